@@ -267,3 +267,50 @@ fn an_overload_is_seen_refuses_the_old_and_passes() {
     let answer = send(&balancer, "/after", "").read_response();
     assert_eq!(answer.text(), "/after");
 }
+
+#[test]
+fn a_request_waits_for_a_fast_member_rather_than_to_go_to_a_slow_one() {
+    let gate = Arc::new(Signal::default());
+    let opened = Arc::clone(&gate);
+    let fast = Member::answering(move |request| {
+        if request.second_word() == "/hold" {
+            opened.wait();
+        }
+        ok(request.second_word())
+    });
+    // Longer than the test holds the other one.
+    let slow = Member::answering(|request| {
+        sleep(Duration::from_secs(5));
+        ok(request.second_word())
+    });
+    let member = |of: &Member| format!("{{ address = \"{}\", max_connections = 1 }}", of.address());
+    let config = format!(
+        "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nhealth_check = false\nmembers = [{}, {}]\n",
+        member(&fast),
+        member(&slow)
+    );
+    let balancer = Balancer::start(&config);
+    let requests = |of: &Member| {
+        let member = balancer.member("web", of.address());
+        member["totals"]["requests"].as_u64().unwrap()
+    };
+    let mut wire = balancer.connect();
+    while requests(&fast) < 20 || requests(&slow) < 1 {
+        wire.send("GET /warm HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(wire.read_response().text(), "/warm");
+    }
+    fast.seen();
+    slow.seen();
+    let mut held = send(&balancer, "/hold", "");
+    assert_eq!(next(&fast), "/hold");
+    let mut late = send(&balancer, "/late", "");
+    wait_for(&balancer, 1);
+    let explained = balancer.ctl("explain web").unwrap();
+    assert!(explained.contains("it waits for"), "{explained}");
+    gate.give();
+    assert_eq!(held.read_response().text(), "/hold");
+    assert_eq!(late.read_response().text(), "/late");
+    assert_eq!(next(&fast), "/late");
+    assert!(slow.seen().is_empty());
+}

@@ -35,6 +35,9 @@ pub type Class = u8;
 /// The highest class.
 pub const HIGHEST: Class = 7;
 
+/// See [`Place::patience`].
+const LEAST_PATIENCE: Duration = Duration::from_millis(5);
+
 /// Requests before one are counted up to this number, as counting takes time.
 const MOST_AHEAD: usize = 255;
 
@@ -81,6 +84,9 @@ struct Line {
     refused: BTreeSet<u64>,
     /// Those that have not looked since they came, because others were called at that time.
     fresh: BTreeSet<Key>,
+    /// Those to whom not all vacancies that are outstanding will be offered, since they came after and
+    /// stand before others.
+    skipped: BTreeSet<Key>,
     arrivals: u64,
     /// Vacancies that were told to somebody who has not answered yet.
     outstanding: usize,
@@ -99,6 +105,8 @@ struct Seat {
     vacancies: usize,
     /// Whether it is to look in any case.
     looks: bool,
+    /// Whether it waits though there is room: see [`Place::hold`].
+    is_held: bool,
     /// Absent until it has waited for the first time.
     waker: Option<Waker>,
 }
@@ -144,6 +152,7 @@ impl Queue {
             seats: BTreeMap::new(),
             refused: BTreeSet::new(),
             fresh: BTreeSet::new(),
+            skipped: BTreeSet::new(),
             arrivals: 0,
             outstanding: 0,
             slow: None,
@@ -312,6 +321,7 @@ impl Line {
     fn settle(&mut self, vacancies: usize) {
         self.outstanding = self.outstanding.saturating_sub(vacancies);
         if self.outstanding == 0 {
+            self.skipped.clear();
             for key in std::mem::take(&mut self.fresh) {
                 if let Some(seat) = self.seats.get_mut(&key) {
                     seat.looks = true;
@@ -324,6 +334,7 @@ impl Line {
     /// Takes one out of the line; its vacancies go to the next.
     fn remove(&mut self, key: Key) -> Option<Seat> {
         self.fresh.remove(&key);
+        self.skipped.remove(&key);
         let seat = self.seats.remove(&key)?;
         self.answer(key, seat.vacancies, seat.vacancies);
         if self.seats.is_empty() && !self.is_overloaded {
@@ -386,6 +397,7 @@ impl Line {
             let old: Vec<Key> = of_class
                 .by_ref()
                 .take_while(too_long)
+                .filter(|(_, seat)| !seat.is_held)
                 .map(|(key, _)| *key)
                 .take(spare.saturating_add(1))
                 .collect();
@@ -417,6 +429,9 @@ pub struct Place<Q: Deref<Target = Queue>> {
     since: Instant,
     /// Vacancies that it looks for.
     vacancies: usize,
+    /// Whether it would look without them.
+    looks_anyway: bool,
+    is_held: bool,
 }
 
 impl<Q: Deref<Target = Queue>> Place<Q> {
@@ -443,11 +458,16 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
             let looks = line.outstanding == 0;
             if !looks {
                 line.fresh.insert(key);
+                let mut after = line.seats.range((Excluded(key), Unbounded));
+                if line.is_overloaded || after.next().is_some() {
+                    line.skipped.insert(key);
+                }
             }
             let seat = Seat {
                 since: now,
                 vacancies: 0,
                 looks,
+                is_held: false,
                 waker: None,
             };
             line.seats.insert(key, seat);
@@ -461,6 +481,8 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
             key,
             since: now,
             vacancies: 0,
+            looks_anyway: false,
+            is_held: false,
         })
     }
 
@@ -477,6 +499,7 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
     /// What it is to do now; `None` is to wait until `waker` is woken.
     pub fn turn(&mut self, now: Instant, waker: &Waker) -> Option<Turn> {
         let key = self.key;
+        let mut looks_anyway = false;
         let (turn, vacancies) = self.queue.change(|line| {
             line.shed(now);
             let Some(seat) = line.seats.get_mut(&key) else {
@@ -489,14 +512,21 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
                 }
                 return (None, 0);
             }
-            seat.looks = false;
+            let looks = std::mem::take(&mut seat.looks);
             let vacancies = std::mem::take(&mut seat.vacancies);
-            line.fresh.remove(&key);
+            looks_anyway = line.fresh.remove(&key) || looks;
             let ahead = line.ahead(key) as u32;
             (Some(Turn::Look { ahead }), vacancies)
         });
         self.vacancies += vacancies;
+        self.looks_anyway = looks_anyway;
         turn
+    }
+
+    /// After which time one that is held should look again, though nothing has happened: as long as it
+    /// has waited, 5 ms at least. What it waits for may never come.
+    pub fn patience(&self, now: Instant) -> Duration {
+        now.since(self.since).max(LEAST_PATIENCE)
     }
 
     /// It is to look again, though nothing has happened: time has passed. Not while others that
@@ -513,19 +543,42 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
 
     /// It has found nothing: the next one may look.
     pub fn pass(&mut self) {
+        self.leave_to_the_next(false);
+    }
+
+    /// It has found room, and waits for a better place: the next one may look. This is no
+    /// overload, however long it takes.
+    pub fn hold(&mut self) {
+        self.leave_to_the_next(true);
+    }
+
+    fn leave_to_the_next(&mut self, is_held: bool) {
         let vacancies = std::mem::take(&mut self.vacancies);
-        if vacancies > 0 {
-            self.queue.lock().answer(self.key, vacancies, vacancies);
+        let was_held = std::mem::replace(&mut self.is_held, is_held);
+        if vacancies > 0 || is_held != was_held {
+            let mut line = self.queue.lock();
+            if let Some(seat) = line.seats.get_mut(&self.key) {
+                seat.is_held = is_held;
+            }
+            line.answer(self.key, vacancies, vacancies);
         }
     }
 
     /// It has found a member, and leaves.
     pub fn served(mut self, now: Instant) {
         let vacancies = std::mem::take(&mut self.vacancies);
-        let (key, waited) = (self.key, now.since(self.since));
+        let (key, waited) = match self.is_held {
+            true => (self.key, Duration::ZERO),
+            false => (self.key, now.since(self.since)),
+        };
+        let may_be_another = self.is_held || self.looks_anyway;
         self.queue.change(|line| {
             if vacancies > 0 {
-                line.answer(key, vacancies, vacancies - 1);
+                // It may have used another vacancy than it was told of: one that was offered to those
+                // after it already, or that nobody else wants. Then those after it are told, too.
+                let may_be_another = may_be_another || line.skipped.contains(&key);
+                let used = usize::from(!may_be_another);
+                line.answer(key, vacancies, vacancies - used);
             }
             line.remove(key);
             line.served_after(waited, now);
@@ -794,6 +847,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
         /// Whatever happens in whatever order: when all who were called have looked, nobody waits
         /// for a member that is free.
         #[test]

@@ -270,14 +270,32 @@ pub(crate) struct Service {
 }
 
 impl Estimate {
-    /// A request is bound.
-    pub(crate) fn begin(&self, now: Instant) {
-        self.unanswered.fetch_add(entry(now), Ordering::Relaxed);
+    /// A request is bound; answers how many were unanswered before.
+    pub(crate) fn begin(&self, now: Instant) -> u32 {
+        let before = self.unanswered.fetch_add(entry(now), Ordering::Relaxed);
+        (before & COUNT_MASK) as u32
     }
 
-    /// A request that was bound at `started` is answered, or will not be.
-    pub(crate) fn end(&self, started: Instant) {
-        self.unanswered.fetch_sub(entry(started), Ordering::Relaxed);
+    /// A request that was bound at `started` is answered, or will not be; answers how many were
+    /// unanswered before.
+    pub(crate) fn end(&self, started: Instant) -> u32 {
+        let before = self.unanswered.fetch_sub(entry(started), Ordering::Relaxed);
+        (before & COUNT_MASK) as u32
+    }
+
+    /// Mean age of the requests without an answer in seconds; 0 without any.
+    pub(crate) fn mean_age(&self, moment: &Moment) -> f32 {
+        let unanswered = self.unanswered.load(Ordering::Relaxed);
+        match unanswered & COUNT_MASK {
+            0 => 0.0,
+            count => moment.ages(unanswered) / count as i64 as f32,
+        }
+    }
+
+    /// Requests without an answer.
+    #[inline]
+    pub(crate) fn unanswered(&self) -> u32 {
+        (self.unanswered.load(Ordering::Relaxed) & COUNT_MASK) as u32
     }
 
     /// Takes the latency of a success that with those that it found at the member counts for

@@ -9,6 +9,7 @@
 pub mod address;
 pub mod alert;
 pub mod binding;
+pub(crate) mod caps;
 pub mod cost;
 pub mod effective;
 pub mod ejection;

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::address::Address;
+use crate::caps::Caps;
 use crate::cost::{Cost, Flying, InFlight};
 use crate::effective::{Damped, Effective, LoadFactor, Shaping};
 use crate::estimate::{Estimate, Moment, Regression, Service, higher};
@@ -158,6 +159,8 @@ pub struct Slot {
     regression: Regression,
     /// [`Outcome::Failure`]s since the last answer.
     consecutive_failures: AtomicU32,
+    /// How many requests it works on at once.
+    caps: Caps,
 
     /// When it was first noticed that the member sheds, in nanoseconds; 0 is not noticed.
     shedding_since: AtomicU64,
@@ -200,6 +203,7 @@ impl Slot {
             damped: Damped::default(),
             load_factor: LoadFactor::default(),
             regression: Regression::default(),
+            caps: Caps::default(),
             shedding_since: AtomicU64::new(0),
             record: OnceLock::new(),
         }
@@ -384,12 +388,41 @@ impl Slot {
 
     /// A request is bound at `now`, and not answered yet.
     pub(crate) fn unanswered_begins(&self, now: Instant) {
-        self.estimate.begin(now);
+        let before = self.estimate.begin(now);
+        self.caps.changed(before, false, now);
     }
 
-    /// A request that was bound at `started` is answered, or will not be.
+    /// A request that was bound at `started` was answered `now`, or will not be.
+    pub(crate) fn answered(&self, started: Instant, is_success: bool, now: Instant) {
+        let before = self.estimate.end(started);
+        self.caps.changed(before, is_success, now);
+    }
+
+    /// A request that was bound at `started` will not be answered.
     pub(crate) fn unanswered_ends(&self, started: Instant) {
         self.estimate.end(started);
+    }
+
+    /// Their mean age in seconds; 0 without any.
+    pub(crate) fn mean_age(&self, moment: &Moment) -> f32 {
+        self.estimate.mean_age(moment)
+    }
+
+    /// Requests without an answer.
+    #[inline]
+    pub(crate) fn unanswered(&self) -> u32 {
+        self.estimate.unanswered()
+    }
+
+    /// How many requests it works on at once, as was learnt; `None` is not known, or many.
+    pub fn cap(&self) -> Option<u32> {
+        self.caps.get()
+    }
+
+    /// What is known of how many requests it works on at once.
+    #[inline]
+    pub(crate) fn caps(&self) -> &Caps {
+        &self.caps
     }
 
     /// Digests the latency of a success that cost so much, and found others at the member that cost

@@ -196,6 +196,16 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
             out.sample(&[group, name, ("reason", reason)], 1.0);
         }
     }
+    out.family(
+        "evenkeel_member_cap",
+        Type::Gauge,
+        "Requests that the member works on at once, as learnt; left out where that is not known, or many.",
+    );
+    for (group, member) in each(groups) {
+        if let Some(cap) = member.cap {
+            out.sample(&labels(group, member), f64::from(cap));
+        }
+    }
     opinions(out, groups);
     out.family(
         "evenkeel_member_requests_total",

@@ -144,6 +144,7 @@ impl Manager {
         let entry = entry(&owned.state, group)?;
         let request = Request {
             client,
+            ahead: Some(u32::try_from(entry.handle.queue.waiting()).unwrap_or(u32::MAX)),
             ..Request::at(self.clock().now())
         };
         let rng = &mut fastrand::Rng::new();
@@ -380,6 +381,7 @@ fn member_status(
         },
         in_flight: slot.in_flight(),
         cost_in_flight: slot.cost_in_flight(),
+        cap: slot.cap(),
         latency_ms: slot
             .latency(now, settings.latency_decay)
             .map(|seconds| f64::from(seconds) * 1e3),

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
@@ -246,23 +247,35 @@ impl GroupHandle {
 
     /// Waits in the queue until `bind` finds a member; it is told how many wait before it. Everybody
     /// in the queue has a `bind` of its own: one may wait for a certain member, another one for any
-    /// that it has not tried. `now` reads the clock.
+    /// that it has not tried. `now` reads the clock, and `later` makes what is ready at a time: one that is held
+    /// looks again then, though nothing has happened.
     ///
     /// # Errors
     ///
     /// [`Unserved::NoMember`]: `bind` has found none worth waiting for. The others: the queue does
     /// not take it, or does not keep it.
-    pub async fn wait_for<T>(
+    pub async fn wait_for<T, L: Future<Output = ()>>(
         &self,
         class: Class,
         now: impl Fn() -> Instant,
+        later: impl Fn(Instant) -> L,
         mut bind: impl FnMut(u32) -> Result<T, PickError>,
     ) -> Result<T, Unserved> {
         let mut place = Place::enter(&self.queue, class, now())?;
+        // Seldom there, and who waits is to be small.
+        let mut look: Option<Pin<Box<L>>> = None;
         let found = poll_fn(|cx| {
             loop {
                 let Some(turn) = place.turn(now(), cx.waker()) else {
-                    break Poll::Pending;
+                    let is_time = look
+                        .as_mut()
+                        .is_some_and(|at| at.as_mut().poll(cx).is_ready());
+                    if !is_time {
+                        break Poll::Pending;
+                    }
+                    look = None;
+                    place.look_again();
+                    continue;
                 };
                 match turn {
                     Turn::Refused => break Poll::Ready(Err(Unserved::Overload)),
@@ -272,6 +285,13 @@ impl GroupHandle {
                             break Poll::Ready(Err(Unserved::NoMember));
                         }
                         Err(PickError::AllFull) => place.pass(),
+                        Err(PickError::Held) => {
+                            place.hold();
+                            if look.is_none() {
+                                let now = now();
+                                look = Some(Box::pin(later(now.after(place.patience(now)))));
+                            }
+                        }
                     },
                 }
             }
@@ -279,6 +299,17 @@ impl GroupHandle {
         let found = found.await?;
         place.served(now());
         Ok(found)
+    }
+
+    /// The member has begun to answer ([`Ticket::responded`]): unless it is at its limit, it may have
+    /// room for one that waits.
+    #[inline]
+    pub fn responded(&self, ticket: &mut Ticket, outcome: Outcome, now: Instant) {
+        if self.queue.waiting() == 0 || ticket.is_at_limit() {
+            ticket.responded(outcome, now);
+        } else {
+            self.queue.vacate(|| ticket.responded(outcome, now));
+        }
     }
 
     /// A request is over ([`Ticket::finish`]): somebody who waits may have its place.

@@ -267,6 +267,9 @@ pub struct MemberStatus {
     /// What they cost together: what strategies count.
     #[serde(default)]
     pub cost_in_flight: f32,
+    /// How many requests it works on at once, as late binding has learnt; `null` is not known, or many.
+    #[serde(default)]
+    pub cap: Option<u32>,
     /// Smoothed latency that latency-aware strategies see.
     pub latency_ms: Option<f64>,
     /// The last 10 seconds.

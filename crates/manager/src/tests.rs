@@ -183,7 +183,9 @@ fn wait_for_member(
             let ticket = handle.current.load().bind(index, now);
             ticket.ok_or(PickError::AllFull)
         };
-        handle.wait_for(4, || now, bind).await
+        handle
+            .wait_for(4, || now, |_| std::future::pending(), bind)
+            .await
     })
 }
 

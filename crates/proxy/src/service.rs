@@ -248,14 +248,24 @@ impl Session {
             match self.try_bind(group, bindings, request) {
                 Ok(bound) => return Ok(bound),
                 Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
-                Err(PickError::AllFull) => {}
+                Err(PickError::AllFull | PickError::Held) => {}
             }
         }
-        let again = |_ahead| {
+        let again = |ahead: Option<u32>| {
             let now = self.worker.now();
-            self.try_bind(group, bindings, &Request { now, ..*request })
+            let request = Request {
+                now,
+                ahead,
+                ..*request
+            };
+            self.try_bind(group, bindings, &request)
         };
-        let waiting = group.wait_for(class, || self.worker.now(), again);
+        let waiting = group.wait_for(
+            class,
+            || self.worker.now(),
+            |at| self.worker.timers.until(at),
+            |ahead| again(request.ahead.map(|_| ahead)),
+        );
         tokio::pin!(waiting);
         self.watch.arm_and_look(timeouts.queue);
         let waited = self.watch.until(|cx| {
@@ -278,17 +288,10 @@ impl Session {
         };
         self.watch.disarm();
         match bound {
-            // Those in it may wait for other members than this one can use.
-            Err(Refusal::QueueFull) => self
-                .try_bind(
-                    group,
-                    bindings,
-                    &Request {
-                        now: self.worker.now(),
-                        ..*request
-                    },
-                )
-                .map_err(|_| Refusal::QueueFull),
+            // Those in it may wait for other members than this one can use, or better ones.
+            Err(refusal @ (Refusal::QueueFull | Refusal::QueueTimeout)) => {
+                again(None).map_err(|_| refusal)
+            }
             bound => bound,
         }
     }

@@ -3,7 +3,8 @@
 //! ([`Dispatch::Central`] with and without knowledge of each cost), median over the seeds.
 //!
 //! The limits say where it is, so that it does not get worse. With three members no strategy that
-//! sends each request at once comes near to 1: the ideal holds requests back. See `adaptive.rs`.
+//! sends each request at once comes near to 1: the ideal holds requests back, and so does this one where members work on
+//! few requests at once (`late.rs` in `core`).
 //!
 //! ```sh
 //! cargo test -p evenkeel-sim --test few_members -- --nocapture
@@ -65,12 +66,12 @@ fn is_within(members: usize, workers: usize, limits: [f64; 4]) {
 
 #[test]
 fn three_members_of_one_worker() {
-    is_within(3, 1, [1.22, 1.32, 2.25, 1.42]);
+    is_within(3, 1, [1.05, 1.16, 1.75, 1.05]);
 }
 
 #[test]
 fn ten_members_of_one_worker() {
-    is_within(10, 1, [1.07, 1.11, 1.22, 1.06]);
+    is_within(10, 1, [1.03, 1.06, 1.14, 1.03]);
 }
 
 #[test]

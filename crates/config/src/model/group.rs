@@ -122,6 +122,10 @@ keys! {
         granularity; r#""per_session""#,
         /// Whether decisions use reported loads and alerts.
         adaptive; "false",
+        /// HTTP: whether requests wait in the group's queue until the member has room at which they will
+        /// be done first, rather than to go to one that has room now and takes longer: see
+        /// [late binding](strategies.md#late-binding). Without it, with strategy `adaptive`.
+        late_binding; "false",
         /// With granularity `on_demand` and `adaptive = false`: how long a client stays bound to
         /// its member.
         rebind_interval [Time(millis(1), DAY)]; r#""5m""#,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use self::late::Late;
 use self::view::Pool;
 use crate::alert::Threshold;
 use crate::cost::Cost;
@@ -14,6 +15,7 @@ use crate::strategy::kind::{Kind, Sees, Strategy, Values};
 use crate::time::Instant;
 use crate::trace::{Short, Trace};
 
+mod late;
 mod request;
 pub(crate) mod settings;
 mod state;
@@ -36,6 +38,8 @@ pub struct Group {
     name: Arc<str>,
     kind: &'static Kind,
     strategy: Box<dyn Strategy>,
+    /// Whether requests that may wait do so for the member that will have them done first.
+    binds_late: bool,
     pool: Pool,
 }
 
@@ -49,8 +53,10 @@ impl Group {
         state: Arc<GroupState>,
     ) -> Self {
         let kind = strategy.kind();
+        let wanted = settings.late_binding.unwrap_or(kind.binds_late);
         let pool = Pool::new(settings, members, state);
         Group {
+            binds_late: wanted && pool.members.len() <= late::MOST_MEMBERS,
             name: name.into(),
             kind,
             strategy: (kind.build)(strategy, &pool.members),
@@ -212,7 +218,10 @@ impl Group {
         trace: &mut Trace,
     ) -> Result<usize, PickError> {
         if let Some(index) = self.strategy.pick(view, rng, trace) {
-            return Ok(index);
+            return match view.request().ahead {
+                Some(ahead) if self.binds_late => self.bind_late(view, index, ahead, rng, trace),
+                _ => Ok(index),
+            };
         }
         // If others are only full, backups are no more eligible than before.
         if let Some(index) = self.ask_backups(view, rng, trace) {
@@ -226,6 +235,30 @@ impl Group {
         trace.note(|| "nobody else can serve, so that load alerts are ignored".into());
         let chosen = self.strategy.pick(&all, rng, trace);
         chosen.ok_or_else(|| all.why_none())
+    }
+
+    /// What comes of a choice for a request that may wait.
+    #[inline]
+    fn bind_late(
+        &self,
+        view: &View<'_>,
+        chosen: usize,
+        ahead: u32,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+    ) -> Result<usize, PickError> {
+        let state = &self.pool.state;
+        if rng.u32(..late::LEARNING_INTERVAL) == 0 && !view.is_rehearsal() {
+            state.has_caps.store(late::learn(view), Ordering::Relaxed);
+        }
+        if !self.pool.has_low_limit && !state.has_caps.load(Ordering::Relaxed) {
+            return Ok(chosen);
+        }
+        match late::decide(view, chosen, ahead, rng, trace) {
+            Late::Now => Ok(chosen),
+            Late::Instead(index) => Ok(index),
+            Late::Hold => Err(PickError::Held),
+        }
     }
 
     /// Asks for a backup, if nobody but backups may serve.

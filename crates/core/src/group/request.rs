@@ -21,6 +21,8 @@ pub struct Request<'a> {
     /// Members that are out of the question for this request: tried already, or not able
     /// to do what it asks for. In ascending order: there may be as many as members.
     pub tried: &'a [MemberId],
+    /// If it may wait for a member, how many wait before it; `None` if it is to be decided now.
+    pub ahead: Option<u32>,
     /// Why the client has no member any more, if it had one: what explanations say.
     pub unbound: Option<&'static str>,
 }
@@ -34,6 +36,7 @@ impl Request<'_> {
             key: None,
             cost: Cost::ONE,
             tried: &[],
+            ahead: None,
             unbound: None,
         }
     }
@@ -49,4 +52,7 @@ pub enum PickError {
     /// Members may be used, but all are at their connection limit: wait or refuse.
     #[error("all members of the group are at their connection limit")]
     AllFull,
+    /// The request is to wait until the member has room at which it will be done first.
+    #[error("the request waits for a member that will have it done before any that has room")]
+    Held,
 }

@@ -45,6 +45,9 @@ pub struct GroupSettings {
     pub slow_start: Duration,
     /// Share of members that may be down or ejected; above it all are routed to.
     pub panic_threshold: f32,
+    /// Whether requests that may wait do so for the member that will have them done first; `None` is
+    /// what suits the strategy.
+    pub late_binding: Option<bool>,
     /// Time constant of the decay of observed latencies and penalties.
     pub latency_decay: Duration,
     /// What a failure costs at least, as if it were a latency. A failure is often
@@ -68,6 +71,7 @@ impl Default for GroupSettings {
             load_max_age: Duration::from_secs(15),
             slow_start: Duration::from_secs(10),
             panic_threshold: 0.5,
+            late_binding: None,
             latency_decay: Duration::from_secs(10),
             failure_penalty: Duration::from_secs(5),
             alert: AlertSettings::default(),

@@ -314,3 +314,91 @@ fn the_next_decision_is_traced_on_demand_only() {
         1
     );
 }
+
+/// Two members of one worker, of which the second takes five times as long and is idle; the first has
+/// a request.
+fn fast_and_slow(settings: GroupSettings, limit: Option<u32>) -> (Group, Ticket) {
+    let members = group(2, limit).members().to_vec();
+    let group = going_by("adaptive", settings, members);
+    for (index, millis) in [(0, 10), (1, 45)] {
+        for answer in 0..40 {
+            let mut ticket = group.bind(index, at(1000 + answer)).unwrap();
+            ticket.responded(Outcome::Success, at(1000 + answer + millis));
+            ticket.finish(Outcome::Success, at(1000 + answer + millis));
+        }
+    }
+    let ticket = group.bind(0, at(1100)).unwrap();
+    (group, ticket)
+}
+
+#[test]
+fn a_request_waits_where_it_will_be_done_first_and_each_one_before_it_counts() {
+    let (group, _ticket) = fast_and_slow(GroupSettings::default(), Some(1));
+    let choose = |ahead| {
+        let request = Request {
+            ahead,
+            ..Request::at(at(1100))
+        };
+        // Some are bound at once, and some decisions are trials.
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut counts = [0; 3];
+        for _ in 0..1000 {
+            match group.choose(&request, &mut rng) {
+                Err(PickError::Held) => counts[2] += 1,
+                index => counts[index.unwrap()] += 1,
+            }
+        }
+        counts
+    };
+    assert_eq!(choose(None), [0, 1000, 0], "it may not wait");
+    let held = |ahead| choose(Some(ahead))[2];
+    assert!(held(0) > 950, "20 ms rather than 45");
+    assert!(held(2) > 950, "40 ms");
+    assert_eq!(held(3), 0, "50 ms");
+    assert!(held(4) > 950, "the idle one is of who waits before it");
+}
+
+#[test]
+fn what_is_held_is_explained_and_late_binding_can_be_switched_off() {
+    let request = Request {
+        ahead: Some(0),
+        ..Request::at(at(1100))
+    };
+    let mut rng = fastrand::Rng::with_seed(1);
+    let (group, _ticket) = fast_and_slow(GroupSettings::default(), Some(1));
+    let decision = group.explain_next(&request, &mut rng);
+    assert_eq!(decision.chosen, Err(PickError::Held));
+    let notes = decision.explanation.notes.concat();
+    assert!(notes.contains("it waits for m0"), "{notes}");
+    let off = GroupSettings {
+        late_binding: Some(false),
+        ..GroupSettings::default()
+    };
+    let (group, _ticket) = fast_and_slow(off, Some(1));
+    let decision = group.explain_next(&request, &mut rng);
+    assert_eq!(decision.chosen.as_deref(), Ok("m1"));
+}
+
+#[test]
+fn nothing_waits_for_a_member_that_fails_or_for_one_with_many_places() {
+    let request = Request {
+        ahead: Some(0),
+        ..Request::at(at(1100))
+    };
+    let mut rng = fastrand::Rng::with_seed(1);
+    let (group, _ticket) = fast_and_slow(GroupSettings::default(), Some(1));
+    for failure in 0..8 {
+        let slot = &group.members()[0].slot;
+        let digest = member::Digest {
+            decay: DECAY,
+            penalty: Duration::from_secs(1),
+            growth: 1.0,
+        };
+        let (took, now) = (Duration::from_millis(1), at(1100 + failure));
+        slot.observe(Outcome::Failure, took, 1.0, now, digest);
+    }
+    let decision = group.explain_next(&request, &mut rng);
+    assert_eq!(decision.chosen.as_deref(), Ok("m1"));
+    let (group, _ticket) = fast_and_slow(GroupSettings::default(), Some(100));
+    assert!(group.choose(&request, &mut rng).is_ok());
+}

@@ -19,6 +19,8 @@ pub struct Ticket {
     /// The bit by which the client is [known](Crowd).
     client: Option<NonZeroU64>,
     started: Instant,
+    /// Most requests at once at the member, by its limit.
+    limit: u32,
     /// What it costs: as much is subtracted when it is over.
     cost: Cost,
     /// What those cost that the member had already when this one was bound.
@@ -57,6 +59,7 @@ impl Ticket {
             index,
             client: None,
             started: now,
+            limit: member.max_connections.unwrap_or(u32::MAX),
             digest,
             verdict: None,
             end: Outcome::Cancelled,
@@ -97,6 +100,12 @@ impl Ticket {
         self.started
     }
 
+    /// Whether the member has as many requests as its limit says: there is room for another one only
+    /// when one is over, not when it is answered.
+    pub fn is_at_limit(&self) -> bool {
+        self.slot.in_flight() >= self.limit.min(self.slot.reported_limit())
+    }
+
     /// The member has begun to answer (HTTP: response head complete; TCP: first byte).
     /// The time since [`Ticket::started`] is its latency: the rest of the response
     /// depends on the client's speed, too. Only the first call counts.
@@ -127,8 +136,9 @@ impl Ticket {
 
     fn observe(&mut self, outcome: Outcome, now: Instant) {
         let (latency, cost) = (now.since(self.started), self.cost.get());
-        self.slot.unanswered_ends(self.started);
-        if outcome == Outcome::Success {
+        let is_success = outcome == Outcome::Success;
+        self.slot.answered(self.started, is_success, now);
+        if is_success {
             self.slot
                 .sample_service(latency, cost, self.others, now, self.digest);
         }

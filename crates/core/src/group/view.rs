@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::late::{self, Room};
 use super::request::{PickError, Request};
 use super::settings::GroupSettings;
 use super::state::GroupState;
@@ -34,6 +35,8 @@ pub(super) struct Pool {
     pub(super) state: Arc<GroupState>,
     /// Whether any location here was ever reported a load: nearly never changes.
     reported: Arc<AtomicBool>,
+    /// Whether a member works on few requests at once, by its limit.
+    pub(super) has_low_limit: bool,
     /// What is asked about loads, at some moment.
     query: Query,
 }
@@ -74,6 +77,11 @@ impl Pool {
         let horizon = Horizon::new(Instant::ZERO, settings.load_max_age);
         Pool {
             query: Query::new(settings.load_id, horizon),
+            has_low_limit: members.iter().any(|member| {
+                member
+                    .max_connections
+                    .is_some_and(|limit| limit <= late::HIGHEST)
+            }),
             settings,
             seats: members.iter().map(seat).collect(),
             members: members.into_boxed_slice(),
@@ -223,6 +231,22 @@ impl<'a> View<'a> {
     fn was_tried(&self, index: usize) -> bool {
         let id = self.pool.members[index].id;
         self.request.tried.binary_search(&id).is_ok()
+    }
+
+    /// Requests at the member at `index`, and how many it works on at once: those without an answer where
+    /// that was learnt, all where it is a limit.
+    pub(super) fn room(&self, index: usize) -> Room {
+        let seat = &self.seats[index];
+        let (limit, learnt) = (seat.limit(), seat.slot.caps().get());
+        let is_limit = limit <= late::HIGHEST && learnt.is_none_or(|cap| limit <= cap);
+        Room {
+            in_flight: match learnt {
+                Some(_) if !is_limit => seat.slot.unanswered(),
+                _ => seat.slot.in_flight(),
+            },
+            cap: if is_limit { limit } else { learnt.unwrap_or(0) },
+            is_limit,
+        }
     }
 
     /// Indices of the members that may be picked.

@@ -180,6 +180,9 @@ pub struct Kind {
     pub params: &'static [Param],
     /// Whether loads that are reported mean anything to it.
     pub looks_at_loads: bool,
+    /// Whether requests wait for the member that will have them done first, where the group does not
+    /// say it.
+    pub binds_late: bool,
     /// What of a request it has to see.
     pub sees: Sees,
     /// What is wrong with values of which each is in its range.
@@ -197,6 +200,7 @@ impl Kind {
             doc: "",
             params: &[],
             looks_at_loads: true,
+            binds_late: false,
             sees: Sees::Nothing,
             check: |_| Ok(()),
             build,

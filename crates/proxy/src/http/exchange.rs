@@ -89,6 +89,7 @@ impl Client {
                 cost: request.cost,
                 tried: &tried,
                 unbound: stuck.and_then(Stuck::unbound),
+                ahead: Some(0),
                 ..group::Request::at(now)
             };
             let bound = self.session.bind(

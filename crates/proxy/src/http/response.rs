@@ -312,7 +312,8 @@ impl Client {
             return Ok(Some(Response::Interim(out, status)));
         }
         let at = worker.now();
-        bound.ticket.responded(outcome, at);
+        let group = &routed.target().group;
+        group.responded(&mut bound.ticket, outcome, at);
         // An upgraded connection's first bytes are no body.
         let rest = input.take();
         let memory = &worker.memory;

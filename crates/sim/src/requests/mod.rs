@@ -139,6 +139,11 @@ enum Happening {
     Written(usize),
     Variance,
     Round,
+    /// A request that waits looks again, unless that was another time.
+    Look {
+        job: JobId,
+        turn: usize,
+    },
     /// A request has waited for as long as it may, unless that was another time.
     Expiry {
         job: JobId,
@@ -233,6 +238,7 @@ impl World for Simulation<'_> {
             Happening::Written(server) => self.written(server),
             Happening::Variance => self.variance(),
             Happening::Round => self.round(),
+            Happening::Look { job, turn } => self.look_after_a_while(job, turn),
             Happening::Expiry { job, turn } => self.expire(job, turn),
             Happening::Check(checking) => self.check(checking),
             Happening::Checked {
@@ -423,12 +429,13 @@ impl<'a> Simulation<'a> {
         let is_queued = self.is_queued(job.balancer, job.source);
         let found = match is_queued {
             true => Err(PickError::AllFull),
-            false => self.bind(id),
+            false => self.bind(id, Some(0)),
         };
         match found {
             Ok(()) => {}
-            Err(PickError::AllFull) if self.enqueue(id) => {}
-            Err(PickError::AllFull) if is_queued && self.bind(id).is_ok() => {}
+            Err(PickError::NoneEligible) => self.give_up(id),
+            Err(_) if self.enqueue(id) => {}
+            Err(_) if self.bind(id, None).is_ok() => {}
             Err(_) => self.give_up(id),
         }
     }
@@ -444,7 +451,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Sends a request to a member.
-    fn bind(&mut self, id: JobId) -> Result<(), PickError> {
+    fn bind(&mut self, id: JobId, ahead: Option<u32>) -> Result<(), PickError> {
         let job = &mut self.jobs[id];
         let group = &self.balancers[job.balancer].by_source[job.source];
         let announced = self.sources[job.source].work.announced(job.ask);
@@ -453,6 +460,7 @@ impl<'a> Simulation<'a> {
         let request = Request {
             cost: cost.unwrap_or_default(),
             tried: &job.tried,
+            ahead,
             key,
             client: key.map(|key| Ipv4Addr::from_bits(key as u32).into()),
             ..Request::at(self.engine.now())

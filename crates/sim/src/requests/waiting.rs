@@ -7,6 +7,7 @@ use std::task::Waker;
 
 use evenkeel_control::queue::{Place, Queue, Turn};
 use evenkeel_core::group::PickError;
+use evenkeel_core::time::Instant;
 use evenkeel_manager::config::PRIORITY;
 use evenkeel_manager::snapshot::GroupHandle;
 
@@ -19,6 +20,8 @@ use crate::server::JobId;
 pub(super) struct Waiting {
     job: JobId,
     place: Place<Line>,
+    /// Whether it will look again after a while.
+    will_look: bool,
 }
 
 /// Leads to the queue of a group.
@@ -57,7 +60,11 @@ impl Simulation<'_> {
         let Ok(place) = Place::enter(line, PRIORITY as u8, self.engine.now()) else {
             return false;
         };
-        self.balancers[balancer].waiting[source].push_back(Waiting { job: id, place });
+        self.balancers[balancer].waiting[source].push_back(Waiting {
+            job: id,
+            place,
+            will_look: false,
+        });
         self.outcomes.queued += 1;
         self.jobs[id].turn = self.outcomes.queued;
         if let Some(timeout) = self.policies[source].queue_timeout {
@@ -77,8 +84,11 @@ impl Simulation<'_> {
         let place = waiting.iter().position(|waiting| waiting.job == id);
         if let Some(place) = place.filter(|_| job.turn == turn) {
             waiting.remove(place);
-            self.outcomes.timed_out += 1;
-            self.give_up(id);
+            // It may have waited for a better member than there is room at.
+            if self.bind(id, None).is_err() {
+                self.outcomes.timed_out += 1;
+                self.give_up(id);
+            }
             if let Some(handle) = self.handle(balancer, source) {
                 self.take_turns(balancer, &handle);
             }
@@ -101,6 +111,33 @@ impl Simulation<'_> {
         }
     }
 
+    /// One that is held looks again after a while, though nothing has happened.
+    fn look_later(&mut self, waiting: &mut Waiting, now: Instant) {
+        if std::mem::replace(&mut waiting.will_look, true) {
+            return;
+        }
+        let look = Happening::Look {
+            job: waiting.job,
+            turn: self.jobs[waiting.job].turn,
+        };
+        self.engine.after(nanos(waiting.place.patience(now)), look);
+    }
+
+    /// It does so.
+    pub(super) fn look_after_a_while(&mut self, id: JobId, turn: usize) {
+        let job = &self.jobs[id];
+        let (balancer, source) = (job.balancer, job.source);
+        let mut waiting = self.balancers[balancer].waiting[source].iter_mut();
+        let found = waiting.find(|waiting| waiting.job == id);
+        if let Some(waiting) = found.filter(|_| job.turn == turn) {
+            waiting.will_look = false;
+            waiting.place.look_again();
+            if let Some(handle) = self.handle(balancer, source) {
+                self.take_turns(balancer, &handle);
+            }
+        }
+    }
+
     /// All who are called look for room, as in [`GroupHandle::wait_for`].
     fn take_turns(&mut self, balancer: usize, handle: &Arc<GroupHandle>) {
         while let Some(number) = handle.queue.called() {
@@ -109,14 +146,20 @@ impl Simulation<'_> {
             };
             let now = self.engine.now();
             let found = match waiting.place.turn(now, Waker::noop()) {
-                Some(Turn::Look { .. }) => self.bind(waiting.job),
+                Some(Turn::Look { ahead }) => self.bind(waiting.job, Some(ahead)),
                 Some(Turn::Refused) | None => Err(PickError::AllFull),
             };
             match found {
                 Ok(()) => waiting.place.served(now),
                 Err(PickError::NoneEligible) => self.give_up(waiting.job),
-                Err(PickError::AllFull) => {
-                    waiting.place.pass();
+                Err(error) => {
+                    match error {
+                        PickError::Held => {
+                            waiting.place.hold();
+                            self.look_later(&mut waiting, now);
+                        }
+                        _ => waiting.place.pass(),
+                    }
                     let line = &mut self.balancers[balancer].waiting[source];
                     let number = |of: &Waiting| of.place.number();
                     let at = line.partition_point(|of| number(of) < number(&waiting));

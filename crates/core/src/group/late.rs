@@ -1,0 +1,216 @@
+//! Late binding: a request waits in the group's queue until the member has room at which it would be
+//! done first, and goes to none that would take longer only because that one has room now.
+//!
+//! A member has room while it works on fewer requests than its cap: what it was given
+//! (`max_connections`), or what was learnt (`caps.rs`). For a member with service time *s*, cap *c*
+//! and *n* requests, one more would be done after
+//!
+//! ```text
+//! n < c: s          n >= c: s (1 + (n + 1 - c) / c)
+//! ```
+//!
+//! Where requests have been there for far longer than *s*, the first place is expected to become free
+//! after as long again.
+//!
+//! Those that wait reserve in turn: each is counted at the member where it would be done first, and
+//! the next one decides with these in mind. Whoever would get a place that is free is bound; others
+//! wait. So a slow member is used as soon as it is sooner than the queue for the fast ones, and not
+//! before. Bounded queues at servers, and waiting at the balancer beyond them: Kogias et al., "R2P2:
+//! Making RPCs First-Class Datacenter Citizens", 2019.
+
+use super::view::View;
+use crate::caps;
+use crate::estimate::Moment;
+use crate::trace::Trace;
+
+/// Members of the largest group for which this is worked out. Among many one is always idle.
+pub(super) const MOST_MEMBERS: usize = 32;
+
+/// Those that wait are counted up to this number.
+const MOST_AHEAD: u32 = 64;
+
+/// What a failure costs, in requests: as `adaptive` has it.
+const FAILURE_COST: f32 = 30.0;
+
+/// One request in so many that would wait is bound at once: what more in flight brings has to be
+/// seen to be known.
+const TRIAL_INTERVAL: u32 = 128;
+
+/// For so many requests that wait for each member, each learnt cap counts as one higher: a cap that was
+/// learnt wrongly costs little throughput, and when all members are busy all the time there is
+/// nothing to be gained by waiting for one of them.
+const WAITING_FOR_ONE: u32 = 4;
+
+/// Requests that have been at a member for so many service times are expected to stay for as long
+/// again: the member may have stalled.
+const UNUSUAL: f32 = 8.0;
+
+/// One decision in so many learns caps.
+pub(super) const LEARNING_INTERVAL: u32 = 32;
+
+/// What is to be done with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Late {
+    /// Bind it at once, to whom the strategy says.
+    Now,
+    /// Bind it to this member, and not to the one the strategy named, which has no room.
+    Instead(usize),
+    /// It waits.
+    Hold,
+}
+
+/// Requests at a member, and how many it works on at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) in_flight: u32,
+    /// 0 is not known, or many.
+    pub(super) cap: u32,
+    /// Whether that is a limit, and not learnt.
+    pub(super) is_limit: bool,
+}
+
+/// A member, as the reservations change it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    index: usize,
+    /// What it takes for a request, in seconds; failures are counted in.
+    time: f32,
+    in_flight: u32,
+    /// For how long its requests have been there, in seconds.
+    age: f32,
+    /// Most at once; 0 is any number.
+    cap: u32,
+    /// Whether that is a limit, and not learnt.
+    is_limit: bool,
+}
+
+impl Place {
+    fn has_room(&self) -> bool {
+        self.cap == 0 || self.in_flight < self.cap
+    }
+
+    /// When one more would be done there.
+    fn done(&self, growth: f32) -> f32 {
+        match self.cap {
+            0 => self.time * (1.0 + growth * self.in_flight as f32),
+            cap if self.in_flight < cap => self.time,
+            cap => {
+                let behind = self.time * (self.in_flight - cap) as f32 / cap as f32;
+                let place = match self.age > UNUSUAL * self.time {
+                    true => self.age,
+                    false => self.time / cap as f32,
+                };
+                place + behind + self.time
+            }
+        }
+    }
+}
+
+/// Learns the caps of the members; answers whether there is one.
+#[cold]
+pub(super) fn learn(view: &View<'_>) -> bool {
+    let learnt = (0..view.len()).filter(|&index| view.slot(index).caps().learn().is_some());
+    learnt.count() > 0
+}
+
+/// What is to be done with a request for which the strategy says `chosen`, if so many wait before it.
+#[cold]
+pub(super) fn decide(
+    view: &View<'_>,
+    chosen: usize,
+    ahead: u32,
+    rng: &mut fastrand::Rng,
+    trace: &mut Trace,
+) -> Late {
+    let moment = Moment::new(view.now(), view.settings().latency_decay);
+    let mut places = [Place::default(); MOST_MEMBERS];
+    let mut count = 0;
+    let mut at_cap = false;
+    for index in 0..view.len() {
+        if !view.is_eligible_unless_full(index) {
+            continue;
+        }
+        let slot = view.slot(index);
+        let service = slot.service(slot.cost_in_flight(), &moment);
+        let Some(service) = service else {
+            // Nothing is known of it.
+            if index == chosen {
+                return Late::Now;
+            }
+            continue;
+        };
+        if service.is_stale && index == chosen {
+            return Late::Now;
+        }
+        let Room {
+            in_flight,
+            mut cap,
+            mut is_limit,
+        } = view.room(index);
+        if !view.is_eligible(index) {
+            (cap, is_limit) = (in_flight.max(1), true);
+        }
+        at_cap |= cap > 0 && in_flight >= cap;
+        let Some(place) = places.get_mut(count) else {
+            return Late::Now;
+        };
+        *place = Place {
+            index,
+            time: service.time * (1.0 + FAILURE_COST * view.failure_share(index)),
+            in_flight,
+            age: slot.mean_age(&moment),
+            cap,
+            is_limit,
+        };
+        count += 1;
+    }
+    let places = places.get_mut(..count).unwrap_or_default();
+    // One that is alone is waited for in any case.
+    if !at_cap || count < 2 {
+        return Late::Now;
+    }
+    let more = ahead / (count as u32 * WAITING_FOR_ONE);
+    for place in places.iter_mut().filter(|place| !place.is_limit) {
+        place.cap += if place.cap > 0 { more } else { 0 };
+    }
+    let growth = view.growth();
+    let chosen_has_room = {
+        let mut places = places.iter();
+        places.any(|place| place.index == chosen && place.has_room())
+    };
+    let mut best = chosen;
+    let mut is_free = true;
+    for _ in 0..=ahead.min(MOST_AHEAD) {
+        let first = places
+            .iter_mut()
+            .min_by(|a, b| a.done(growth).total_cmp(&b.done(growth)));
+        let Some(first) = first else {
+            return Late::Now;
+        };
+        (best, is_free) = (first.index, first.has_room());
+        first.in_flight += 1;
+    }
+    if is_free {
+        return match chosen_has_room {
+            true => Late::Now,
+            false => Late::Instead(best),
+        };
+    }
+    if !view.is_rehearsal() && rng.u32(..TRIAL_INTERVAL) == 0 {
+        return match view.is_eligible(best) {
+            true => Late::Instead(best),
+            false => Late::Hold,
+        };
+    }
+    trace.note(|| {
+        let name = &view.members()[best].name;
+        format!(
+            "it waits for {name}, which works on as many requests as it can, and will have it done \
+             before any that has room"
+        )
+    });
+    Late::Hold
+}
+
+/// The highest limit that counts as a cap: with more places one is always about to be free.
+pub(super) const HIGHEST: u32 = caps::HIGHEST;
