@@ -82,6 +82,8 @@ struct Line {
     seats: BTreeMap<Key, Seat>,
     /// Requests that were refused and do not know it yet.
     refused: BTreeSet<u64>,
+    /// Those that are to look: see [`Seat::is_called`].
+    called: BTreeSet<Key>,
     /// Those that have not looked since they came, because others were called at that time.
     fresh: BTreeSet<Key>,
     /// Those to whom not all vacancies that are outstanding will be offered, since they came after and
@@ -151,6 +153,7 @@ impl Queue {
             policy,
             seats: BTreeMap::new(),
             refused: BTreeSet::new(),
+            called: BTreeSet::new(),
             fresh: BTreeSet::new(),
             skipped: BTreeSet::new(),
             arrivals: 0,
@@ -232,7 +235,9 @@ impl Queue {
     pub fn call_all(&self) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            for seat in self.lock().seats.values_mut() {
+            let line = &mut *self.lock();
+            line.called = line.seats.keys().copied().collect();
+            for seat in line.seats.values_mut() {
                 seat.looks = true;
                 seat.wake();
             }
@@ -243,8 +248,13 @@ impl Queue {
     /// who have no wakers.
     pub fn called(&self) -> Option<u64> {
         let line = self.lock();
-        let mut seats = line.in_order(None);
-        seats.find_map(|key| line.seats.get(&key)?.is_called().then_some(key.1))
+        let first = line.called.first()?;
+        let newest = line.called.range(..=(first.0, u64::MAX)).next_back()?;
+        Some(if line.is_overloaded {
+            newest.1
+        } else {
+            first.1
+        })
     }
 
     /// The numbers of those that are refused and still have their places.
@@ -300,6 +310,7 @@ impl Line {
     fn tell(&mut self, key: Key, vacancies: usize) {
         if let Some(seat) = self.seats.get_mut(&key) {
             seat.vacancies += vacancies;
+            self.called.insert(key);
             self.outstanding += vacancies;
             seat.wake();
         }
@@ -325,6 +336,7 @@ impl Line {
             for key in std::mem::take(&mut self.fresh) {
                 if let Some(seat) = self.seats.get_mut(&key) {
                     seat.looks = true;
+                    self.called.insert(key);
                     seat.wake();
                 }
             }
@@ -333,6 +345,7 @@ impl Line {
 
     /// Takes one out of the line; its vacancies go to the next.
     fn remove(&mut self, key: Key) -> Option<Seat> {
+        self.called.remove(&key);
         self.fresh.remove(&key);
         self.skipped.remove(&key);
         let seat = self.seats.remove(&key)?;
@@ -456,7 +469,9 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
             line.arrivals += 1;
             let key = (class, line.arrivals);
             let looks = line.outstanding == 0;
-            if !looks {
+            if looks {
+                line.called.insert(key);
+            } else {
                 line.fresh.insert(key);
                 let mut after = line.seats.range((Excluded(key), Unbounded));
                 if line.is_overloaded || after.next().is_some() {
@@ -512,6 +527,7 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
                 }
                 return (None, 0);
             }
+            line.called.remove(&key);
             let looks = std::mem::take(&mut seat.looks);
             let vacancies = std::mem::take(&mut seat.vacancies);
             looks_anyway = line.fresh.remove(&key) || looks;
@@ -533,11 +549,12 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
     /// were called have not looked yet: these come first.
     pub fn look_again(&mut self) {
         let key = self.key;
-        let mut line = self.queue.lock();
+        let line = &mut *self.queue.lock();
         if line.outstanding > 0 {
             line.fresh.insert(key);
         } else if let Some(seat) = line.seats.get_mut(&key) {
             seat.looks = true;
+            line.called.insert(key);
         }
     }
 

@@ -1,11 +1,12 @@
 //! How many requests a member works on at once: its *cap*. With more in flight it answers no more of
 //! them in a second, so that further ones only wait there.
 //!
-//! For each number of requests without an answer the time is summed up for which there were so many,
-//! and the answers that came meanwhile. By Little's law the cap is the lowest number at which one
-//! request more brings no more answers in a second: less than three tenths of what it would bring if it
-//! were worked on beside the others. A network in between makes the cap higher, as it should: while one
-//! request is under way the member works on another.
+//! For each number of others that a request has found there, its latency is summed up. By Little's law *n*
+//! requests that take *R* each are *n* / *R* answers in a second. The cap is the lowest number at which one
+//! request more brings no more answers: less than three tenths of what it would bring if it were worked on
+//! beside the others. A network in between makes the cap higher, as it should: while one request is under
+//! way the member works on another. Answers by the time for which there were so many requests say the
+//! same only if requests come independently: bursts that are answered at once look like few workers.
 //!
 //! Only low caps are looked for. With many requests at once a place becomes free all the time, and
 //! there is nothing to be gained by waiting for a certain one (`late.rs` has figures).
@@ -13,7 +14,6 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::estimate::{pack, unpack};
-use crate::time::Instant;
 
 /// The highest cap that is learnt.
 pub(crate) const HIGHEST: u32 = 3;
@@ -36,33 +36,25 @@ const CERTAIN: f32 = 1.0;
 /// What is known of a member.
 #[derive(Debug, Default)]
 pub(crate) struct Caps {
-    /// When the number of unanswered requests changed last, in nanoseconds.
-    since: AtomicU64,
-    /// For 1 and more unanswered requests: seconds (f32 bits, high half), and answers.
+    /// For 0 and more others that were found: latencies in seconds (f32 bits, high half), and answers.
     levels: [AtomicU64; LEVELS],
     /// The cap; 0 is not known, or higher than [`HIGHEST`].
     cap: AtomicU32,
 }
 
 impl Caps {
-    /// There were so many unanswered requests until `now`; then one came, or went, answered or not.
-    /// Of workers that do so at the same time one may be lost: no matter.
+    /// A request that has found so many others is answered after so many seconds. Of workers that do so
+    /// at the same time one may be lost: no matter.
     #[inline]
-    pub(crate) fn changed(&self, before: u32, is_answer: bool, now: Instant) {
-        let now = now.as_nanos();
-        let since = self.since.swap(now, Ordering::Relaxed);
-        let Some(level) = self.levels.get((before as usize).wrapping_sub(1)) else {
+    pub(crate) fn answered(&self, found: f32, latency: f32) {
+        let Some(level) = self.levels.get((found + 0.5) as usize) else {
             return;
         };
-        let (mut time, mut answers) = unpack(level.load(Ordering::Relaxed));
-        time += now.saturating_sub(since) as i64 as f32 * 1e-9;
-        if is_answer {
-            answers += 1.0;
-            if answers > MEMORY {
-                (time, answers) = (time / 2.0, answers / 2.0);
-            }
+        let (mut latencies, mut answers) = unpack(level.load(Ordering::Relaxed));
+        if answers >= MEMORY {
+            (latencies, answers) = (latencies / 2.0, answers / 2.0);
         }
-        level.store(pack(time, answers), Ordering::Relaxed);
+        level.store(pack(latencies + latency, answers + 1.0), Ordering::Relaxed);
     }
 
     /// The cap; `None` is not known, or too high to matter.
@@ -77,8 +69,8 @@ impl Caps {
     /// Learns it anew; answers what it is.
     pub(crate) fn learn(&self) -> Option<u32> {
         let levels = self.levels.each_ref().map(|level| {
-            let (time, answers) = unpack(level.load(Ordering::Relaxed));
-            (answers / time.max(1e-9), answers)
+            let (latencies, answers) = unpack(level.load(Ordering::Relaxed));
+            (answers / latencies.max(1e-9), answers)
         });
         let mut cap = 0;
         for (count, pair) in (1..).zip(levels.windows(2)) {
@@ -88,10 +80,10 @@ impl Caps {
             if answers < ENOUGH || further < ENOUGH {
                 break;
             }
-            // A further worker would bring this much more.
+            // A further worker would bring this much more: all latencies would be equal.
             let worker = ((count + 1) as f32 / count as f32).ln();
             let doubt = CERTAIN * (1.0 / answers + 1.0 / further).sqrt();
-            if (next / rate).ln() + doubt < worker * PART {
+            if (next / rate).ln() + worker + doubt < worker * PART {
                 cap = count;
                 break;
             }
@@ -107,36 +99,48 @@ impl Caps {
 mod tests {
     use super::*;
 
+    /// One that is at a member, or on its way.
+    struct Job {
+        since: f64,
+        found: usize,
+        has_arrived: bool,
+    }
+
     /// What is learnt of a member of so many workers, behind a network on which a request and its
     /// answer take `network` service times together, that has one to six requests at once.
     fn learnt(workers: usize, network: f64, seed: u64) -> Option<u32> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let caps = Caps::default();
-        let (mut now, mut at_worker, mut on_the_way) = (0.0, 0usize, 0usize);
-        let mut wanted = 1;
+        let (mut now, mut wanted) = (0.0, 1);
+        let mut jobs: Vec<Job> = Vec::new();
         for _ in 0..60_000 {
-            let there = at_worker + on_the_way;
-            let at = Instant::from_nanos((now * 1e7) as u64);
-            if there < wanted {
-                caps.changed(there as u32, false, at);
-                match network > 0.0 {
-                    true => on_the_way += 1,
-                    false => at_worker += 1,
-                }
+            if jobs.len() < wanted {
+                jobs.push(Job {
+                    since: now,
+                    found: jobs.len(),
+                    has_arrived: network == 0.0,
+                });
                 continue;
             }
             // Whoever is served or on the way is done next; all times are exponential.
-            let served = at_worker.min(workers) as f64;
-            let arriving = on_the_way as f64 / network.max(1e-9);
-            now -= rng.f64().ln() / (served + arriving);
-            if rng.f64() * (served + arriving) < arriving {
-                on_the_way -= 1;
-                at_worker += 1;
+            let indices = |arrived: bool| {
+                let all = jobs.iter().enumerate();
+                let of = all.filter(|(_, job)| job.has_arrived == arrived);
+                of.map(|(index, _)| index).collect::<Vec<_>>()
+            };
+            let (mut served, arriving) = (indices(true), indices(false));
+            served.truncate(workers);
+            let arrivals = arriving.len() as f64 / network.max(1e-9);
+            let rate = served.len() as f64 + arrivals;
+            now -= (1.0 - rng.f64()).ln() / rate;
+            if rng.f64() * rate < arrivals {
+                let mut job = jobs.remove(arriving[rng.usize(..arriving.len())]);
+                job.has_arrived = true;
+                jobs.push(job);
                 continue;
             }
-            at_worker -= 1;
-            let at = Instant::from_nanos((now * 1e7) as u64);
-            caps.changed(there as u32, true, at);
+            let job = jobs.remove(served[rng.usize(..served.len())]);
+            caps.answered(job.found as f32, (now - job.since) as f32);
             wanted = rng.usize(1..=6);
         }
         caps.learn()
@@ -168,10 +172,17 @@ mod tests {
     fn nothing_is_said_of_what_was_hardly_seen() {
         let caps = Caps::default();
         assert_eq!(caps.learn(), None);
-        for answer in 0..1000 {
-            caps.changed(0, false, Instant::from_nanos(answer * 2_000_000));
-            caps.changed(1, true, Instant::from_nanos(answer * 2_000_000 + 1));
-        }
+        (0..1000).for_each(|_| caps.answered(0.0, 0.002));
         assert_eq!(caps.learn(), None, "never more than one at once");
+    }
+
+    /// Many workers, and requests that come four at a time.
+    #[test]
+    fn bursts_do_not_look_like_few_workers() {
+        let caps = Caps::default();
+        for _ in 0..1000 {
+            (0..4).for_each(|found| caps.answered(found as f32, 0.01));
+        }
+        assert_eq!(caps.learn(), None);
     }
 }

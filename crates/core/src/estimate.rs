@@ -11,7 +11,8 @@
 //! service time = (sum of latencies + ages of what is unanswered) / (sum of places)
 //! ```
 //!
-//! over about the last 32 answers. Counting the unanswered with their ages is what the
+//! over about the last 12 answers, or more where they differ more: 12 for each time that their variance
+//! is the square of their mean, as it is if they are exponential, and 32 at most. Counting the unanswered with their ages is what the
 //! maximum likelihood estimator for censored lifetimes does ("total time on test";
 //! Epstein and Sobel, "Life Testing", 1953): a member that has become slow looks slow at
 //! once, not when its first late answer arrives, and one that is busy with a costly
@@ -22,13 +23,24 @@ use std::time::Duration;
 
 use crate::time::{Horizon, Instant, keep_old, millis, millis_since};
 
-/// Answers over which the average reaches. Fewer follow a change faster; with fewer,
-/// costs that differ by a factor of twenty look like members that differ.
-const ANSWERS: f32 = 32.0;
+/// Most answers over which the average reaches. With fewer, costs that differ by a factor of twenty look
+/// like members that differ.
+const MOST_ANSWERS: f32 = 32.0;
+
+/// Fewest, and those for each squared coefficient of variation of the latencies. Fewer follow a change
+/// faster: with 8, a slow member that moves is seen sooner still, and one that stays is taken for a fast one
+/// more often.
+const FEWEST_ANSWERS: f32 = 12.0;
+
+/// Answers after which it is known how much they differ.
+const KNOWN: u32 = 32;
 
 /// What one request can add, in multiples of what was expected of it. A TCP client that
 /// connects and says nothing gets no answer either: it must not condemn the member.
 const OUTLIER: f32 = 16.0;
+
+/// What a failure costs, in requests.
+pub(crate) const FAILURE_COST: f32 = 30.0;
 
 /// An estimate is stale after so many service times without an answer, or after the
 /// group's decay time: the member may have changed.
@@ -78,6 +90,8 @@ pub(crate) struct Regression {
     spreads: AtomicU64,
     /// See [`Regression::typical`].
     logs: AtomicU64,
+    /// Mean of the latencies in units of what was expected (f32 bits, high half), and of the squares.
+    spread: AtomicU64,
     /// Answers so far, at most [`GROWTH_ANSWERS`].
     answers: AtomicU32,
 }
@@ -105,6 +119,44 @@ impl Regression {
             .store(pack(mean, mean_latency), Ordering::Relaxed);
         self.spreads
             .store(pack(variance, covariance), Ordering::Relaxed);
+    }
+
+    /// Takes an answer that took so many times as long as was expected.
+    fn vary(&self, ratio: f32) {
+        let answers = self.answers.load(Ordering::Relaxed).max(1);
+        let share = 1.0 / answers as f32;
+        let (mean, square) = unpack(self.spread.load(Ordering::Relaxed));
+        let mean = mean + share * (ratio - mean);
+        let square = square + share * (ratio * ratio - square);
+        self.spread.store(pack(mean, square), Ordering::Relaxed);
+    }
+
+    /// Over how many answers the average is to reach.
+    pub(crate) fn window(&self, is_weighted: bool) -> f32 {
+        if is_weighted {
+            return MOST_ANSWERS;
+        }
+        let (mean, square) = unpack(self.spread.load(Ordering::Relaxed));
+        if self.answers.load(Ordering::Relaxed) < KNOWN || mean <= 0.0 {
+            return MOST_ANSWERS;
+        }
+        let variation = square / (mean * mean) - 1.0;
+        lower(
+            higher(FEWEST_ANSWERS * variation, FEWEST_ANSWERS),
+            MOST_ANSWERS,
+        )
+    }
+
+    /// What a request takes that is there alone, in seconds; 0 before the first answer.
+    pub(crate) fn alone(&self) -> f32 {
+        let (mean, mean_latency) = self.means();
+        let (variance, covariance) = unpack(self.spreads.load(Ordering::Relaxed));
+        let growth = if variance > 0.0 {
+            covariance / variance
+        } else {
+            0.0
+        };
+        higher(mean_latency - growth * mean, mean_latency / (1.0 + mean))
     }
 
     /// The mean number of others that a request is there with, and the mean latency in
@@ -144,13 +196,12 @@ impl Growth {
     /// same for all members in units of `a`, which the mean latency and the mean of *n* give
     /// once the growth is known: that of the member itself is good enough.
     pub(crate) fn add(&mut self, regression: &Regression) {
-        let (mean, mean_latency) = regression.means();
+        let (mean, _) = regression.means();
         let (variance, covariance) = unpack(regression.spreads.load(Ordering::Relaxed));
         if variance <= 0.0 {
             return;
         }
-        let at_idle = mean_latency - covariance / variance * mean;
-        let at_idle = at_idle.max(mean_latency / (1.0 + mean));
+        let at_idle = regression.alone();
         // Behind a long queue latencies say much about the queue, and little about one more.
         let certain = (1.0 + mean).powi(-2);
         self.variance += certain * variance;
@@ -270,17 +321,14 @@ pub(crate) struct Service {
 }
 
 impl Estimate {
-    /// A request is bound; answers how many were unanswered before.
-    pub(crate) fn begin(&self, now: Instant) -> u32 {
-        let before = self.unanswered.fetch_add(entry(now), Ordering::Relaxed);
-        (before & COUNT_MASK) as u32
+    /// A request is bound.
+    pub(crate) fn begin(&self, now: Instant) {
+        self.unanswered.fetch_add(entry(now), Ordering::Relaxed);
     }
 
-    /// A request that was bound at `started` is answered, or will not be; answers how many were
-    /// unanswered before.
-    pub(crate) fn end(&self, started: Instant) -> u32 {
-        let before = self.unanswered.fetch_sub(entry(started), Ordering::Relaxed);
-        (before & COUNT_MASK) as u32
+    /// A request that was bound at `started` is answered, or will not be.
+    pub(crate) fn end(&self, started: Instant) {
+        self.unanswered.fetch_sub(entry(started), Ordering::Relaxed);
     }
 
     /// Mean age of the requests without an answer in seconds; 0 without any.
@@ -299,7 +347,8 @@ impl Estimate {
     }
 
     /// Takes the latency of a success that with those that it found at the member counts for
-    /// `places` requests of cost 1, of which what costs `in_flight` is there now.
+    /// `places` requests of cost 1, of which what costs `in_flight` is there now. The average reaches over
+    /// so many answers as `window` says ([`Regression::window`]).
     pub(crate) fn sample(
         &self,
         latency: Duration,
@@ -307,11 +356,13 @@ impl Estimate {
         in_flight: f32,
         now: Instant,
         decay: Duration,
+        window: f32,
     ) {
         // Not zero, or nothing could be expected of the next one.
         let latency = latency.as_secs_f32().max(1e-6);
         let stale = self.is_stale(in_flight, now, decay);
         let fade = fade(self.silence(now), decay);
+        let keep = 1.0 - 1.0 / window;
         let update = |sums: u64| {
             let (latencies, sum) = unpack(sums);
             if sum <= 0.0 {
@@ -320,7 +371,6 @@ impl Estimate {
             let service = latencies / sum;
             let latency = latency.min(OUTLIER * service * places);
             if !stale {
-                let keep = 1.0 - 1.0 / ANSWERS;
                 return Some(pack(latencies * keep + latency, sum * keep + places));
             }
             // What was slow long ago has faded, down to what is seen now.
@@ -336,11 +386,23 @@ impl Estimate {
 
     /// Learns from the latency of a success of that cost, which was there with `others`, how
     /// latencies grow: of a request of cost 1, which waits for what is there in proportion.
-    pub(crate) fn learn(&self, latency: Duration, cost: f32, others: f32, regression: &Regression) {
-        let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
+    /// With those that it found it counts for `places` requests of cost 1.
+    pub(crate) fn learn(
+        &self,
+        latency: Duration,
+        cost: f32,
+        others: f32,
+        places: f32,
+        regression: &Regression,
+    ) {
+        let (latencies, sum) = unpack(self.sums.load(Ordering::Relaxed));
+        if sum > 0.0 {
+            let ratio = latency.as_secs_f32() * sum / (latencies * places);
+            regression.vary(lower(ratio, OUTLIER));
+        }
         let (latency, others) = (latency.as_secs_f32() / cost, others / cost);
-        let most = match places > 0.0 {
-            true => OUTLIER * (others + 1.0) * latencies / places,
+        let most = match sum > 0.0 {
+            true => OUTLIER * (others + 1.0) * latencies / sum,
             false => f32::INFINITY,
         };
         regression.learn(latency.min(most), others);
@@ -440,6 +502,7 @@ mod tests {
                 (places - 1) as f32,
                 at(u64::from(step)),
                 DECAY,
+                MOST_ANSWERS,
             );
         }
         close(estimate.service_time(1.0, at(200)), 0.010);
@@ -449,7 +512,7 @@ mod tests {
     fn what_is_unanswered_raises_it_before_the_answer() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY);
+            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, MOST_ANSWERS);
         }
         estimate.begin(at(200));
         estimate.begin(at(210));
@@ -468,7 +531,7 @@ mod tests {
     #[test]
     fn clocks_that_differ_a_little_do_no_harm() {
         let estimate = Estimate::default();
-        estimate.sample(10 * MS, 1.0, 0.0, at(1), DECAY);
+        estimate.sample(10 * MS, 1.0, 0.0, at(1), DECAY, MOST_ANSWERS);
         estimate.begin(at(105));
         close(estimate.service_time(1.0, at(100)), 0.010);
     }
@@ -479,7 +542,7 @@ mod tests {
         for hung in [1u32, 100, 10_000] {
             let estimate = Estimate::default();
             for step in 1..200 {
-                estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY);
+                estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, MOST_ANSWERS);
             }
             for request in 0..hung {
                 estimate.begin(at(200 + u64::from(request % 10)));
@@ -499,12 +562,26 @@ mod tests {
     fn one_outlier_is_bounded_and_a_change_is_followed() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY);
+            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, MOST_ANSWERS);
         }
-        estimate.sample(Duration::from_secs(3600), 1.0, 0.0, at(200), DECAY);
+        estimate.sample(
+            Duration::from_secs(3600),
+            1.0,
+            0.0,
+            at(200),
+            DECAY,
+            MOST_ANSWERS,
+        );
         assert!(estimate.service_time(1.0, at(200)).unwrap() < 0.016);
         for step in 200..400 {
-            estimate.sample(Duration::from_secs(1), 1.0, 0.0, at(step), DECAY);
+            estimate.sample(
+                Duration::from_secs(1),
+                1.0,
+                0.0,
+                at(step),
+                DECAY,
+                MOST_ANSWERS,
+            );
         }
         close(estimate.service_time(1.0, at(400)), 1.0);
     }
@@ -513,16 +590,42 @@ mod tests {
     fn a_stale_estimate_yields_to_new_answers() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(50 * MS, 1.0, 0.0, at(step), DECAY);
+            estimate.sample(50 * MS, 1.0, 0.0, at(step), DECAY, MOST_ANSWERS);
         }
         assert!(!estimate.is_stale(0.0, at(1000), DECAY));
         assert!(estimate.is_stale(0.0, at(1300), DECAY));
-        estimate.sample(10 * MS, 1.0, 0.0, at(2000), DECAY);
+        estimate.sample(10 * MS, 1.0, 0.0, at(2000), DECAY, MOST_ANSWERS);
         // Eight old answers, faded a little, and the new one.
         let faded = 0.050 * fade(Duration::from_millis(1800), DECAY);
         close(
             estimate.service_time(1.0, at(2000)),
             (8.0 * faded + 0.010) / 9.0,
         );
+    }
+
+    /// A change is seen after fewer answers where they differ little.
+    #[test]
+    fn the_average_reaches_over_more_answers_where_they_differ_more() {
+        let window = |draw: &mut dyn FnMut() -> f64| {
+            let (estimate, regression) = (Estimate::default(), Regression::default());
+            for step in 0..2000 {
+                let latency = Duration::from_secs_f64(draw());
+                estimate.learn(latency, 1.0, 0.0, 1.0, &regression);
+                let window = regression.window(false);
+                estimate.sample(latency, 1.0, 0.0, at(step), DECAY, window);
+            }
+            regression.window(false)
+        };
+        let mut rng = fastrand::Rng::with_seed(1);
+        assert_eq!(window(&mut || 0.010), FEWEST_ANSWERS);
+        let mut exponential = || 0.010 * -(1.0 - rng.f64()).ln();
+        let usual = window(&mut exponential);
+        assert!(
+            (FEWEST_ANSWERS..1.5 * FEWEST_ANSWERS).contains(&usual),
+            "{usual}"
+        );
+        let mut rng = fastrand::Rng::with_seed(2);
+        let mut mixed = || if rng.f64() < 0.1 { 0.200 } else { 0.010 };
+        assert!(window(&mut mixed) > 25.0);
     }
 }

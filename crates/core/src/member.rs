@@ -184,6 +184,8 @@ pub(crate) struct Digest {
     pub(crate) penalty: Duration,
     /// How many service times each request more in flight costs.
     pub(crate) growth: f32,
+    /// Whether members have different weights: these are kept to better if estimates change slowly.
+    pub(crate) is_weighted: bool,
 }
 
 impl Slot {
@@ -388,17 +390,10 @@ impl Slot {
 
     /// A request is bound at `now`, and not answered yet.
     pub(crate) fn unanswered_begins(&self, now: Instant) {
-        let before = self.estimate.begin(now);
-        self.caps.changed(before, false, now);
+        self.estimate.begin(now);
     }
 
-    /// A request that was bound at `started` was answered `now`, or will not be.
-    pub(crate) fn answered(&self, started: Instant, is_success: bool, now: Instant) {
-        let before = self.estimate.end(started);
-        self.caps.changed(before, is_success, now);
-    }
-
-    /// A request that was bound at `started` will not be answered.
+    /// A request that was bound at `started` is answered, or will not be.
     pub(crate) fn unanswered_ends(&self, started: Instant) {
         self.estimate.end(started);
     }
@@ -435,14 +430,17 @@ impl Slot {
         now: Instant,
         digest: Digest,
     ) {
+        self.caps
+            .answered(others / cost, latency.as_secs_f32() / cost);
         let places = cost + digest.growth * others;
         // Where all share the server those count, too, that came later: half of what was found
         // at the begin and at the end is right for both.
         let meanwhile = (others + higher(self.cost_in_flight() - cost, 0.0)) / 2.0;
         self.estimate
-            .learn(latency, cost, meanwhile, &self.regression);
+            .learn(latency, cost, meanwhile, places, &self.regression);
+        let window = self.regression.window(digest.is_weighted);
         self.estimate
-            .sample(latency, places, others, now, digest.decay);
+            .sample(latency, places, others, now, digest.decay, window);
     }
 
     /// Keeps times of observations (latency, penalty, share of failures) from seeming to be new:
@@ -623,7 +621,7 @@ mod tests {
         ) {
             let decay = Duration::from_secs(decay);
             let penalty = Duration::from_secs(5);
-            let digest = Digest { decay, penalty, growth: 1.0 };
+            let digest = Digest { decay, penalty, growth: 1.0, is_weighted: false };
             let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
             let slot = Slot::new(Weight::ONE);
             slot.observe(Outcome::Success, Duration::from_millis(20), 1.0, at(start), digest);

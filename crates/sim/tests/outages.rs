@@ -128,7 +128,10 @@ fn requests_that_wait_for_too_long_are_counted() {
         let members = (1..=3)
             .map(|index| format!("{{ address = \"10.0.0.{index}:80\", max_connections = 1 }}"));
         let members: Vec<String> = members.collect();
-        let group = format!("members = [{}]\nmax_queue = 100000", members.join(", "));
+        let group = format!(
+            "members = [{}]\nmax_queue = 100000\nqueue_target = \"0s\"",
+            members.join(", ")
+        );
         let rule = format!("queue_timeout = {timeout:?}");
         play(&scenario(&rule, "", &group, 60).utilisation(1.3))
     };

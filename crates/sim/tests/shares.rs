@@ -302,7 +302,7 @@ fn u1_worse_members_get_less_whatever_their_weight() {
         let slow = weighted("slow", clients).one_slow(10.0);
         let share = shares_of(&play(&slow, "adaptive"))[0];
         // With many requests there, most of what they take may be a queue that the weight made.
-        let most = if clients == 1 { 0.5 } else { 0.77 };
+        let most = if clients == 1 { 0.5 } else { 0.78 };
         assert!(share < most, "slow, {clients} clients: {share}");
         let failing = weighted("failing", clients).one_failing(0.5);
         let share = shares_of(&play(&failing, "adaptive"))[0];

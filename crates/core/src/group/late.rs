@@ -18,9 +18,9 @@
 //! before. Bounded queues at servers, and waiting at the balancer beyond them: Kogias et al., "R2P2:
 //! Making RPCs First-Class Datacenter Citizens", 2019.
 
-use super::view::View;
-use crate::caps;
-use crate::estimate::Moment;
+use super::view::{Room, View};
+use crate::estimate::{FAILURE_COST, Moment, lower};
+use crate::load::cost_of_load;
 use crate::trace::Trace;
 
 /// Members of the largest group for which this is worked out. Among many one is always idle.
@@ -29,8 +29,9 @@ pub(super) const MOST_MEMBERS: usize = 32;
 /// Those that wait are counted up to this number.
 const MOST_AHEAD: u32 = 64;
 
-/// What a failure costs, in requests: as `adaptive` has it.
-const FAILURE_COST: f32 = 30.0;
+/// What a failure costs, in requests. Ten times as much as where requests do not wait: a request that
+/// waits for long is better off than one that fails.
+const FAILURES: f32 = 10.0 * FAILURE_COST;
 
 /// One request in so many that would wait is bound at once: what more in flight brings has to be
 /// seen to be known.
@@ -59,16 +60,6 @@ pub(super) enum Late {
     Hold,
 }
 
-/// Requests at a member, and how many it works on at once.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    pub(super) in_flight: u32,
-    /// 0 is not known, or many.
-    pub(super) cap: u32,
-    /// Whether that is a limit, and not learnt.
-    pub(super) is_limit: bool,
-}
-
 /// A member, as the reservations change it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
@@ -78,6 +69,8 @@ struct Place {
     in_flight: u32,
     /// For how long its requests have been there, in seconds.
     age: f32,
+    /// What is reported; NaN is not known.
+    load: f32,
     /// Most at once; 0 is any number.
     cap: u32,
     /// Whether that is a limit, and not learnt.
@@ -109,8 +102,8 @@ impl Place {
 /// Learns the caps of the members; answers whether there is one.
 #[cold]
 pub(super) fn learn(view: &View<'_>) -> bool {
-    let learnt = (0..view.len()).filter(|&index| view.slot(index).caps().learn().is_some());
-    learnt.count() > 0
+    let learn = |index: &usize| view.slot(*index).caps().learn().is_some();
+    (0..view.len()).filter(learn).count() > 0
 }
 
 /// What is to be done with a request for which the strategy says `chosen`, if so many wait before it.
@@ -126,9 +119,17 @@ pub(super) fn decide(
     let mut places = [Place::default(); MOST_MEMBERS];
     let mut count = 0;
     let mut at_cap = false;
+    let (id, mut loads) = (view.settings().load_id, (0.0, 0.0));
+    let has_load = view.has_reports() && (id.is_queue() || id.is_utilization());
+    let highest_load = if id.is_queue() { f32::INFINITY } else { 1.0 };
+    let mut weight = None;
     for index in 0..view.len() {
         if !view.is_eligible_unless_full(index) {
             continue;
+        }
+        // A weight is a share of the requests, which waiting for certain members would change.
+        if *weight.get_or_insert(view.weight(index)) != view.weight(index) {
+            return Late::Now;
         }
         let slot = view.slot(index);
         let service = slot.service(slot.cost_in_flight(), &moment);
@@ -151,12 +152,18 @@ pub(super) fn decide(
             (cap, is_limit) = (in_flight.max(1), true);
         }
         at_cap |= cap > 0 && in_flight >= cap;
+        let load = view.load_of_others(index).filter(|_| has_load);
+        let load = load.map(|load| lower(load, highest_load));
+        if let Some(load) = load {
+            loads = (loads.0 + load, loads.1 + 1.0);
+        }
         let Some(place) = places.get_mut(count) else {
             return Late::Now;
         };
         *place = Place {
             index,
-            time: service.time * (1.0 + FAILURE_COST * view.failure_share(index)),
+            time: service.time * (1.0 + FAILURES * view.failure_share(index)),
+            load: load.unwrap_or(f32::NAN),
             in_flight,
             age: slot.mean_age(&moment),
             cap,
@@ -168,6 +175,10 @@ pub(super) fn decide(
     // One that is alone is waited for in any case.
     if !at_cap || count < 2 {
         return Late::Now;
+    }
+    for place in places.iter_mut() {
+        let others = (loads.0 - place.load) / (loads.1 - 1.0);
+        place.time *= cost_of_load(place.load - others, id.is_queue());
     }
     let more = ahead / (count as u32 * WAITING_FOR_ONE);
     for place in places.iter_mut().filter(|place| !place.is_limit) {
@@ -211,6 +222,3 @@ pub(super) fn decide(
     });
     Late::Hold
 }
-
-/// The highest limit that counts as a cap: with more places one is always about to be free.
-pub(super) const HIGHEST: u32 = caps::HIGHEST;

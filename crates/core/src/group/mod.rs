@@ -180,6 +180,7 @@ impl Group {
         if others.count() < seat.limit() {
             let settings = &self.pool.settings;
             let digest = Digest {
+                is_weighted: self.pool.is_weighted,
                 decay: settings.latency_decay,
                 penalty: settings.failure_penalty,
                 growth: self.pool.state.growth(),

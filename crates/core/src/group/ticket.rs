@@ -136,9 +136,8 @@ impl Ticket {
 
     fn observe(&mut self, outcome: Outcome, now: Instant) {
         let (latency, cost) = (now.since(self.started), self.cost.get());
-        let is_success = outcome == Outcome::Success;
-        self.slot.answered(self.started, is_success, now);
-        if is_success {
+        self.slot.unanswered_ends(self.started);
+        if outcome == Outcome::Success {
             self.slot
                 .sample_service(latency, cost, self.others, now, self.digest);
         }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::late::{self, Room};
 use super::request::{PickError, Request};
 use super::settings::GroupSettings;
 use super::state::GroupState;
+use crate::caps;
 use crate::effective::Shaping;
 use crate::estimate::{Growth, higher};
 use crate::load::{LoadId, Location, Query, Report};
@@ -26,6 +26,16 @@ pub struct View<'a> {
     rehearsal: bool,
 }
 
+/// Requests at a member, and how many it works on at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) in_flight: u32,
+    /// 0 is not known, or many.
+    pub(super) cap: u32,
+    /// Whether that is a limit, and not learnt.
+    pub(super) is_limit: bool,
+}
+
 /// The members of a snapshot with what else a strategy may see: all but the strategy itself.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -37,6 +47,8 @@ pub(super) struct Pool {
     reported: Arc<AtomicBool>,
     /// Whether a member works on few requests at once, by its limit.
     pub(super) has_low_limit: bool,
+    /// Whether members have different weights, as far as these are configured.
+    pub(super) is_weighted: bool,
     /// What is asked about loads, at some moment.
     query: Query,
 }
@@ -75,12 +87,16 @@ impl Pool {
             max_connections: member.max_connections.unwrap_or(u32::MAX),
         };
         let horizon = Horizon::new(Instant::ZERO, settings.load_max_age);
+        let weights = members.iter().map(|member| member.slot.weight());
         Pool {
+            is_weighted: weights
+                .clone()
+                .any(|weight| Some(weight) != weights.clone().next()),
             query: Query::new(settings.load_id, horizon),
             has_low_limit: members.iter().any(|member| {
                 member
                     .max_connections
-                    .is_some_and(|limit| limit <= late::HIGHEST)
+                    .is_some_and(|limit| limit <= caps::HIGHEST)
             }),
             settings,
             seats: members.iter().map(seat).collect(),
@@ -238,7 +254,7 @@ impl<'a> View<'a> {
     pub(super) fn room(&self, index: usize) -> Room {
         let seat = &self.seats[index];
         let (limit, learnt) = (seat.limit(), seat.slot.caps().get());
-        let is_limit = limit <= late::HIGHEST && learnt.is_none_or(|cap| limit <= cap);
+        let is_limit = limit <= caps::HIGHEST && learnt.is_none_or(|cap| limit <= cap);
         Room {
             in_flight: match learnt {
                 Some(_) if !is_limit => seat.slot.unanswered(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::id::{Load, LoadId, LoadValue};
 use super::location::{Cell, Location, is_report, stay_share};
 use crate::cost::UNIT;
-use crate::estimate::lower;
+use crate::estimate::{higher, lower};
 use crate::time::{Horizon, Instant, millis_since};
 
 /// After so many milliseconds half of what others had in a queue is something else.
@@ -276,5 +276,19 @@ fn decode(id: LoadId, word: u64, now: Instant) -> Load {
         id,
         value: LoadValue(f32::from_bits((word >> 32) as u32)),
         at: Instant::from_nanos(at),
+    }
+}
+
+/// A reported load above the mean of the others' by less than this does not count.
+const LOAD_TOLERANCE: f32 = 0.1;
+
+/// What a load that is so far above the mean of the others' multiplies the cost of a request by, where it is
+/// tasks per CPU (`is_queue`), or else a utilisation. One that is not known (NaN) is not above.
+#[inline]
+pub(crate) fn cost_of_load(above: f32, is_queue: bool) -> f32 {
+    let excess = higher(above - LOAD_TOLERANCE, 0.0);
+    match is_queue {
+        true => 1.0 + excess,
+        false => 1.0 / (1.0 - excess),
     }
 }

@@ -85,8 +85,9 @@ use super::best::Best;
 use super::choose::{CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
 use super::kind::{Kind, Param, Strategy};
 use super::shares::{Ahead, Candidate, Due, Logs, Shares, Sums, account};
-use crate::estimate::{Moment, exp2, fade, higher, log2, lower};
+use crate::estimate::{FAILURE_COST, Moment, exp2, fade, higher, log2, lower};
 use crate::group::view::View;
+use crate::load::cost_of_load;
 use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
@@ -113,12 +114,6 @@ const PARAMS: &[Param] = &[
         ..SCAN_UP_TO
     },
 ];
-
-/// What a failure costs, in requests.
-const FAILURE_COST: f32 = 30.0;
-
-/// A reported utilisation above the mean by less than this does not count.
-const LOAD_TOLERANCE: f32 = 0.1;
 
 /// Differences of service times up to this factor are ignored once they are stale, and
 /// when drawing ends.
@@ -345,11 +340,7 @@ impl Others {
     fn cost_of_load(&self, load: f32, is_queue: bool) -> f32 {
         // Without others it is no number, and above nothing, as is a load that is not known.
         let mean = (self.load - load) / (self.loads - 1.0);
-        let excess = higher(load - mean - LOAD_TOLERANCE, 0.0);
-        match is_queue {
-            true => 1.0 + excess,
-            false => 1.0 / (1.0 - excess),
-        }
+        cost_of_load(load - mean, is_queue)
     }
 }
 
