@@ -70,7 +70,7 @@ test:
 	cargo clippy -p evenkeel -p evenkeel-kernel --no-default-features -- -D warnings
 	$(FUZZ_CHECK)
 	cargo build -p evenkeel $(FEATURES)
-	cargo test --workspace $(FEATURES)
+	scripts/tests $(FEATURES)
 	$(MAKE) counts
 
 test-vm:

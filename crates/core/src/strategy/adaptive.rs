@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - *Service time* is what the member takes for one request, queueing excluded, over
-//!   its last 32 answers, with the ages of what is unanswered counted in (see
+//!   its last 12 to 32 answers, with the ages of what is unanswered counted in (see
 //!   `estimate.rs`). Times in flight plus one, that is the shortest expected delay
 //!   policy (Weber, "On the Optimal Assignment of Customers to Parallel Servers", 1978)
 //!   with the delay learnt. A plain latency average would count the queue twice and
@@ -74,12 +74,21 @@
 //!
 //! With three members of one worker each, and every request sent at once, it reaches 1.18 (equal), 1.28
 //! (one slow), 2.08 (a slow one that moves) and 1.36 (mixed costs): the ideal holds requests back. So
-//! requests that may wait do (`group/late.rs`): 1.01, 1.12, 1.6 and 1.01. Tried there, and worse: one
-//! request in 16 that is sent at once to see what more in flight brings, instead of one in 128: 1.04, 1.16, 1.70 and
-//! 1.09; who finds the fast ones full takes a slow one (1.87 with one slow); holding with members of eight workers: 1.03
-//! with one slow instead of 1.02. The rest of the moving one is the estimate, which sees a
-//! change late: over 16 answers 1.39, over 8 answers 1.31, but then mixed costs are 1.03 and 1.08;
-//! Page's CUSUM with five settings was no better.
+//! requests that may wait do (`group/late.rs`), and averages reach over fewer answers where these differ little
+//! (`estimate.rs`): 1.01, 1.13, 1.45 and 1.02. Tried there, and worse (slow, moving):
+//!
+//! - one request in 16 that is sent at once to see what more in flight brings, instead of one in 128: all four
+//!   are worse, 1.04, 1.16, 1.70 and 1.09;
+//! - who finds the fast ones full takes a slow one: 1.87 with one slow;
+//! - holding with members of eight workers: 1.03 with one slow instead of 1.02;
+//! - averages over 32 answers: 1.12, 1.63; over 16 at least: 1.13, 1.54; over 8: 1.14, 1.39, and 1.06 instead of
+//!   1.04 with one slow among four of eight workers; over 6: 1.16, 1.34;
+//! - over 8 to a higher estimate and 16 or 32 to a lower one: 1.14, 1.41 and 1.13, 1.44;
+//! - a member whose requests have been there for 2, 3 or 4 service times taken to be stalled, instead of 8: 1.13,
+//!   1.41; 1.14, 1.39; 1.14, 1.42;
+//! - stale after 10 or 5 service times instead of 20: 1.14, 1.44; 1.18, 1.37; a stale estimate that counts for 3
+//!   answers instead of 8: 1.12, 1.43;
+//! - Page's CUSUM with five settings.
 
 use super::best::Best;
 use super::choose::{CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
