@@ -539,6 +539,24 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
         turn
     }
 
+    /// Looks for room by `look` when it is its turn; `None` is to wait on, as others are called meanwhile
+    /// and come first.
+    ///
+    /// One that was told of no vacancy looks with the line locked: no place becomes free while it does so,
+    /// which would be of those that are told of it.
+    pub fn look<T>(&mut self, look: impl FnOnce() -> T) -> Option<T> {
+        if self.vacancies > 0 {
+            return Some(look());
+        }
+        let mut line = self.queue.lock();
+        if line.outstanding == 0 {
+            return Some(look());
+        }
+        line.fresh.insert(self.key);
+        line.skipped.insert(self.key);
+        None
+    }
+
     /// After which time one that is held should look again, though nothing has happened: as long as it
     /// has waited, 5 ms at least. What it waits for may never come.
     pub fn patience(&self, now: Instant) -> Duration {
@@ -706,6 +724,24 @@ mod tests {
     }
 
     #[test]
+    fn one_that_looks_while_a_place_becomes_free_does_not_take_it() {
+        let queue = Queue::new(Policy::of(10));
+        let mut first = enter(&queue, USUAL, NOW);
+        turn(&mut first, NOW);
+        first.pass();
+        let mut second = enter(&queue, USUAL, NOW);
+        assert_eq!(turn(&mut second, NOW), look(1));
+        queue.vacate(|| ());
+        assert_eq!(second.look(|| ()), None);
+        assert_eq!(turn(&mut second, NOW), None);
+        assert_eq!(turn(&mut first, NOW), look(0));
+        assert_eq!(first.look(|| ()), Some(()));
+        first.served(NOW);
+        assert_eq!(turn(&mut second, NOW), look(0));
+        assert_eq!(second.look(|| ()), Some(()));
+    }
+
+    #[test]
     fn a_vacancy_outlives_the_one_that_was_told_of_it() {
         let queue = Queue::new(Policy::of(10));
         let mut places: Vec<_> = (0..3).map(|_| enter(&queue, USUAL, NOW)).collect();
@@ -843,6 +879,7 @@ mod tests {
         fn look(&mut self, index: usize) -> bool {
             let (place, wants, _) = &mut self.waiting[index];
             let wants = *wants;
+            let free = (0..4).find(|member| wants & 1 << member != 0 && !self.busy[*member]);
             match place.turn(NOW, Waker::noop()) {
                 None => false,
                 Some(Turn::Refused) => {
@@ -850,12 +887,14 @@ mod tests {
                     true
                 }
                 Some(Turn::Look { .. }) => {
-                    match self.find(wants) {
-                        Some(member) => {
+                    match place.look(|| free) {
+                        // Others were called meanwhile.
+                        None => {}
+                        Some(Some(member)) => {
                             self.busy[member] = true;
                             self.waiting.remove(index).0.served(NOW);
                         }
-                        None => self.waiting[index].0.pass(),
+                        Some(None) => self.waiting[index].0.pass(),
                     }
                     true
                 }

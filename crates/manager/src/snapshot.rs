@@ -279,13 +279,14 @@ impl GroupHandle {
                 };
                 match turn {
                     Turn::Refused => break Poll::Ready(Err(Unserved::Overload)),
-                    Turn::Look { ahead } => match bind(ahead) {
-                        Ok(found) => break Poll::Ready(Ok(found)),
-                        Err(PickError::NoneEligible) => {
+                    Turn::Look { ahead } => match place.look(|| bind(ahead)) {
+                        None => {}
+                        Some(Ok(found)) => break Poll::Ready(Ok(found)),
+                        Some(Err(PickError::NoneEligible)) => {
                             break Poll::Ready(Err(Unserved::NoMember));
                         }
-                        Err(PickError::AllFull) => place.pass(),
-                        Err(PickError::Held) => {
+                        Some(Err(PickError::AllFull)) => place.pass(),
+                        Some(Err(PickError::Held)) => {
                             place.hold();
                             if look.is_none() {
                                 let now = now();
