@@ -125,6 +125,7 @@ impl Round {
             let mut events = Vec::new();
             for entry in &mut groups[some.clone()] {
                 let (group, control) = entry.controlled();
+                group.heed_weights();
                 control.round(group, now, &mut |event| events.push(event));
                 self.raised.extend(control.alerts.raised().keys().cloned());
                 if self.trace {

@@ -147,18 +147,6 @@ impl Regression {
         )
     }
 
-    /// What a request takes that is there alone, in seconds; 0 before the first answer.
-    pub(crate) fn alone(&self) -> f32 {
-        let (mean, mean_latency) = self.means();
-        let (variance, covariance) = unpack(self.spreads.load(Ordering::Relaxed));
-        let growth = if variance > 0.0 {
-            covariance / variance
-        } else {
-            0.0
-        };
-        higher(mean_latency - growth * mean, mean_latency / (1.0 + mean))
-    }
-
     /// The mean number of others that a request is there with, and the mean latency in
     /// seconds; 0 before the first answer.
     fn means(&self) -> (f32, f32) {
@@ -196,12 +184,13 @@ impl Growth {
     /// same for all members in units of `a`, which the mean latency and the mean of *n* give
     /// once the growth is known: that of the member itself is good enough.
     pub(crate) fn add(&mut self, regression: &Regression) {
-        let (mean, _) = regression.means();
+        let (mean, mean_latency) = regression.means();
         let (variance, covariance) = unpack(regression.spreads.load(Ordering::Relaxed));
         if variance <= 0.0 {
             return;
         }
-        let at_idle = regression.alone();
+        let at_idle = mean_latency - covariance / variance * mean;
+        let at_idle = at_idle.max(mean_latency / (1.0 + mean));
         // Behind a long queue latencies say much about the queue, and little about one more.
         let certain = (1.0 + mean).powi(-2);
         self.variance += certain * variance;

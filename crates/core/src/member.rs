@@ -186,6 +186,8 @@ pub(crate) struct Digest {
     pub(crate) growth: f32,
     /// Whether members have different weights: these are kept to better if estimates change slowly.
     pub(crate) is_weighted: bool,
+    /// Whether it is of use to know how many requests the member works on at once.
+    pub(crate) learns_cap: bool,
 }
 
 impl Slot {
@@ -430,8 +432,10 @@ impl Slot {
         now: Instant,
         digest: Digest,
     ) {
-        self.caps
-            .answered(others / cost, latency.as_secs_f32() / cost);
+        if digest.learns_cap {
+            self.caps
+                .answered(others / cost, latency.as_secs_f32() / cost);
+        }
         let places = cost + digest.growth * others;
         // Where all share the server those count, too, that came later: half of what was found
         // at the begin and at the end is right for both.
@@ -621,7 +625,7 @@ mod tests {
         ) {
             let decay = Duration::from_secs(decay);
             let penalty = Duration::from_secs(5);
-            let digest = Digest { decay, penalty, growth: 1.0, is_weighted: false };
+            let digest = Digest { decay, penalty, growth: 1.0, is_weighted: false, learns_cap: false };
             let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
             let slot = Slot::new(Weight::ONE);
             slot.observe(Outcome::Success, Duration::from_millis(20), 1.0, at(start), digest);

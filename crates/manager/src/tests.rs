@@ -13,6 +13,7 @@ use evenkeel_core::group::{Granularity, Group, Outcome, PickError, Request, Tick
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use evenkeel_core::member::{MemberId, Reason, Weight};
 use evenkeel_core::strategy::{self, Values};
+use evenkeel_core::time::Instant;
 use evenkeel_net::Clock;
 
 use crate::config::sources::AgentCheck;
@@ -310,6 +311,35 @@ async fn an_unchanged_group_keeps_its_snapshot() {
     assert!(Arc::ptr_eq(&manager.groups()[0], &group));
     assert_eq!(plane.prepared.load(Ordering::Relaxed), prepared);
     assert_eq!(member(&manager, "10.0.0.1:80").weight, 5.0);
+}
+
+/// Estimates change slowly where weights differ, as these are then kept to better.
+#[tokio::test]
+async fn weights_that_change_live_count_for_estimates() {
+    let (manager, _, _) = manager();
+    let addresses = ["10.0.0.1:80", "10.0.0.2:80"];
+    manager.apply(config(&addresses)).await.unwrap();
+    let group = manager.groups().remove(0);
+    let mut millis = 1000;
+    let mut after_a_change = |weight: f64| {
+        manager.set_weight("app", addresses[1], weight).unwrap();
+        manager.round_now();
+        let mut answer = |took: u64| {
+            let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+            let mut ticket = group.bind(0, at(millis)).unwrap();
+            millis += took;
+            ticket.responded(Outcome::Success, at(millis));
+            ticket.finish(Outcome::Success, at(millis));
+            group.members()[0].slot.service_time(at(millis)).unwrap()
+        };
+        let answers = [10; 200].into_iter().chain([100; 12]);
+        answers.map(&mut answer).last().unwrap()
+    };
+    let equal = after_a_change(1.0);
+    let weighted = after_a_change(19.0);
+    assert!(weighted < 0.8 * equal, "{weighted} {equal}");
+    let again = after_a_change(1.0);
+    assert!(weighted < 0.8 * again, "{weighted} {again}");
 }
 
 #[tokio::test]

@@ -55,13 +55,27 @@ impl Group {
         let kind = strategy.kind();
         let wanted = settings.late_binding.unwrap_or(kind.binds_late);
         let pool = Pool::new(settings, members, state);
-        Group {
+        let group = Group {
             binds_late: wanted && pool.members.len() <= late::MOST_MEMBERS,
             name: name.into(),
             kind,
             strategy: (kind.build)(strategy, &pool.members),
             pool,
-        }
+        };
+        group.heed_weights();
+        group
+    }
+
+    /// Looks whether the members that get requests have different weights now: these are kept to
+    /// better if estimates change slowly. To be called from time to time, as weights change while
+    /// requests come.
+    pub fn heed_weights(&self) {
+        let weights = self.members().iter().map(|member| member.slot.weight());
+        let mut weights = weights.filter(|weight| *weight > 0.0);
+        let first = weights.next();
+        let is_weighted = weights.any(|weight| Some(weight) != first);
+        let state = &self.pool.state;
+        state.is_weighted.store(is_weighted, Ordering::Relaxed);
     }
 
     /// The group's name.
@@ -178,12 +192,13 @@ impl Group {
         // Counted first and compared then: several workers may want the last place.
         let others = seat.slot.begin(cost);
         if others.count() < seat.limit() {
-            let settings = &self.pool.settings;
+            let (settings, state) = (&self.pool.settings, &self.pool.state);
             let digest = Digest {
-                is_weighted: self.pool.is_weighted,
                 decay: settings.latency_decay,
                 penalty: settings.failure_penalty,
-                growth: self.pool.state.growth(),
+                growth: state.growth(),
+                is_weighted: state.is_weighted.load(Ordering::Relaxed),
+                learns_cap: self.binds_late,
             };
             let member = &self.pool.members[index];
             return Some(Ticket::new(member, index, cost, others, now, digest));

@@ -26,6 +26,8 @@ pub struct GroupState {
     client: AtomicU32,
     /// The growth of latencies with requests in flight, less [`FIRST_GROWTH`] (f32 bits).
     growth: AtomicU32,
+    /// See [`Group::heed_weights`](super::Group::heed_weights).
+    pub(super) is_weighted: AtomicBool,
     /// Whether a member works on few requests at once, as was learnt.
     pub(super) has_caps: AtomicBool,
     /// Whether any location of the group was ever reported a load.

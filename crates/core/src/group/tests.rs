@@ -394,6 +394,7 @@ fn nothing_waits_for_a_member_that_fails_or_for_one_with_many_places() {
             penalty: Duration::from_secs(1),
             growth: 1.0,
             is_weighted: false,
+            learns_cap: true,
         };
         let (took, now) = (Duration::from_millis(1), at(1100 + failure));
         slot.observe(Outcome::Failure, took, 1.0, now, digest);

@@ -47,8 +47,6 @@ pub(super) struct Pool {
     reported: Arc<AtomicBool>,
     /// Whether a member works on few requests at once, by its limit.
     pub(super) has_low_limit: bool,
-    /// Whether members have different weights, as far as these are configured.
-    pub(super) is_weighted: bool,
     /// What is asked about loads, at some moment.
     query: Query,
 }
@@ -87,11 +85,7 @@ impl Pool {
             max_connections: member.max_connections.unwrap_or(u32::MAX),
         };
         let horizon = Horizon::new(Instant::ZERO, settings.load_max_age);
-        let weights = members.iter().map(|member| member.slot.weight());
         Pool {
-            is_weighted: weights
-                .clone()
-                .any(|weight| Some(weight) != weights.clone().next()),
             query: Query::new(settings.load_id, horizon),
             has_low_limit: members.iter().any(|member| {
                 member
