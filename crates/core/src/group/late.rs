@@ -18,9 +18,9 @@
 //! before. Bounded queues at servers, and waiting at the balancer beyond them: Kogias et al., "R2P2:
 //! Making RPCs First-Class Datacenter Citizens", 2019.
 
-use super::view::{Room, View};
-use crate::estimate::{FAILURE_COST, Moment, lower};
-use crate::load::cost_of_load;
+use super::view::{Busyness, Room, View};
+use crate::estimate::{FAILURE_COST, Moment};
+use crate::load::Loads;
 use crate::trace::Trace;
 
 /// Members of the largest group for which this is worked out. Among many one is always idle.
@@ -69,7 +69,7 @@ struct Place {
     in_flight: u32,
     /// For how long its requests have been there, in seconds.
     age: f32,
-    /// What is reported; NaN is not known.
+    /// What is reported; -1 is not known.
     load: f32,
     /// Most at once; 0 is any number.
     cap: u32,
@@ -119,9 +119,7 @@ pub(super) fn decide(
     let mut places = [Place::default(); MOST_MEMBERS];
     let mut count = 0;
     let mut at_cap = false;
-    let (id, mut loads) = (view.settings().load_id, (0.0, 0.0));
-    let has_load = view.has_reports() && (id.is_queue() || id.is_utilization());
-    let highest_load = if id.is_queue() { f32::INFINITY } else { 1.0 };
+    let (busyness, mut loads) = (Busyness::new(view), Loads::default());
     let mut weight = None;
     for index in 0..view.len() {
         if !view.is_eligible_unless_full(index) {
@@ -152,18 +150,15 @@ pub(super) fn decide(
             (cap, is_limit) = (in_flight.max(1), true);
         }
         at_cap |= cap > 0 && in_flight >= cap;
-        let load = view.load_of_others(index).filter(|_| has_load);
-        let load = load.map(|load| lower(load, highest_load));
-        if let Some(load) = load {
-            loads = (loads.0 + load, loads.1 + 1.0);
-        }
+        let load = busyness.of(view, index);
+        loads.add(load);
         let Some(place) = places.get_mut(count) else {
             return Late::Now;
         };
         *place = Place {
             index,
             time: service.time * (1.0 + FAILURES * view.failure_share(index)),
-            load: load.unwrap_or(f32::NAN),
+            load,
             in_flight,
             age: slot.mean_age(&moment),
             cap,
@@ -177,8 +172,7 @@ pub(super) fn decide(
         return Late::Now;
     }
     for place in places.iter_mut() {
-        let others = (loads.0 - place.load) / (loads.1 - 1.0);
-        place.time *= cost_of_load(place.load - others, id.is_queue());
+        place.time *= loads.cost(place.load, busyness.is_queue);
     }
     let more = ahead / (count as u32 * WAITING_FOR_ONE);
     for place in places.iter_mut().filter(|place| !place.is_limit) {

@@ -187,6 +187,7 @@ impl Group {
     }
 
     /// The same for a request that costs so much.
+    #[inline]
     pub fn bind_for(&self, index: usize, cost: Cost, now: Instant) -> Option<Ticket> {
         let seat = self.pool.seats.get(index)?;
         // Counted first and compared then: several workers may want the last place.

@@ -331,14 +331,19 @@ fn fast_and_slow(settings: GroupSettings, limit: Option<u32>) -> (Group, Ticket)
     (group, ticket)
 }
 
+/// A request that waits behind so many, or may not wait.
+fn request_behind(ahead: Option<u32>) -> Request<'static> {
+    Request {
+        ahead,
+        ..Request::at(at(1100))
+    }
+}
+
 #[test]
 fn a_request_waits_where_it_will_be_done_first_and_each_one_before_it_counts() {
     let (group, _ticket) = fast_and_slow(GroupSettings::default(), Some(1));
     let choose = |ahead| {
-        let request = Request {
-            ahead,
-            ..Request::at(at(1100))
-        };
+        let request = request_behind(ahead);
         // Some are bound at once, and some decisions are trials.
         let mut rng = fastrand::Rng::with_seed(7);
         let mut counts = [0; 3];
@@ -360,10 +365,7 @@ fn a_request_waits_where_it_will_be_done_first_and_each_one_before_it_counts() {
 
 #[test]
 fn what_is_held_is_explained_and_late_binding_can_be_switched_off() {
-    let request = Request {
-        ahead: Some(0),
-        ..Request::at(at(1100))
-    };
+    let request = request_behind(Some(0));
     let mut rng = fastrand::Rng::with_seed(1);
     let (group, _ticket) = fast_and_slow(GroupSettings::default(), Some(1));
     let decision = group.explain_next(&request, &mut rng);
@@ -381,10 +383,7 @@ fn what_is_held_is_explained_and_late_binding_can_be_switched_off() {
 
 #[test]
 fn nothing_waits_for_a_member_that_fails_or_for_one_with_many_places() {
-    let request = Request {
-        ahead: Some(0),
-        ..Request::at(at(1100))
-    };
+    let request = request_behind(Some(0));
     let mut rng = fastrand::Rng::with_seed(1);
     let (group, _ticket) = fast_and_slow(GroupSettings::default(), Some(1));
     for failure in 0..8 {

@@ -9,7 +9,7 @@ use super::settings::GroupSettings;
 use super::state::GroupState;
 use crate::caps;
 use crate::effective::Shaping;
-use crate::estimate::{Growth, higher};
+use crate::estimate::{Growth, higher, lower};
 use crate::load::{LoadId, Location, Query, Report};
 use crate::member::{Member, Reason, Slot};
 use crate::time::{Horizon, Instant};
@@ -24,6 +24,37 @@ pub struct View<'a> {
     query: Query,
     mask: u32,
     rehearsal: bool,
+}
+
+/// Whether and how reported loads say how busy members are: worked out once for all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Busyness {
+    is_known: bool,
+    highest: f32,
+    /// Whether it is tasks per CPU, and not a utilisation.
+    pub(crate) is_queue: bool,
+}
+
+impl Busyness {
+    #[inline]
+    pub(crate) fn new(view: &View<'_>) -> Self {
+        let id = view.settings().load_id;
+        let is_queue = id.is_queue();
+        Busyness {
+            is_known: view.has_reports() && (is_queue || id.is_utilization()),
+            highest: if is_queue { f32::INFINITY } else { 1.0 },
+            is_queue,
+        }
+    }
+
+    /// What is reported of the member at `index`; -1 is not known.
+    #[inline(always)]
+    pub(crate) fn of(&self, view: &View<'_>, index: usize) -> f32 {
+        match self.is_known {
+            true => lower(view.load_of_others(index).unwrap_or(-1.0), self.highest),
+            false => -1.0,
+        }
+    }
 }
 
 /// Requests at a member, and how many it works on at once.

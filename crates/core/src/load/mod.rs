@@ -11,7 +11,7 @@ mod store;
 
 pub use id::{InvalidLoad, Load, LoadId, LoadValue, ParseLoadIdError};
 pub use location::{FORGOTTEN, LOADS_PER_LOCATION, Location, Tell, UNNAMED_LOADS};
-pub(crate) use read::{Query, Report, cost_of_load};
+pub(crate) use read::{Loads, Query, Report};
 pub use store::TooManyLoads;
 
 #[cfg(test)]

@@ -282,13 +282,33 @@ fn decode(id: LoadId, word: u64, now: Instant) -> Load {
 /// A reported load above the mean of the others' by less than this does not count.
 const LOAD_TOLERANCE: f32 = 0.1;
 
-/// What a load that is so far above the mean of the others' multiplies the cost of a request by, where it is
-/// tasks per CPU (`is_queue`), or else a utilisation. One that is not known (NaN) is not above.
-#[inline]
-pub(crate) fn cost_of_load(above: f32, is_queue: bool) -> f32 {
-    let excess = higher(above - LOAD_TOLERANCE, 0.0);
-    match is_queue {
-        true => 1.0 + excess,
-        false => 1.0 / (1.0 - excess),
+/// Reported loads of the candidates of a decision, which a member is compared with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Loads {
+    sum: f32,
+    count: f32,
+}
+
+impl Loads {
+    /// Adds one; below 0 is not known.
+    #[inline]
+    pub(crate) fn add(&mut self, load: f32) {
+        if load >= 0.0 {
+            self.sum += load;
+            self.count += 1.0;
+        }
+    }
+
+    /// What a load above the mean of the others multiplies the cost of a request by, where it is tasks per
+    /// CPU (`is_queue`), or else a utilisation.
+    #[inline]
+    pub(crate) fn cost(&self, load: f32, is_queue: bool) -> f32 {
+        // Without others it is no number, and above nothing, as is a load that is not known.
+        let mean = (self.sum - load) / (self.count - 1.0);
+        let excess = higher(load - mean - LOAD_TOLERANCE, 0.0);
+        match is_queue {
+            true => 1.0 + excess,
+            false => 1.0 / (1.0 - excess),
+        }
     }
 }

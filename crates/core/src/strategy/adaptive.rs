@@ -95,8 +95,8 @@ use super::choose::{CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
 use super::kind::{Kind, Param, Strategy};
 use super::shares::{Ahead, Candidate, Due, Logs, Shares, Sums, account};
 use crate::estimate::{FAILURE_COST, Moment, exp2, fade, higher, log2, lower};
-use crate::group::view::View;
-use crate::load::cost_of_load;
+use crate::group::view::{Busyness, View};
+use crate::load::Loads;
 use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
@@ -172,7 +172,7 @@ impl Strategy for Adaptive {
                 others.add(&look);
                 good.add(&look);
                 looks[last] = look;
-                last > 0 && good.is_there(&others, eye.is_queue)
+                last > 0 && good.is_there(&others, eye.busyness.is_queue)
             });
         if let Some(index) = learn(view, rng, trace, &candidates, chance) {
             return Some(index);
@@ -264,23 +264,15 @@ struct Look {
 struct Eye<'v, 'a> {
     view: &'v View<'a>,
     moment: Moment,
-    /// Whether the reported load counts: there is one, and it says how busy a member is.
-    has_load: bool,
-    highest_load: f32,
-    /// Whether that is tasks per CPU, and not a utilisation.
-    is_queue: bool,
+    busyness: Busyness,
 }
 
 impl<'v, 'a> Eye<'v, 'a> {
     fn new(view: &'v View<'a>) -> Self {
-        let settings = view.settings();
-        let (id, is_queue) = (settings.load_id, settings.load_id.is_queue());
         Eye {
             view,
-            moment: Moment::new(view.now(), settings.latency_decay),
-            has_load: view.has_reports() && (is_queue || id.is_utilization()),
-            highest_load: if is_queue { f32::INFINITY } else { 1.0 },
-            is_queue,
+            moment: Moment::new(view.now(), view.settings().latency_decay),
+            busyness: Busyness::new(view),
         }
     }
 
@@ -299,13 +291,7 @@ impl<'v, 'a> Eye<'v, 'a> {
             is_stale: service.is_some_and(|service| service.is_stale),
             time: service.map_or(0.0, |service| service.time),
             failures: self.view.failure_share(index),
-            load: match self.has_load {
-                true => lower(
-                    self.view.load_of_others(index).unwrap_or(-1.0),
-                    self.highest_load,
-                ),
-                false => -1.0,
-            },
+            load: self.busyness.of(self.view, index),
         }
     }
 
@@ -322,8 +308,7 @@ impl<'v, 'a> Eye<'v, 'a> {
 struct Others {
     /// Neither a slow member nor a lucky one moves the mean of logarithms far.
     times: Logs,
-    load: f32,
-    loads: f32,
+    loads: Loads,
     sums: Sums,
 }
 
@@ -332,24 +317,13 @@ impl Others {
     fn add(&mut self, look: &Look) {
         self.sums.add(look.weight, look.in_flight);
         self.times.add(log2(look.time));
-        if look.load >= 0.0 {
-            self.load += look.load;
-            self.loads += 1.0;
-        }
+        self.loads.add(look.load);
     }
 
     /// What failures and reported load multiply a score by.
     #[inline]
     fn cost(&self, look: &Look, is_queue: bool) -> f32 {
-        (1.0 + FAILURE_COST * look.failures) * self.cost_of_load(look.load, is_queue)
-    }
-
-    /// What a load above the mean of the others multiplies a score by.
-    #[inline]
-    fn cost_of_load(&self, load: f32, is_queue: bool) -> f32 {
-        // Without others it is no number, and above nothing, as is a load that is not known.
-        let mean = (self.load - load) / (self.loads - 1.0);
-        cost_of_load(load - mean, is_queue)
+        (1.0 + FAILURE_COST * look.failures) * self.loads.cost(look.load, is_queue)
     }
 }
 
@@ -408,10 +382,10 @@ impl Adaptive {
             in_flight: look.in_flight,
             weight: look.weight,
             time: believed(eye.view, &look, others),
-            cost: others.cost(&look, eye.is_queue),
+            cost: others.cost(&look, eye.busyness.is_queue),
             account: look.account,
         });
-        let cost = |index| others.cost(&eye.look_again(index), eye.is_queue);
+        let cost = |index| others.cost(&eye.look_again(index), eye.busyness.is_queue);
         let score = |candidate: &Candidate, compares: f32, price: f32| {
             // Each request after the first one costs as much as was learnt.
             let places = own + compares + (growth - 1.0) * higher(compares - 1.0, 0.0);
@@ -516,7 +490,7 @@ impl Good {
 
     #[inline]
     fn is_there(&self, others: &Others, is_queue: bool) -> bool {
-        let cost = others.cost_of_load(self.load, is_queue);
+        let cost = others.loads.cost(self.load, is_queue);
         self.idle * cost < SIMILAR * self.fastest
     }
 }

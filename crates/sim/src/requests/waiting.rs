@@ -145,20 +145,22 @@ impl Simulation<'_> {
                 break;
             };
             let now = self.engine.now();
+            let job = waiting.job;
             let found = match waiting.place.turn(now, Waker::noop()) {
-                Some(Turn::Look { ahead }) => self.bind(waiting.job, Some(ahead)),
-                Some(Turn::Refused) | None => Err(PickError::AllFull),
+                Some(Turn::Look { ahead }) => waiting.place.look(|| self.bind(job, Some(ahead))),
+                Some(Turn::Refused) | None => None,
             };
             match found {
-                Ok(()) => waiting.place.served(now),
-                Err(PickError::NoneEligible) => self.give_up(waiting.job),
-                Err(error) => {
-                    match error {
-                        PickError::Held => {
+                Some(Ok(())) => waiting.place.served(now),
+                Some(Err(PickError::NoneEligible)) => self.give_up(job),
+                stays => {
+                    match stays {
+                        Some(Err(PickError::Held)) => {
                             waiting.place.hold();
                             self.look_later(&mut waiting, now);
                         }
-                        _ => waiting.place.pass(),
+                        Some(_) => waiting.place.pass(),
+                        None => {}
                     }
                     let line = &mut self.balancers[balancer].waiting[source];
                     let number = |of: &Waiting| of.place.number();
