@@ -7,6 +7,7 @@
 //! it, the analyzer raises and lifts alerts by it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::cost::of_units;
 use crate::load::Report;
@@ -150,6 +151,53 @@ impl LoadFactor {
     pub(crate) fn set(&self, factor: f32, at: u32) {
         let word = (u64::from(factor.to_bits()) << 32) | u64::from(at);
         self.0.store(word, Ordering::Relaxed);
+    }
+}
+
+/// A member's weight by what it reports of its requests and utilisation, which is used when there
+/// have been reports for long enough, until they are too old.
+#[derive(Debug, Default)]
+pub(crate) struct ReportedWeight {
+    /// The weight; it is not set while nothing is reported.
+    weight: LoadFactor,
+    /// When reports began that have come without a gap since, in nanoseconds; 0 is not yet.
+    since: AtomicU64,
+}
+
+impl ReportedWeight {
+    /// Takes over the weight by the report of time `at`, unless it is in already.
+    pub(crate) fn report(&self, weight: f32, at: u32, now: Instant) {
+        if self.weight.is_for(at) {
+            return;
+        }
+        self.weight.set(weight, at);
+        // An instant of 0 would be none. If it fails there were reports before.
+        let nanos = now.as_nanos().max(1);
+        let _ = self
+            .since
+            .compare_exchange(0, nanos, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Those that come next are the first.
+    pub(crate) fn begin_again(&self) {
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    /// For how long there have been reports without a gap, if the last one is not too old.
+    pub(crate) fn reported_for(&self, now: Instant, horizon: &Horizon) -> Option<Duration> {
+        let since = self.since.load(Ordering::Relaxed);
+        (since != 0 && self.weight.fresh(horizon).is_some())
+            .then(|| now.since(Instant::from_nanos(since)))
+    }
+
+    /// The weight by the last report, however old.
+    pub(crate) fn value(&self) -> f32 {
+        self.weight.value()
+    }
+
+    /// See [`keep_old`](crate::time::keep_old).
+    pub(crate) fn keep_age(&self, now: Instant) {
+        self.weight.keep_age(now);
     }
 }
 

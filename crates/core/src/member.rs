@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::address::Address;
 use crate::caps::Caps;
 use crate::cost::{Cost, Flying, InFlight};
-use crate::effective::{Damped, Effective, LoadFactor, Shaping};
+use crate::effective::{Damped, Effective, LoadFactor, ReportedWeight, Shaping};
 use crate::estimate::{Estimate, Moment, Regression, Service, higher};
 use crate::group::settings::GroupSettings;
 use crate::load::{Location, Query};
@@ -155,6 +155,8 @@ pub struct Slot {
     damped: Damped,
     /// What reports make of the weight.
     load_factor: LoadFactor,
+    /// What the member's own figures make of the weight.
+    reported_weight: ReportedWeight,
     /// How that grows with the requests that are there.
     regression: Regression,
     /// [`Outcome::Failure`]s since the last answer.
@@ -206,6 +208,7 @@ impl Slot {
             estimate: Estimate::default(),
             damped: Damped::default(),
             load_factor: LoadFactor::default(),
+            reported_weight: ReportedWeight::default(),
             regression: Regression::default(),
             caps: Caps::default(),
             shedding_since: AtomicU64::new(0),
@@ -358,6 +361,11 @@ impl Slot {
         &self.load_factor
     }
 
+    /// What the member's own figures make of its weight.
+    pub(crate) fn reported_weight(&self) -> &ReportedWeight {
+        &self.reported_weight
+    }
+
     /// How long the member takes for a request of cost 1 in seconds, queueing excluded; `None`
     /// before its first answer.
     #[inline]
@@ -454,6 +462,7 @@ impl Slot {
         self.penalty.keep_age(now);
         self.failure_share.keep_age(now);
         self.load_factor.keep_age(now);
+        self.reported_weight.keep_age(now);
         self.estimate.keep_age(now);
     }
 

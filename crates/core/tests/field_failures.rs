@@ -339,6 +339,7 @@ fn the_least_loaded_member_is_not_swamped_until_its_next_report() {
         "k_least_loaded",
         "least_active_sessions",
         "weighted_by_load",
+        "client_weighted_round_robin",
     ];
     for strategy in by_load {
         let group = group(strategy, &[1.0; 4]);

@@ -484,7 +484,7 @@ mod tests {
             ("TEXT cpu_utilization=inf", BadValue),
             ("TEXT cpu_utilization=-0.1", BadValue),
             ("TEXT mem_utilization=0.1,cpu_utilization=1e13", BadValue),
-            ("TEXT eps=1", Missing),
+            ("TEXT request_cost=1", Missing),
             ("TEXT named_metrics.cpu_utilization=1", Missing),
             ("JSON", Malformed),
             ("JSON []", Malformed),

@@ -91,6 +91,7 @@ fn default_loads() -> NamedLoads {
         ("mem_utilization", LoadId::MEMORY),
         ("application_utilization", LoadId::UTILIZATION),
         ("rps_fractional", LoadId::REQUESTS_PER_SECOND),
+        ("eps", LoadId::ERRORS_PER_SECOND),
     ])
 }
 

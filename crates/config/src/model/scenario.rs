@@ -571,8 +571,8 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     let event = "Something that happens to members, once or again and again. There may be many; what \
                  overlaps adds up.";
     let reports = "Load reports: each member tells all balancers the `load` that the group goes by: the \
-                   number of requests for `in_flight`, for others the share of its workers' time that was busy. \
-                   Without this table nothing is reported.";
+                   number of requests for `in_flight`, for others the share of its workers' time that was busy; \
+                   and its requests and errors per second. Without this table nothing is reported.";
     let sweep = "A parameter that takes several values. There is a run for each, and with two \
                  `[[sweep]]` one for each pair.";
     vec![

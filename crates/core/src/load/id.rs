@@ -50,6 +50,8 @@ impl LoadId {
     pub const COMPOSITE: LoadId = LoadId(27);
     /// Time in seconds from a load query to its answer.
     pub const ROUND_TRIP: LoadId = LoadId(28);
+    /// Those of the requests per second that fail.
+    pub const ERRORS_PER_SECOND: LoadId = LoadId(29);
     /// Not a load of its own: whichever load stands first in what monitors of CORBA report
     /// of a location ([`Location::lead_with`]); where there is no fresh one, [`LoadId::CPU`].
     pub const FIRST: LoadId = LoadId(u32::MAX);
@@ -59,7 +61,7 @@ impl LoadId {
 const FIRST: &str = "first";
 
 /// How many loads have a name.
-pub(super) const NAMED_LOADS: usize = 18;
+pub(super) const NAMED_LOADS: usize = 19;
 
 /// The loads that have a name.
 pub(super) const NAMES: [(LoadId, &str); NAMED_LOADS] = [
@@ -81,6 +83,7 @@ pub(super) const NAMES: [(LoadId, &str); NAMED_LOADS] = [
     (LoadId::ACCEPT_QUEUE, "accept_queue"),
     (LoadId::COMPOSITE, "composite"),
     (LoadId::ROUND_TRIP, "round_trip"),
+    (LoadId::ERRORS_PER_SECOND, "errors_per_second"),
 ];
 
 impl LoadId {
@@ -96,7 +99,7 @@ impl LoadId {
     pub(super) const fn place(self) -> Option<usize> {
         match self.0 {
             id @ 0..=4 => Some(id as usize),
-            id @ 16..=28 => Some(id as usize - 11),
+            id @ 16..=29 => Some(id as usize - 11),
             _ => None,
         }
     }

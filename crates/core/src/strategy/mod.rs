@@ -7,6 +7,7 @@ mod adaptive;
 mod best;
 mod by_load;
 mod choose;
+mod client_weighted_round_robin;
 mod hash;
 mod k_least_loaded;
 pub mod kind;
@@ -49,6 +50,7 @@ pub static REGISTRY: &[Kind] = &[
     least_utilization::KIND,
     k_least_loaded::KIND,
     weighted_by_load::KIND,
+    client_weighted_round_robin::KIND,
 ];
 
 /// The strategy called `name`.

@@ -53,6 +53,12 @@ impl Stride {
         }
     }
 
+    /// Says what the highest weight is, where all have changed at once. One that is not told is
+    /// noticed in time: a higher one when its turn comes, a lower one after two rounds without a member.
+    pub(super) fn set_highest(&self, weight: f32) {
+        self.highest.set(weight);
+    }
+
     /// Whether the member at `index` owes a turn, and lets this one pass.
     fn passes(&self, view: &View<'_>, index: usize) -> bool {
         let owes = self.debt(index) >= TURN;

@@ -32,7 +32,7 @@ use evenkeel_manager::groups::Groups;
 
 use checks::Checking;
 pub use outcomes::Outcomes;
-use reports::Member;
+use reports::{Member, Said};
 use retries::Policy;
 pub use samples::{MemberSample, Sample};
 use waiting::Waiting;
@@ -129,10 +129,9 @@ enum Happening {
     Sample,
     Change(usize),
     Report(usize),
-    /// With the load in thousandths.
     ReportArrival {
         server: usize,
-        per_mille: u64,
+        said: Said,
     },
     /// A process at a member wants to write down the load, and does.
     Update(usize),
@@ -231,9 +230,7 @@ impl World for Simulation<'_> {
             Happening::Sample => self.sample(),
             Happening::Change(index) => self.change(index),
             Happening::Report(server) => self.report(server),
-            Happening::ReportArrival { server, per_mille } => {
-                self.report_arrival(server, per_mille)
-            }
+            Happening::ReportArrival { server, said } => self.report_arrival(server, said),
             Happening::Update(server) => self.update(server),
             Happening::Written(server) => self.written(server),
             Happening::Variance => self.variance(),
@@ -479,11 +476,12 @@ impl<'a> Simulation<'a> {
     /// Lets a request travel to its member.
     fn deliver(&mut self, id: JobId) {
         let job = &mut self.jobs[id];
-        let member = &self.members[job.server];
+        let member = &mut self.members[job.server];
         job.refused = member.dead;
         let fails = member.dead || job.fails_below < member.server.failing;
         let network = nanos(self.scenario.network);
         if fails {
+            member.note(true);
             job.outcome = Outcome::Failure;
             let after = 2.0 * network + Service::MEAN / 100.0;
             self.engine.after(after, Happening::Response(id));
@@ -524,6 +522,7 @@ impl<'a> Simulation<'a> {
             return;
         }
         if let Some(job) = server.complete(self.engine.nanos()) {
+            self.members[index].note(false);
             match nanos(self.scenario.network) {
                 0.0 => self.response(job),
                 network => self.engine.after(network, Happening::Response(job)),

@@ -24,6 +24,16 @@ pub(super) struct Member {
     sampled: (f64, u64),
     /// What was written down last.
     written: Option<f64>,
+    /// Requests and errors since the last report, and when that was.
+    done: (u64, u64, u64),
+}
+
+/// A report on its way, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Said {
+    load: u64,
+    requests_per_second: u64,
+    errors_per_second: u64,
 }
 
 impl Member {
@@ -37,6 +47,25 @@ impl Member {
             counted: (0.0, 0),
             sampled: (0.0, 0),
             written: None,
+            done: (0, 0, 0),
+        }
+    }
+
+    /// The member has answered a request, or failed to.
+    pub(super) fn note(&mut self, failed: bool) {
+        self.done.0 += 1;
+        self.done.1 += u64::from(failed);
+    }
+
+    /// What it has to say of its requests and of a load.
+    fn say(&mut self, load: f64, now: u64) -> Said {
+        let (requests, errors, since) = std::mem::replace(&mut self.done, (0, 0, now));
+        let elapsed = (now - since).max(1) as f64 / 1e9;
+        let per_second = |count: u64| (count as f64 / elapsed * 1e3) as u64;
+        Said {
+            load: (load * 1e3) as u64,
+            requests_per_second: per_second(requests),
+            errors_per_second: per_second(errors),
         }
     }
 
@@ -93,8 +122,9 @@ impl Simulation<'_> {
             0.0 => value,
             noise => value * (1.0 + noise * (2.0 * self.world.f64() - 1.0)),
         };
-        let (server, per_mille) = (index, (value * 1000.0) as u64);
-        let arrival = Happening::ReportArrival { server, per_mille };
+        let said = self.members[index].say(value, now);
+        let server = index;
+        let arrival = Happening::ReportArrival { server, said };
         let way = self.scenario.way;
         let later = match way.jitter.is_zero() {
             true => 0.0,
@@ -103,20 +133,30 @@ impl Simulation<'_> {
         self.engine.after(nanos(reports.delay) + later, arrival);
     }
 
-    pub(super) fn report_arrival(&mut self, server: usize, per_mille: u64) {
-        let value = LoadValue::new(per_mille as f64 / 1e3);
-        let (Some(reports), Ok(value)) = (self.scenario.reports, value) else {
+    pub(super) fn report_arrival(&mut self, server: usize, said: Said) {
+        let Some(reports) = self.scenario.reports else {
             return;
         };
+        let loads = [
+            (LoadId::REQUESTS_PER_SECOND, said.requests_per_second),
+            (LoadId::ERRORS_PER_SECOND, said.errors_per_second),
+        ];
+        // A group may go by one of these.
+        let others = loads.into_iter().filter(|(id, _)| *id != reports.id);
+        let loads = others.chain([(reports.id, said.load)]);
         let loss = self.scenario.way.loss;
         for balancer in &self.balancers {
             if loss > 0.0 && self.world.f64() < loss {
                 continue;
             }
             if let Some(group) = balancer.by_source.first() {
-                // Only one id is ever reported here, so there is room for it.
                 let location = &group.members()[server].location;
-                let _ = location.report(reports.id, value, self.engine.now());
+                for (id, per_mille) in loads.clone() {
+                    if let Ok(value) = LoadValue::new(per_mille as f64 / 1e3) {
+                        // No more than one of them is without a name, so there is room.
+                        let _ = location.report(id, value, self.engine.now());
+                    }
+                }
             }
         }
     }
