@@ -162,16 +162,23 @@ impl Hash {
         let mut best: Option<(usize, f32)> = None;
         for index in view.eligible() {
             let chance = unit(mix(key ^ self.hashes[index])).max(f32::MIN_POSITIVE);
-            let score = -chance.ln() / view.weight(index);
-            let wins = best.is_none_or(|(_, lowest)| score < lowest);
+            let weight = view.weight(index);
+            let lowest = best.map_or(f32::INFINITY, |(_, lowest)| lowest);
+            // -ln x is at least 1 - x: most need no logarithm to be seen to lose, and that is most
+            // of what each of them would cost.
+            let may_win = 1.0 - chance < lowest * weight;
+            let score = match may_win || trace.is_on() {
+                true => -chance.ln() / weight,
+                false => f32::INFINITY,
+            };
+            let wins = may_win && score < lowest;
             // Asked only of those that would win: it may cost a sum over all.
             let full = (wins || trace.is_on()) && is_full(index);
             if trace.is_on() {
                 trace.candidate(index, Some(score.into()), || {
                     let flying = view.in_flight(index);
                     let full = if full { ", as many as it may have" } else { "" };
-                    let weight = Short(view.weight(index));
-                    format!("weight {weight}, {flying}{full}")
+                    format!("weight {}, {flying}{full}", Short(weight))
                 });
             }
             if wins && !full {
@@ -266,5 +273,17 @@ fn hash_address(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(v4) => hash(&v4.octets()),
         IpAddr::V6(v6) => hash(&v6.octets()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_passed_over_without_a_logarithm_would_have_lost() {
+        for chance in (1..1u64 << 24).step_by(7).map(|step| unit(step << 40)) {
+            assert!(1.0 - chance <= -chance.ln(), "{chance}");
+        }
     }
 }
