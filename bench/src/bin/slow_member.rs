@@ -9,28 +9,27 @@ use std::error::Error;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use evenkeel_bench::arms::{Arm, Places, build};
+use evenkeel_bench::arms::{Places, build};
+use evenkeel_bench::balancers::{Balancer, Program};
 use evenkeel_bench::plot::{Chart, Line};
 use evenkeel_bench::report::median;
-use evenkeel_bench::server::{Server, free_address, processors};
+use evenkeel_bench::server::Server;
 use evenkeel_demo::backend::Backend;
 use evenkeel_demo::load::{self, Seen};
-use evenkeel_demo::stage::{BACKENDS, SLOWDOWN, TURNS_SLOW, UTILISATION, haproxy_configuration};
+use evenkeel_demo::stage::{BACKENDS, SLOWDOWN, TURNS_SLOW, UTILISATION};
 use serde::Serialize;
-use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
 /// The proxies, and what each is told to balance by.
-const ARMS: [(Arm, &str); 4] = [
-    (Arm::Evenkeel, "adaptive (default)"),
-    (Arm::Haproxy, "leastconn"),
-    (Arm::Nginx, "least_conn"),
-    (Arm::Envoy, "LEAST_REQUEST"),
+const ARMS: [(Program, &str); 4] = [
+    (Program::Evenkeel, "adaptive (default)"),
+    (Program::Haproxy, "leastconn"),
+    (Program::Nginx, "least_conn"),
+    (Program::Envoy, "LEAST_REQUEST"),
 ];
 
 /// At the begin of a phase so much of it is not counted as one: requests of the phase before are
@@ -64,7 +63,7 @@ struct Row {
 }
 
 struct Proxy {
-    arm: Arm,
+    name: &'static str,
     policy: &'static str,
     listen: SocketAddr,
     backends: Vec<Backend>,
@@ -94,10 +93,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 async fn run(arguments: &Arguments, places: &Places) -> Result<(), Box<dyn Error>> {
     let mut proxies = Vec::new();
-    for (arm, policy) in ARMS {
-        match start(arm, policy, places).await {
+    for (program, policy) in ARMS {
+        match start(Balancer { program, policy }, places).await {
             Ok(proxy) => proxies.push(proxy),
-            Err(error) => println!("{} is skipped: {error}", arm.name()),
+            Err(error) => println!("{} is skipped: {error}", program.name()),
         }
     }
     let capacity: f64 = proxies
@@ -170,7 +169,7 @@ fn rows(proxies: &[Proxy], phases: &[(&'static str, Instant, Instant)]) -> Vec<R
             ratios.sort_by(f64::total_cmp);
             let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share).round() as usize];
             rows.push(Row {
-                proxy: proxy.arm.name(),
+                proxy: proxy.name,
                 policy: proxy.policy,
                 phase,
                 p50_ms: median(figures(proxy, |quantiles| quantiles.p50)).unwrap_or_default(),
@@ -201,7 +200,7 @@ fn picture(
             (f64::from(second), mean * 1e3)
         });
         Line::new(
-            &format!("{} {}", proxy.arm.name(), proxy.policy),
+            &format!("{} {}", proxy.name, proxy.policy),
             points.collect(),
         )
     });
@@ -219,102 +218,22 @@ fn picture(
 }
 
 /// Starts a proxy in front of back-ends of its own.
-async fn start(arm: Arm, policy: &'static str, places: &Places) -> Result<Proxy, Box<dyn Error>> {
-    let program = arm.install(places)?;
+async fn start(balancer: Balancer, places: &Places) -> Result<Proxy, Box<dyn Error>> {
+    let name = balancer.program.name();
+    let program = balancer.program.install(places)?;
     let mut backends = Vec::new();
     for (workers, mean) in BACKENDS {
         backends.push(Backend::start(workers, mean).await?);
     }
     let members: Vec<SocketAddr> = backends.iter().map(Backend::address).collect();
-    let mut rng = fastrand::Rng::new();
-    let (listen, admin) = (free_address(&mut rng)?, free_address(&mut rng)?);
-    let folder = places
-        .cache
-        .join("run")
-        .join(format!("slow-{}", arm.name()));
-    fs::create_dir_all(&folder)?;
-    let file = folder.join("configuration");
-    fs::write(&file, configuration(arm, listen, admin, &members, &folder))?;
-    let mut command = Command::new(&program);
-    match arm {
-        Arm::Evenkeel => command.arg("run").arg(&file),
-        Arm::Haproxy => command.arg("-db").arg("-f").arg(&file),
-        Arm::Nginx => command.arg("-p").arg(&folder).arg("-c").arg(&file),
-        _ => command
-            .args(["--concurrency", "1", "--disable-hot-restart"])
-            .args(["--config-yaml", &fs::read_to_string(&file)?]),
-    };
-    let log = fs::File::create(folder.join("log"))?;
-    command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log);
-    // nginx's master takes the worker along only if it is asked to end.
-    let mut server = Server::start(
-        command,
-        *processors()?.last().ok_or("no processor")?,
-        libc::SIGTERM,
-    )?;
-    // The back-ends are served by this thread, which must not wait.
-    tokio::time::timeout(Duration::from_secs(20), async {
-        while TcpStream::connect(listen).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await?;
-    server.wait_for(&[listen])?;
+    let folder = places.cache.join("run").join(format!("slow-{name}"));
+    let (server, listen) = balancer.start(&program, &folder, &members).await?;
     Ok(Proxy {
-        arm,
-        policy,
+        name,
+        policy: balancer.policy,
         listen,
         backends,
         seen: Arc::default(),
         _server: server,
     })
-}
-
-/// What a user of each would write for these members.
-fn configuration(
-    arm: Arm,
-    listen: SocketAddr,
-    admin: SocketAddr,
-    members: &[SocketAddr],
-    folder: &Path,
-) -> String {
-    let each = |line: &dyn Fn(&SocketAddr) -> String| members.iter().map(line).collect::<String>();
-    match arm {
-        Arm::Evenkeel => format!(
-            "workers = 1\n[admin]\nlisten = \"{admin}\"\n[rule.web]\nlisten = \"{listen}\"\n\
-             protocol = \"http\"\nmembers = [{}]\n",
-            each(&|member| format!("\"{member}\", "))
-        ),
-        Arm::Haproxy => haproxy_configuration(listen, members.iter().copied()),
-        Arm::Nginx => format!(
-            "worker_processes 1;\ndaemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
-             events {{ worker_connections 4096; }}\nhttp {{\n  access_log off;\n  \
-             client_body_temp_path {folder}/body;\n  proxy_temp_path {folder}/proxy;\n  \
-             fastcgi_temp_path {folder}/fastcgi;\n  uwsgi_temp_path {folder}/uwsgi;\n  \
-             scgi_temp_path {folder}/scgi;\n  upstream web {{\n    least_conn;\n{}    keepalive 64;\n  }}\n  \
-             server {{\n    listen {listen};\n    location / {{\n      proxy_pass http://web;\n      \
-             proxy_http_version 1.1;\n      proxy_set_header Connection \"\";\n    }}\n  }}\n}}\n",
-            each(&|member| format!("    server {member};\n")),
-            folder = folder.display()
-        ),
-        _ => format!(
-            "static_resources:\n  listeners:\n  - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }}\n    \
-             filter_chains:\n    - filters:\n      - name: envoy.filters.network.http_connection_manager\n        \
-             typed_config:\n          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager\n          \
-             stat_prefix: web\n          route_config:\n            virtual_hosts:\n            - name: all\n              \
-             domains: [\"*\"]\n              routes:\n              - match: {{ prefix: \"/\" }}\n                \
-             route: {{ cluster: web }}\n          http_filters:\n          - name: envoy.filters.http.router\n            \
-             typed_config:\n              \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router\n  \
-             clusters:\n  - name: web\n    type: STATIC\n    connect_timeout: 5s\n    lb_policy: LEAST_REQUEST\n    \
-             load_assignment:\n      cluster_name: web\n      endpoints:\n      - lb_endpoints:\n{}",
-            listen.port(),
-            each(&|member| format!(
-                "        - endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }}\n",
-                member.port()
-            ))
-        ),
-    }
 }

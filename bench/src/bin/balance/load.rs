@@ -1,0 +1,163 @@
+//! Requests that are due at moments known before, whatever the answers do (open loop). Latency
+//! counts from the moment a request was due, so that what waits behind a stalled balancer counts.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// Who has no answer by then has failed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Request {
+    /// When it is due, from the start.
+    pub(crate) due: Duration,
+    /// What it costs a member at normal speed.
+    pub(crate) work: Duration,
+}
+
+/// What became of one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    /// When it was due, from the start.
+    pub(crate) due: Duration,
+    /// How much later it was sent.
+    pub(crate) late: Duration,
+    /// How much later it was answered in full, or had failed.
+    pub(crate) latency: Duration,
+    /// Whether the answer was 200, and complete.
+    pub(crate) is_answered: bool,
+}
+
+/// So many requests per second for so long, by chance, with costs around `mean`: exponential
+/// ones, or `mixed`, where one in ten costs 20 times the others.
+pub(crate) fn requests(
+    rate: f64,
+    length: Duration,
+    mean: Duration,
+    mixed: bool,
+    seed: u64,
+) -> Vec<Request> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut requests = Vec::new();
+    let mut due = 0.0;
+    loop {
+        due += -(1.0 - rng.f64()).ln() / rate;
+        if due >= length.as_secs_f64() {
+            return requests;
+        }
+        let draw = rng.f64();
+        let factor = match mixed {
+            false => -(1.0 - draw).ln(),
+            // 0.9 * 1 + 0.1 * 20 = 2.9
+            true if draw < 0.1 => 20.0 / 2.9,
+            true => 1.0 / 2.9,
+        };
+        requests.push(Request {
+            due: Duration::from_secs_f64(due),
+            work: mean.mul_f64(factor),
+        });
+    }
+}
+
+/// Connections without a request on them, of one target.
+type Idle = Rc<RefCell<Vec<TcpStream>>>;
+
+/// Sends the requests to the targets in rotation; answers in the order in which they are due.
+pub(crate) async fn play(
+    begin: Instant,
+    requests: &[Request],
+    targets: &[SocketAddr],
+) -> Vec<Answer> {
+    let idle: Vec<Idle> = targets.iter().map(|_| Idle::default()).collect();
+    let mut under_way = Vec::with_capacity(requests.len());
+    let rotation = targets.iter().zip(&idle).cycle();
+    for (&request, (&target, idle)) in requests.iter().zip(rotation) {
+        let due = begin + request.due;
+        sleep_until(due).await;
+        let late = due.elapsed();
+        let idle = Rc::clone(idle);
+        under_way.push(tokio::task::spawn_local(async move {
+            let reused = idle.borrow_mut().pop();
+            let result = timeout(PATIENCE, ask(target, reused, request.work)).await;
+            let latency = due.elapsed();
+            let kept = matches!(result, Ok(Ok(_)));
+            if let Ok(Ok(Some(stream))) = result {
+                idle.borrow_mut().push(stream);
+            }
+            Answer {
+                due: request.due,
+                late,
+                latency,
+                is_answered: kept,
+            }
+        }));
+    }
+    let mut answers = Vec::with_capacity(under_way.len());
+    for request in under_way {
+        answers.extend(request.await);
+    }
+    answers
+}
+
+/// Sends a request and reads its answer; gives the connection back if it stays open.
+pub(crate) async fn ask(
+    target: SocketAddr,
+    reused: Option<TcpStream>,
+    work: Duration,
+) -> io::Result<Option<TcpStream>> {
+    let mut stream = match reused {
+        Some(stream) => stream,
+        None => {
+            let stream = TcpStream::connect(target).await?;
+            stream.set_nodelay(true)?;
+            stream
+        }
+    };
+    let head = format!(
+        "GET /work/{} HTTP/1.1\r\nHost: bench.example\r\nUser-Agent: balance\r\n\r\n",
+        work.as_micros()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    let mut answer = Vec::with_capacity(512);
+    // The members' answer is known: it ends with its only body line.
+    while !answer.ends_with(b"\r\n\r\nhello\n") {
+        if answer.len() > 16 * 1024 || stream.read_buf(&mut answer).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if answer.get(9..12).is_some_and(|status| status != b"200") {
+            return Err(io::Error::other("not answered with 200"));
+        }
+    }
+    answer.make_ascii_lowercase();
+    let last = b"\r\nconnection: close\r\n";
+    let stays = !answer.windows(last.len()).any(|window| window == last);
+    Ok(stays.then_some(stream))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_seed_gives_the_same_requests_and_costs_have_their_mean() {
+        let (mean, length) = (Duration::from_millis(10), Duration::from_secs(100));
+        for mixed in [false, true] {
+            let first = requests(200.0, length, mean, mixed, 7);
+            assert_eq!(first, requests(200.0, length, mean, mixed, 7));
+            assert_ne!(first, requests(200.0, length, mean, mixed, 8));
+            let rate = first.len() as f64 / length.as_secs_f64();
+            assert!((190.0..210.0).contains(&rate), "{rate}");
+            let work: Duration = first.iter().map(|request| request.work).sum();
+            let ratio = work.as_secs_f64() / first.len() as f64 / mean.as_secs_f64();
+            assert!((0.95..1.05).contains(&ratio), "{mixed}: {ratio}");
+        }
+    }
+}
