@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
+
+use crate::timer::Timer;
 
 /// Who has no answer by then has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -75,13 +77,14 @@ pub(crate) async fn play(
     begin: Instant,
     requests: &[Request],
     targets: &[SocketAddr],
-) -> Vec<Answer> {
+) -> io::Result<Vec<Answer>> {
+    let mut timer = Timer::new()?;
     let idle: Vec<Idle> = targets.iter().map(|_| Idle::default()).collect();
     let mut under_way = Vec::with_capacity(requests.len());
     let rotation = targets.iter().zip(&idle).cycle();
     for (&request, (&target, idle)) in requests.iter().zip(rotation) {
         let due = begin + request.due;
-        sleep_until(due).await;
+        timer.until(due).await?;
         let late = due.elapsed();
         let idle = Rc::clone(idle);
         under_way.push(tokio::task::spawn_local(async move {
@@ -104,7 +107,7 @@ pub(crate) async fn play(
     for request in under_way {
         answers.extend(request.await);
     }
-    answers
+    Ok(answers)
 }
 
 /// Sends a request and reads its answer; gives the connection back if it stays open.

@@ -25,6 +25,7 @@ mod load;
 mod member;
 mod results;
 mod scenario;
+mod timer;
 
 use load::Answer;
 use member::Member;
@@ -109,15 +110,19 @@ fn main() -> Result<()> {
     fs::create_dir_all(&places.cache)?;
     raise_file_limit()?;
     sharpen_timers();
+    let first_served = first_served();
     // Balancers are on the last one.
     pin_to(*processors()?.first().ok_or("no processor")?)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    LocalSet::new().block_on(&runtime, measure(&arguments, &places))
+    LocalSet::new().block_on(&runtime, measure(&arguments, &places, first_served))
 }
 
-async fn measure(arguments: &Arguments, places: &Places) -> Result<()> {
+async fn measure(arguments: &Arguments, places: &Places, first_served: bool) -> Result<()> {
+    if !first_served {
+        println!("not root: other programs of this machine can delay what is measured");
+    }
     let arms = arms(arguments, places)?;
     let rows = rows(arguments);
     if rows.is_empty() {
@@ -135,7 +140,12 @@ async fn measure(arguments: &Arguments, places: &Places) -> Result<()> {
         true => places.cache.join("balance"),
         false => places.bench.join("results/balance"),
     });
-    let mut results = Results::new(&rows, arms.iter().map(|arm| arm.name.clone()), counted);
+    let mut results = Results::new(
+        &rows,
+        arms.iter().map(|arm| arm.name.clone()),
+        counted,
+        first_served,
+    );
     for (batch, beside) in rows.chunks(arguments.at_once.max(1)).enumerate() {
         for round in 0..rounds {
             for place in 0..arms.len() {
@@ -256,7 +266,7 @@ async fn turn(
     let happening = tokio::task::spawn_local(row.happen(Rc::clone(&members), begin, length, seed));
     let used = tokio::task::spawn_local(used(Rc::clone(&members), begin + warm_up, counted));
     let cpu = cpu_time(&servers);
-    let answers = load::play(begin, &requests, &targets).await;
+    let answers = load::play(begin, &requests, &targets).await?;
     let cpu = cpu_time(&servers).saturating_sub(cpu);
     happening.abort();
     // Ending takes until the process has gone, for which nobody should have to wait.
@@ -274,6 +284,14 @@ async fn turn(
     );
     ending.await?;
     Ok(turn)
+}
+
+/// Lets this process and those that it starts have the processors before all others, if it may: what
+/// is measured takes little of them, but must have it at once.
+fn first_served() -> bool {
+    let order = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `order` is valid for reading.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &order) == 0 }
 }
 
 /// CPU time that balancers have used so far.

@@ -13,7 +13,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
+
+use crate::timer::Timer;
 
 /// Longest request head that is read.
 const MAX_HEAD: usize = 8 * 1024;
@@ -173,6 +175,9 @@ async fn accept(listener: TcpListener, state: Rc<RefCell<State>>) {
 /// balancer that is measured.
 async fn serve(mut stream: TcpStream, state: Rc<RefCell<State>>) {
     let _ = stream.set_nodelay(true);
+    let Ok(mut timer) = Timer::new() else {
+        return;
+    };
     let mut head = Vec::with_capacity(1024);
     loop {
         let end = loop {
@@ -211,7 +216,9 @@ async fn serve(mut stream: TcpStream, state: Rc<RefCell<State>>) {
             (state.assign(Instant::now(), work), state.stalled)
         };
         loop {
-            sleep_until(done).await;
+            if timer.until(done).await.is_err() {
+                return;
+            }
             let now_stalled = state.borrow().stalled;
             if now_stalled == stalled {
                 break;

@@ -80,6 +80,8 @@ pub(crate) struct Results {
     rows: Vec<Asked>,
     arms: Vec<String>,
     counted: Duration,
+    /// Whether what is measured has the processors before all else.
+    first_served: bool,
     kept: Vec<Kept>,
 }
 
@@ -161,7 +163,12 @@ impl Turn {
 }
 
 impl Results {
-    pub(crate) fn new(rows: &[Row], arms: impl Iterator<Item = String>, counted: Duration) -> Self {
+    pub(crate) fn new(
+        rows: &[Row],
+        arms: impl Iterator<Item = String>,
+        counted: Duration,
+        first_served: bool,
+    ) -> Self {
         let asked = rows.iter().map(|row| Asked {
             row: *row,
             ideal_ms: row.ideal().map(|ideal| {
@@ -174,6 +181,7 @@ impl Results {
             rows: asked.collect(),
             arms: arms.collect(),
             counted,
+            first_served,
             kept: Vec::new(),
         }
     }
@@ -352,7 +360,7 @@ impl Results {
              serve. “Central queue” is the simulator's ideal, which knows the speed of each member, and no balancer can reach.</p>\n\
              <p>The machine has {cpus} processors; it was busy for {:.0} % of the time (median; {:.0} to {:.0}), load average \
              {:.1} ({:.1} to {:.1}). Requests were sent up to {:.1} ms ({:.1} to {:.1}) after they were due (99th percentile \
-             of a turn).</p>\n",
+             of a turn). What is measured {} before other programs of the machine.</p>\n",
             self.counted.as_secs(),
             100.0 * busy[0],
             100.0 * busy[1],
@@ -363,6 +371,7 @@ impl Results {
             late[0],
             late[1],
             late[2],
+            if self.first_served { "came" } else { "did not come" },
         );
         page += &self.overview();
         for asked in &self.rows {
