@@ -23,6 +23,24 @@ fn figure(results: &Results, name: &str) -> f64 {
     Mean::all(&results.runs)[index.unwrap()].mean
 }
 
+/// Those of docs/choosing-a-strategy.md.
+const CHOOSING: [&str; 14] = [
+    "choosing-balancers.toml",
+    "choosing-caches.toml",
+    "choosing-connections.toml",
+    "choosing-constant.toml",
+    "choosing-equal.toml",
+    "choosing-failing.toml",
+    "choosing-late.toml",
+    "choosing-misled.toml",
+    "choosing-mixed.toml",
+    "choosing-moving.toml",
+    "choosing-pauses.toml",
+    "choosing-reports.toml",
+    "choosing-sizes.toml",
+    "choosing-slow.toml",
+];
+
 #[test]
 fn all_examples_are_played_here() {
     let known = [
@@ -34,8 +52,31 @@ fn all_examples_are_played_here() {
     ];
     let files = std::fs::read_dir(path("")).unwrap();
     let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+    names.retain(|name| !CHOOSING.iter().any(|choosing| name == choosing));
     names.sort();
     assert_eq!(names, known);
+}
+
+#[test]
+fn what_the_page_about_strategies_shows_can_be_played() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/choosing-a-strategy.md")).unwrap();
+    for name in CHOOSING {
+        let plan = load(&path(name), Some(1), Some(1)).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(plan.warnings, [], "{name}");
+        assert!(page.contains(name), "{name} is not in the page");
+    }
+}
+
+#[test]
+fn the_page_about_strategies_is_right_about_a_slow_member_that_changes() {
+    let results = play("choosing-moving.toml");
+    let p99: Vec<f64> = results.iter().map(|of| figure(of, "p99_ms")).collect();
+    let [adaptive, least_request, .., prequal, _, random] = p99[..] else {
+        panic!("{p99:?}");
+    };
+    assert!(adaptive.max(prequal) < 0.65 * least_request, "{p99:?}");
+    assert!(least_request < 0.1 * random, "{p99:?}");
 }
 
 #[test]
