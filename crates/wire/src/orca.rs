@@ -465,6 +465,17 @@ mod tests {
     }
 
     #[test]
+    fn what_client_weighted_round_robin_goes_by_is_read_unless_told_otherwise() {
+        let report = "TEXT application_utilization=0.5,rps_fractional=120,eps=3";
+        let expected = [
+            (LoadId::UTILIZATION.0, 0.5),
+            (LoadId::REQUESTS_PER_SECOND.0, 120.0),
+            (LoadId::ERRORS_PER_SECOND.0, 3.0),
+        ];
+        assert_eq!(read(report, &usual()), Ok(expected.to_vec()));
+    }
+
+    #[test]
     fn what_is_ambiguous_or_no_load_changes_nothing() {
         use Invalid::*;
         let wanted = usual();
