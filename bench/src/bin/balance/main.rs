@@ -69,7 +69,7 @@ struct Arguments {
     /// Rows that run beside each other.
     #[arg(long, default_value_t = 3)]
     at_once: usize,
-    /// One round less, short turns, and four members only; also if BENCH_QUICK is set.
+    /// Two rounds of short turns, and four members only; also if BENCH_QUICK is set.
     #[arg(long)]
     quick: bool,
     /// Where results go; by default bench/results/balance, or bench/.cache/balance if there is a
@@ -129,8 +129,8 @@ async fn measure(arguments: &Arguments, places: &Places, first_served: bool) -> 
         return Err("no such row: --members is 3, 4, 10 or 50".into());
     }
     let (rounds, seconds) = match arguments.quick {
-        true => (2, 5),
-        false => (5, 15),
+        true => (2, 4),
+        false => (4, 10),
     };
     let rounds = arguments.rounds.unwrap_or(rounds);
     let counted = Duration::from_secs(arguments.seconds.unwrap_or(seconds));
