@@ -371,7 +371,11 @@ impl Results {
             late[0],
             late[1],
             late[2],
-            if self.first_served { "came" } else { "did not come" },
+            if self.first_served {
+                "came"
+            } else {
+                "did not come"
+            },
         );
         page += &self.overview();
         for asked in &self.rows {
