@@ -83,7 +83,9 @@ impl Chart<'_> {
             chart.draw_series(dots)?;
         }
         let mut legend = chart.configure_series_labels();
+        // Lines mostly rise to the right.
         legend
+            .position(SeriesLabelPosition::UpperLeft)
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK)
             .draw()?;

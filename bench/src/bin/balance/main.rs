@@ -76,6 +76,10 @@ struct Arguments {
     /// selection.
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Measures nothing, and makes the page anew from the turns that a run with the same options
+    /// has written.
+    #[arg(long)]
+    page: bool,
     /// Measures what lies beside this program, without building.
     #[arg(long)]
     as_built: bool,
@@ -96,7 +100,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
     arguments.quick |= std::env::var_os("BENCH_QUICK").is_some();
-    if !arguments.as_built && arguments.evenkeel.is_none() {
+    if !arguments.as_built && !arguments.page && arguments.evenkeel.is_none() {
         build()?;
     }
     let bench = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -146,6 +150,10 @@ async fn measure(arguments: &Arguments, places: &Places, first_served: bool) -> 
         counted,
         first_served,
     );
+    if arguments.page {
+        results.read(&out)?;
+        return results.write(&out);
+    }
     for (batch, beside) in rows.chunks(arguments.at_once.max(1)).enumerate() {
         for round in 0..rounds {
             for place in 0..arms.len() {

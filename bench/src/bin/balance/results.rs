@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_bench::plot::{Chart, Line};
 use evenkeel_bench::report::median;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::load::Answer;
@@ -30,7 +30,7 @@ const MAX_FAILED: f64 = 0.01;
 const LATE: f64 = 5.0;
 
 /// A turn of a balancer in a row.
-#[derive(Clone, Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Turn {
     requests: usize,
     failed: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Turn {
 }
 
 /// A turn with what it was one of.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Kept {
     row: String,
     arm: String,
@@ -320,6 +320,15 @@ impl Results {
         asked?.ideal_ms.as_ref()
     }
 
+    /// Takes the turns that a run has written into `folder`.
+    pub(crate) fn read(&mut self, folder: &Path) -> Result<()> {
+        let file = folder.join("turns.json");
+        let text = fs::read_to_string(&file)
+            .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        self.kept = serde_json::from_str(&text)?;
+        Ok(())
+    }
+
     /// Writes turns, page and plots of all rows that have been measured.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder)?;
@@ -345,7 +354,13 @@ impl Results {
             .map(|kept| kept.round + 1)
             .max()
             .unwrap_or(0);
-        let cpus = std::thread::available_parallelism()?;
+        // All there are, not the one that this is pinned to.
+        let cpus = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let cpus = cpus
+            .lines()
+            .filter(|line| line.starts_with("cpu"))
+            .count()
+            .saturating_sub(1);
         let mut page = format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
              <meta name=\"viewport\" content=\"width=device-width\"><title>Balance</title><style>\
