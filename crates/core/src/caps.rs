@@ -40,6 +40,8 @@ pub(crate) struct Caps {
     levels: [AtomicU64; LEVELS],
     /// The cap; 0 is not known, or higher than [`HIGHEST`].
     cap: AtomicU32,
+    /// What caps are multiplied by, less 1 (f32 bits): other than 0 in tests of what a wrong one costs.
+    error: AtomicU32,
 }
 
 impl Caps {
@@ -66,6 +68,12 @@ impl Caps {
         }
     }
 
+    /// Has caps from now on be wrong by this factor.
+    pub(crate) fn distort(&self, factor: f32) {
+        self.error
+            .store((factor - 1.0).to_bits(), Ordering::Relaxed);
+    }
+
     /// Learns it anew; answers what it is.
     pub(crate) fn learn(&self) -> Option<u32> {
         let levels = self.levels.each_ref().map(|level| {
@@ -87,6 +95,10 @@ impl Caps {
                 cap = count;
                 break;
             }
+        }
+        if cap > 0 {
+            let error = f32::from_bits(self.error.load(Ordering::Relaxed));
+            cap = ((cap as f32 * (1.0 + error)) as u32).max(1);
         }
         if self.cap.load(Ordering::Relaxed) != cap {
             self.cap.store(cap, Ordering::Relaxed);

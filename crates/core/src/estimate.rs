@@ -136,15 +136,20 @@ impl Regression {
         if is_weighted {
             return MOST_ANSWERS;
         }
-        let (mean, square) = unpack(self.spread.load(Ordering::Relaxed));
-        if self.answers.load(Ordering::Relaxed) < KNOWN || mean <= 0.0 {
-            return MOST_ANSWERS;
+        match self.variation() {
+            Some(variation) => lower(
+                higher(FEWEST_ANSWERS * variation, FEWEST_ANSWERS),
+                MOST_ANSWERS,
+            ),
+            None => MOST_ANSWERS,
         }
-        let variation = square / (mean * mean) - 1.0;
-        lower(
-            higher(FEWEST_ANSWERS * variation, FEWEST_ANSWERS),
-            MOST_ANSWERS,
-        )
+    }
+
+    /// The squared coefficient of variation of the latencies, in units of what was expected; `None` is not known yet.
+    pub(crate) fn variation(&self) -> Option<f32> {
+        let (mean, square) = unpack(self.spread.load(Ordering::Relaxed));
+        let is_known = self.answers.load(Ordering::Relaxed) >= KNOWN && mean > 0.0;
+        is_known.then(|| square / (mean * mean) - 1.0)
     }
 
     /// The mean number of others that a request is there with, and the mean latency in
@@ -274,15 +279,24 @@ pub(crate) fn unpack(word: u64) -> (f32, f32) {
 pub(crate) struct Moment {
     units: u64,
     decay: Horizon,
+    /// See [`Moment::with_typical`].
+    pub(crate) typical: f32,
 }
 
 impl Moment {
     #[inline]
     pub(crate) fn new(now: Instant, decay: Duration) -> Self {
         Moment {
+            typical: 0.0,
             units: units(now),
             decay: Horizon::new(now, decay),
         }
+    }
+
+    /// The same where a request takes so many seconds at a typical member of the group; 0 is not known.
+    #[inline]
+    pub(crate) fn with_typical(self, typical: f32) -> Self {
+        Moment { typical, ..self }
     }
 
     /// How old requests without an answer are, in seconds all together.
@@ -453,6 +467,12 @@ impl Estimate {
                 .answered_at
                 .compare_exchange(at, older, exchange, exchange);
         }
+    }
+
+    /// Seconds since the last answer.
+    pub(crate) fn silent(&self, moment: &Moment) -> f32 {
+        let at = self.answered_at.load(Ordering::Relaxed);
+        moment.decay.age(at) as f32 / 1e3
     }
 
     /// Time since the last answer.

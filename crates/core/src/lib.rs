@@ -14,6 +14,7 @@ pub mod cost;
 pub mod effective;
 pub mod ejection;
 mod estimate;
+mod filter;
 pub mod group;
 pub mod key;
 pub mod load;

@@ -9,6 +9,7 @@ use crate::caps::Caps;
 use crate::cost::{Cost, Flying, InFlight};
 use crate::effective::{Damped, Effective, LoadFactor, ReportedWeight, Shaping};
 use crate::estimate::{Estimate, Moment, Regression, Service, higher};
+use crate::filter::{Filter, Usual};
 use crate::group::settings::GroupSettings;
 use crate::load::{Location, Query};
 use crate::observe::{Decaying, FailureShare, Outcome, Record};
@@ -163,6 +164,8 @@ pub struct Slot {
     consecutive_failures: AtomicU32,
     /// How many requests it works on at once.
     caps: Caps,
+    /// What it takes for a request, as the last answers say.
+    filter: Filter,
 
     /// When it was first noticed that the member sheds, in nanoseconds; 0 is not noticed.
     shedding_since: AtomicU64,
@@ -190,7 +193,12 @@ pub(crate) struct Digest {
     pub(crate) is_weighted: bool,
     /// Whether it is of use to know how many requests the member works on at once.
     pub(crate) learns_cap: bool,
+    /// What a request takes at a typical member in seconds, where members have filters; 0 is not known.
+    pub(crate) typical: f32,
 }
+
+/// The squared coefficient of variation of latencies before it is known.
+const UNKNOWN_VARIATION: f32 = 3.0;
 
 impl Slot {
     /// A slot for a member that was never used.
@@ -211,6 +219,7 @@ impl Slot {
             reported_weight: ReportedWeight::default(),
             regression: Regression::default(),
             caps: Caps::default(),
+            filter: Filter::default(),
             shedding_since: AtomicU64::new(0),
             record: OnceLock::new(),
         }
@@ -376,7 +385,39 @@ impl Slot {
     /// The same, and whether it is stale, where so much is in flight.
     #[inline]
     pub(crate) fn service(&self, in_flight: f32, moment: &Moment) -> Option<Service> {
-        self.estimate.service(in_flight, moment)
+        let service = self.estimate.service(in_flight, moment)?;
+        if moment.typical > 0.0 {
+            return Some(self.filtered(service, moment));
+        }
+        Some(service)
+    }
+
+    /// The same by what the last answers say, and the ages of what is unanswered, if the member works on few
+    /// requests at once.
+    #[cold]
+    fn filtered(&self, service: Service, moment: &Moment) -> Service {
+        let usual = self.usual(moment.typical);
+        let Some(cap) = self.cap() else {
+            return service;
+        };
+        if !usual.covers(service.time) {
+            return service;
+        }
+        let busy = self.unanswered().min(cap);
+        let age = self.estimate.mean_age(moment) * busy as f32;
+        let silence = self.estimate.silent(moment);
+        Service {
+            time: self.filter.time(age, silence, usual),
+            ..service
+        }
+    }
+
+    /// What is usual of the member, if that is what a typical one takes.
+    fn usual(&self, typical: f32) -> Usual {
+        Usual::new(
+            typical,
+            self.regression.variation().unwrap_or(UNKNOWN_VARIATION),
+        )
     }
 
     /// What there is to learn from how latencies grow with requests in flight.
@@ -424,6 +465,12 @@ impl Slot {
         self.caps.get()
     }
 
+    /// Has learnt [caps](Slot::cap) be wrong by this factor from now on: to see in tests what that costs.
+    #[doc(hidden)]
+    pub fn distort_cap(&self, factor: f32) {
+        self.caps.distort(factor);
+    }
+
     /// What is known of how many requests it works on at once.
     #[inline]
     pub(crate) fn caps(&self) -> &Caps {
@@ -450,6 +497,12 @@ impl Slot {
         let meanwhile = (others + higher(self.cost_in_flight() - cost, 0.0)) / 2.0;
         self.estimate
             .learn(latency, cost, meanwhile, places, &self.regression);
+        if digest.typical > 0.0 {
+            let seconds = latency.as_secs_f32() / places;
+            let silence = self.silence(now).as_secs_f32();
+            let usual = self.usual(digest.typical);
+            self.filter.answered(seconds, silence, usual);
+        }
         let window = self.regression.window(digest.is_weighted);
         self.estimate
             .sample(latency, places, others, now, digest.decay, window);
@@ -634,7 +687,7 @@ mod tests {
         ) {
             let decay = Duration::from_secs(decay);
             let penalty = Duration::from_secs(5);
-            let digest = Digest { decay, penalty, growth: 1.0, is_weighted: false, learns_cap: false };
+            let digest = Digest { decay, penalty, growth: 1.0, is_weighted: false, learns_cap: false, typical: 0.0 };
             let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
             let slot = Slot::new(Weight::ONE);
             slot.observe(Outcome::Success, Duration::from_millis(20), 1.0, at(start), digest);

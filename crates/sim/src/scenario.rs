@@ -153,6 +153,8 @@ pub struct Scenario {
     pub view: Option<usize>,
     /// How often members and requests are noted down.
     pub samples: Option<Duration>,
+    /// By which factor it is learnt wrongly how many requests a member works on at once.
+    pub wrong_caps: f32,
 }
 
 impl Scenario {
@@ -181,6 +183,7 @@ impl Scenario {
             control: false,
             view: None,
             samples: None,
+            wrong_caps: 1.0,
         }
     }
 

@@ -19,7 +19,7 @@
 //! Making RPCs First-Class Datacenter Citizens", 2019.
 
 use super::view::{Busyness, Room, View};
-use crate::estimate::{FAILURE_COST, Moment};
+use crate::estimate::FAILURE_COST;
 use crate::load::Loads;
 use crate::trace::Trace;
 
@@ -35,7 +35,7 @@ const FAILURES: f32 = 10.0 * FAILURE_COST;
 
 /// One request in so many that would wait is bound at once: what more in flight brings has to be
 /// seen to be known.
-const TRIAL_INTERVAL: u32 = 128;
+const TRIAL_INTERVAL: u32 = 512;
 
 /// For so many requests that wait for each member, each learnt cap counts as one higher: a cap that was
 /// learnt wrongly costs little throughput, and when all members are busy all the time there is
@@ -99,11 +99,13 @@ impl Place {
     }
 }
 
-/// Learns the caps of the members; answers whether there is one.
+/// Learns the caps of the members, and what is typical of them; answers whether there is one.
 #[cold]
 pub(super) fn learn(view: &View<'_>) -> bool {
     let learn = |index: &usize| view.slot(*index).caps().learn().is_some();
-    (0..view.len()).filter(learn).count() > 0
+    let has_caps = (0..view.len()).filter(learn).count() > 0;
+    view.learn_typical(has_caps);
+    has_caps
 }
 
 /// What is to be done with a request for which the strategy says `chosen`, if so many wait before it.
@@ -115,7 +117,7 @@ pub(super) fn decide(
     rng: &mut fastrand::Rng,
     trace: &mut Trace,
 ) -> Late {
-    let moment = Moment::new(view.now(), view.settings().latency_decay);
+    let moment = view.moment();
     let mut places = [Place::default(); MOST_MEMBERS];
     let mut count = 0;
     let mut at_cap = false;

@@ -200,6 +200,7 @@ impl Group {
                 growth: state.growth(),
                 is_weighted: state.is_weighted.load(Ordering::Relaxed),
                 learns_cap: self.binds_late,
+                typical: state.typical(),
             };
             let member = &self.pool.members[index];
             return Some(Ticket::new(member, index, cost, others, now, digest));

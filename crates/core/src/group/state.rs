@@ -30,9 +30,15 @@ pub struct GroupState {
     pub(super) is_weighted: AtomicBool,
     /// Whether a member works on few requests at once, as was learnt.
     pub(super) has_caps: AtomicBool,
+    /// What a request takes at a typical member, in seconds, where a member works on few requests at once
+    /// and none has a weight of its own (f32 bits); 0 is not known.
+    typical: AtomicU32,
     /// Whether any location of the group was ever reported a load.
     pub(super) reported: Arc<AtomicBool>,
 }
+
+/// Differences of what is typical up to this factor are none.
+const SIMILAR: f32 = 1.5;
 
 #[derive(Debug, Default)]
 struct Clients {
@@ -141,6 +147,21 @@ impl GroupState {
         let learnt = self.growth() + (growth - self.growth()) / 8.0;
         self.growth
             .store((learnt - FIRST_GROWTH).to_bits(), Ordering::Relaxed);
+    }
+
+    /// What a request takes at a typical member in seconds, for members' filters; 0 is not known, or of no use.
+    #[inline]
+    pub(super) fn typical(&self) -> f32 {
+        f32::from_bits(self.typical.load(Ordering::Relaxed))
+    }
+
+    /// Says what that is. Small differences change nothing, as all that is known is in units of it.
+    pub(super) fn set_typical(&self, time: f32) {
+        let before = self.typical();
+        let is_other = time > SIMILAR * before || SIMILAR * time < before;
+        if is_other {
+            self.typical.store(time.to_bits(), Ordering::Relaxed);
+        }
     }
 
     /// Has the next decision traced and kept as the last one.

@@ -394,6 +394,7 @@ fn nothing_waits_for_a_member_that_fails_or_for_one_with_many_places() {
             growth: 1.0,
             is_weighted: false,
             learns_cap: true,
+            typical: 0.0,
         };
         let (took, now) = (Duration::from_millis(1), at(1100 + failure));
         slot.observe(Outcome::Failure, took, 1.0, now, digest);

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::late;
 use super::request::{PickError, Request};
 use super::settings::GroupSettings;
 use super::state::GroupState;
 use crate::caps;
 use crate::effective::Shaping;
-use crate::estimate::{Growth, higher, lower};
+use crate::estimate::{Growth, Moment, exp2, higher, lower};
 use crate::load::{LoadId, Location, Query, Report};
 use crate::member::{Member, Reason, Slot};
 use crate::time::{Horizon, Instant};
@@ -149,6 +150,10 @@ impl Pool {
         }
     }
 }
+
+/// By how much the mean of the logarithms (base 2) of exponential times is below that of their mean, less
+/// what is off by the quick logarithm and noise.
+const BELOW_THE_MEAN: f32 = 0.6;
 
 /// Share of its weight with which a member begins slow start.
 const RAMP_FLOOR: f32 = 0.1;
@@ -446,6 +451,31 @@ impl<'a> View<'a> {
     #[inline]
     pub fn service_time(&self, index: usize) -> Option<f32> {
         self.slot(index).service_time(self.now())
+    }
+
+    /// The moment of the decision, with what is usual in the group.
+    #[inline]
+    pub(crate) fn moment(&self) -> Moment {
+        Moment::new(self.now(), self.settings().latency_decay)
+            .with_typical(self.pool.state.typical())
+    }
+
+    /// Learns what a request takes at a typical member, where that `matters`.
+    pub(super) fn learn_typical(&self, matters: bool) {
+        let state = &self.pool.state;
+        let mut logs = [0.0; late::MOST_MEMBERS];
+        let mut known = 0;
+        if matters && !state.is_weighted.load(Ordering::Relaxed) {
+            let all = (0..self.len()).map(|index| self.slot(index).regression().typical().1);
+            for (place, log) in logs.iter_mut().zip(all.filter(|log| *log > 0.0)) {
+                *place = log;
+                known += 1;
+            }
+        }
+        let logs = logs.get_mut(..known).unwrap_or_default();
+        logs.sort_unstable_by(f32::total_cmp);
+        let middle = logs.get(known.saturating_sub(1) / 2);
+        state.set_typical(middle.map_or(0.0, |log| exp2(log + BELOW_THE_MEAN)));
     }
 
     /// How many service times each request more in flight costs: 1 where a member works on one

@@ -271,7 +271,7 @@ impl<'v, 'a> Eye<'v, 'a> {
     fn new(view: &'v View<'a>) -> Self {
         Eye {
             view,
-            moment: Moment::new(view.now(), view.settings().latency_decay),
+            moment: view.moment(),
             busyness: Busyness::new(view),
         }
     }

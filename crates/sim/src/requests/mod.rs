@@ -324,6 +324,10 @@ impl<'a> Simulation<'a> {
         self.narrow(&mut config, index);
         let groups = groups(config, self.engine.now());
         let of = |source: &Source| group(&groups, &source.group);
+        let all = self.sources.iter().filter_map(of);
+        for member in all.flat_map(|group| group.members().to_vec()) {
+            member.slot.distort_cap(self.scenario.wrong_caps);
+        }
         Balancer {
             by_source: self.sources.iter().filter_map(of).collect(),
             waiting: self.sources.iter().map(|_| VecDeque::new()).collect(),
