@@ -82,8 +82,10 @@ impl AlertSettings {
         }
         // After n steps a share stay^n is left.
         let left = 1.0 - jitter;
-        let whole = (left.ln() / stay.ln()).clamp(0.0, MAX_STEPS).floor();
-        let into_next = (1.0 - left / stay.powf(whole)) / (1.0 - stay);
+        let whole = (libm::logf(left) / libm::logf(stay))
+            .clamp(0.0, MAX_STEPS)
+            .floor();
+        let into_next = (1.0 - left / libm::powf(stay, whole)) / (1.0 - stay);
         self.shed_time.mul_f32(whole + into_next.clamp(0.0, 1.0))
     }
 }

@@ -89,9 +89,9 @@ impl Caps {
                 break;
             }
             // A further worker would bring this much more: all latencies would be equal.
-            let worker = ((count + 1) as f32 / count as f32).ln();
+            let worker = libm::logf((count + 1) as f32 / count as f32);
             let doubt = CERTAIN * (1.0 / answers + 1.0 / further).sqrt();
-            if (next / rate).ln() + worker + doubt < worker * PART {
+            if libm::logf(next / rate) + worker + doubt < worker * PART {
                 cap = count;
                 break;
             }
@@ -144,7 +144,7 @@ mod tests {
             served.truncate(workers);
             let arrivals = arriving.len() as f64 / network.max(1e-9);
             let rate = served.len() as f64 + arrivals;
-            now -= (1.0 - rng.f64()).ln() / rate;
+            now -= libm::log(1.0 - rng.f64()) / rate;
             if rng.f64() * rate < arrivals {
                 let mut job = jobs.remove(arriving[rng.usize(..arriving.len())]);
                 job.has_arrived = true;

@@ -197,7 +197,7 @@ impl Growth {
         let at_idle = mean_latency - covariance / variance * mean;
         let at_idle = at_idle.max(mean_latency / (1.0 + mean));
         // Behind a long queue latencies say much about the queue, and little about one more.
-        let certain = (1.0 + mean).powi(-2);
+        let certain = 1.0 / ((1.0 + mean) * (1.0 + mean));
         self.variance += certain * variance;
         self.covariance += certain * (covariance / at_idle).clamp(0.0, variance);
     }
@@ -213,7 +213,7 @@ const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 /// How much of what was seen before a `silence` is left.
 pub(crate) fn fade(silence: Duration, decay: Duration) -> f32 {
-    (-silence.as_secs_f32() / decay.as_secs_f32().max(1e-3)).exp()
+    libm::expf(-silence.as_secs_f32() / decay.as_secs_f32().max(1e-3))
 }
 
 /// The logarithm of a positive number to the base of 2, plus 127: the bits of a float are nearly
@@ -627,7 +627,7 @@ mod tests {
         };
         let mut rng = fastrand::Rng::with_seed(1);
         assert_eq!(window(&mut || 0.010), FEWEST_ANSWERS);
-        let mut exponential = || 0.010 * -(1.0 - rng.f64()).ln();
+        let mut exponential = || 0.010 * -libm::log(1.0 - rng.f64());
         let usual = window(&mut exponential);
         assert!(
             (FEWEST_ANSWERS..1.5 * FEWEST_ANSWERS).contains(&usual),

@@ -141,7 +141,7 @@ mod tests {
     /// After so many answers of a member with this service time.
     fn after(filter: &Filter, answers: usize, time: f32, rng: &mut fastrand::Rng) {
         for _ in 0..answers {
-            let seconds = -time * (1.0 - rng.f32()).ln();
+            let seconds = -time * libm::logf(1.0 - rng.f32());
             filter.answered(seconds, seconds, USUALLY);
         }
     }

@@ -88,6 +88,9 @@ pub(crate) struct Sim {
     /// How many seeds to run, instead of the scenario's
     #[arg(long, value_name = "NUMBER", value_parser = seeds)]
     pub seeds: Option<usize>,
+    /// Also play one queue in front of all members that knows everything, to compare with
+    #[arg(long)]
+    pub ideal: bool,
     /// Write a report with plots, a single page without scripts
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

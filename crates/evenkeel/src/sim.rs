@@ -12,15 +12,25 @@ use crate::{Failure, check, print};
 
 /// Plays a scenario and shows what came of it.
 pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
-    let plan = plan::load(&args.file, args.seed, args.seeds).map_err(check::refused)?;
-    let bar = Bar::new(stderr().is_terminal() && !args.quiet);
-    let results = experiment::run(&plan, &|done| bar.show(done));
-    bar.clear();
-    for (path, make) in [
+    let mut plan = plan::load(&args.file, args.seed, args.seeds).map_err(check::refused)?;
+    if args.ideal {
+        plan = plan.with_ideal().map_err(check::refused)?;
+    }
+    let files = [
         (&args.html, html::page as fn(&_, &_) -> String),
         (&args.csv, export::csv),
         (&args.json, export::json),
-    ] {
+    ];
+    // A run may take long: better told now than after it.
+    for path in files.iter().filter_map(|(path, _)| path.as_deref()) {
+        let mut options = std::fs::OpenOptions::new();
+        let opened = options.append(true).create(true).open(path);
+        opened.map_err(|error| cannot_write(path, &error))?;
+    }
+    let bar = Bar::new(stderr().is_terminal() && !args.quiet);
+    let results = experiment::run(&plan, &|done| bar.show(done));
+    bar.clear();
+    for (path, make) in files {
         if let Some(path) = path {
             write(path, &make(&plan, &results))?;
         }
@@ -29,9 +39,11 @@ pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let path_name = path.display();
-    std::fs::write(path, text)
-        .map_err(|error| Failure::new(format!("{path_name}: cannot be written: {error}")))
+    std::fs::write(path, text).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: cannot be written: {error}", path.display()))
 }
 
 /// Time between two changes of the bar.

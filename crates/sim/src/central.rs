@@ -26,20 +26,24 @@ impl Central {
 
     /// The next request to send, and where to: each request in turn reserves the slot
     /// that would finish it first, its waiting time there included; it is sent once
-    /// that slot is free. `mean_work` stands in for every work if sizes are not known.
+    /// that slot is free. Members that are dead are `None`. `mean_work` stands in for every work if sizes are not known.
     pub(super) fn next<'a>(
         &mut self,
-        servers: impl Iterator<Item = &'a Server>,
+        servers: impl Iterator<Item = Option<&'a Server>>,
         mean_work: Option<f64>,
         now: u64,
     ) -> Option<(JobId, f64, usize)> {
         if self.waiting.is_empty() {
             return None;
         }
-        let servers: Vec<&Server> = servers.collect();
-        let all_fail = servers.iter().all(|server| server.failing > 0.0);
+        let servers: Vec<Option<&Server>> = servers.collect();
+        let mut up = servers.iter().flatten();
+        let all_fail = up.all(|server| server.failing > 0.0);
         self.free_at.clear();
         for (index, server) in servers.iter().enumerate() {
+            let Some(server) = server else {
+                continue;
+            };
             if server.failing > 0.0 && !all_fail {
                 continue;
             }
@@ -54,8 +58,9 @@ impl Central {
         }
         for (place, &(job, work)) in self.waiting.iter().take(LOOK_AHEAD).enumerate() {
             let expected = mean_work.unwrap_or(work);
-            let done =
-                |&(free_at, server): &(f64, usize)| free_at + expected * servers[server].slowness();
+            let done = |&(free_at, server): &(f64, usize)| {
+                free_at + expected * servers[server].map_or(1.0, Server::slowness)
+            };
             let best = (0..self.free_at.len())
                 .min_by(|&a, &b| done(&self.free_at[a]).total_cmp(&done(&self.free_at[b])))?;
             let (free_at, server) = self.free_at[best];

@@ -111,6 +111,8 @@ pub struct Scenario {
     pub members: Vec<MemberModel>,
     /// What requests cost.
     pub service: Service,
+    /// What they cost on average in nanoseconds, for the central queue that knows no more.
+    pub mean_cost: f64,
     /// Whether they say so, and strategies count it.
     pub announced: bool,
     /// Offered load as a share of what all members can serve at the start, without
@@ -165,6 +167,7 @@ impl Scenario {
             name: name.into(),
             members: vec![MemberModel::NORMAL; members],
             service: Service::Exponential,
+            mean_cost: Service::MEAN,
             announced: false,
             utilisation: 0.6,
             clients: 0,

@@ -45,12 +45,22 @@ pub(super) struct Server {
     background: f64,
     /// Tasks that run or wait, averaged over [`QUEUE_AVERAGE`].
     queue: f64,
-    /// Changes whenever the next completion may; events of older versions are void.
+    /// Whether anybody asks for that average.
+    averages: bool,
+    /// When a request will be done, as it was told last, and which time of telling that was.
+    due: Option<u64>,
     version: u32,
 }
 
 impl Server {
-    pub(super) fn new(discipline: Discipline, slots: usize, slowness: f64, failing: f64) -> Self {
+    /// One without work. `averages` is whether [`queue`](Self::queue) will be asked for.
+    pub(super) fn new(
+        discipline: Discipline,
+        slots: usize,
+        slowness: f64,
+        failing: f64,
+        averages: bool,
+    ) -> Self {
         Server {
             discipline,
             slots,
@@ -62,6 +72,8 @@ impl Server {
             worked: 0.0,
             background: 0.0,
             queue: 0.0,
+            averages,
+            due: None,
             version: 0,
         }
     }
@@ -135,17 +147,32 @@ impl Server {
         self.slowness = slowness;
     }
 
-    /// When the next request will be done, if nothing happens before.
-    pub(super) fn next_completion(&self) -> Option<u64> {
+    /// When the next request will be done, if nothing happens before, and which version that is:
+    /// older ones are void. `None` is as it was told last, or never.
+    pub(super) fn reschedule(&mut self) -> Option<(u64, u32)> {
+        let due = self.next_completion();
+        if due == self.due {
+            return None;
+        }
+        self.due = due;
+        self.version = self.version.wrapping_add(1);
+        due.map(|at| (at, self.version))
+    }
+
+    fn next_completion(&self) -> Option<u64> {
         let least = self.running.iter().map(|running| running.left);
         let least = least.min_by(f64::total_cmp)?;
-        let after = (least / self.rate()).ceil() as u64;
+        let after = least / self.rate();
+        // Rounded up; `ceil` is a call of a function on most machines.
+        let whole = after as u64;
+        let after = whole.saturating_add(u64::from((whole as f64) < after));
         Some(self.updated.saturating_add(after))
     }
 
     /// Takes out the request that is done at `now`.
     pub(super) fn complete(&mut self, now: u64) -> Option<JobId> {
         self.advance(now);
+        self.due = None;
         let done = (0..self.running.len())
             .min_by(|&a, &b| self.running[a].left.total_cmp(&self.running[b].left))?;
         let done = self.running.swap_remove(done).job;
@@ -166,10 +193,11 @@ impl Server {
         }
         let wanted = self.running.len() as f64 + self.background;
         self.worked += elapsed * wanted.min(self.slots as f64);
-        let tasks = self.tasks();
-        self.queue = tasks + (self.queue - tasks) * libm::exp(-elapsed / QUEUE_AVERAGE);
+        if self.averages {
+            let tasks = self.tasks();
+            self.queue = tasks + (self.queue - tasks) * libm::exp(-elapsed / QUEUE_AVERAGE);
+        }
         self.updated = now;
-        self.version = self.version.wrapping_add(1);
     }
 
     /// Work that each running request gets done per nanosecond.
@@ -186,7 +214,7 @@ mod tests {
 
     #[test]
     fn fifo_finishes_in_order_and_at_its_speed() {
-        let mut server = Server::new(Discipline::Fifo, 1, 2.0, 0.0);
+        let mut server = Server::new(Discipline::Fifo, 1, 2.0, 0.0, true);
         server.push(0, 100.0, 0);
         server.push(1, 10.0, 0);
         assert_eq!(server.next_completion(), Some(200));
@@ -200,7 +228,7 @@ mod tests {
 
     #[test]
     fn background_takes_its_share() {
-        let mut server = Server::new(Discipline::Sharing, 2, 1.0, 0.0);
+        let mut server = Server::new(Discipline::Sharing, 2, 1.0, 0.0, true);
         server.set_background(3.0, 0);
         server.push(0, 100.0, 0);
         // Four tasks share two slots.
@@ -211,8 +239,23 @@ mod tests {
     }
 
     #[test]
+    fn completions_are_told_once_each() {
+        let mut server = Server::new(Discipline::Fifo, 1, 1.0, 0.0, false);
+        assert_eq!(server.reschedule(), None);
+        server.push(0, 100.0, 0);
+        assert_eq!(server.reschedule(), Some((100, 1)));
+        server.push(1, 50.0, 10);
+        assert_eq!(server.reschedule(), None);
+        assert_eq!(server.complete(100), Some(0));
+        assert_eq!(server.reschedule(), Some((150, 2)));
+        server.abort(120);
+        assert_eq!(server.reschedule(), None);
+        assert_ne!(server.version(), 2);
+    }
+
+    #[test]
     fn sharing_lets_the_short_overtake() {
-        let mut server = Server::new(Discipline::Sharing, 1, 1.0, 0.0);
+        let mut server = Server::new(Discipline::Sharing, 1, 1.0, 0.0, true);
         server.push(0, 100.0, 0);
         server.push(1, 10.0, 0);
         assert_eq!(server.next_completion(), Some(20));

@@ -211,7 +211,7 @@ impl<'a> Running<'a> {
             )],
             ..Config::default()
         };
-        let engine = Engine::new();
+        let engine = Engine::new(0.0);
         let groups = groups(config, engine.now());
         let mut running = Running {
             play,

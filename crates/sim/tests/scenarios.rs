@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use evenkeel_sim::experiment::plan::load;
-use evenkeel_sim::experiment::{FIGURES, Mean, Results, run};
+use evenkeel_sim::experiment::{FIGURES, Mean, Results, export, run};
 
 fn path(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -110,4 +110,30 @@ fn an_antagonist_takes_its_share_of_a_member() {
 fn the_full_example_is_played() {
     let results = play("full.toml");
     assert!(figure(&results[0], "p50_ms") < figure(&results[1], "p50_ms"));
+}
+
+/// FNV-1a (Fowler, Noll, Vo), which is the same everywhere and always.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// If this fails on one machine only, something there is not the same arithmetic. If it fails after
+/// a change of decisions or of the world, the new values belong here.
+#[test]
+fn the_same_seed_gives_the_same_bytes_on_all_machines() {
+    let expected = [
+        ("pause.toml", 9_218_874_448_795_078_350),
+        ("bursts.toml", 6_782_526_878_726_887_065),
+        ("sessions.toml", 12_600_310_662_885_673_814),
+        ("full.toml", 12_034_685_123_232_350_393),
+    ];
+    let found = expected.map(|(name, _)| {
+        let mut plan = load(&path(name), None, Some(1)).unwrap();
+        // Not the folder of this machine.
+        plan.file = name.into();
+        (name, hash(&export::json(&plan, &run(&plan, &|_| ()))))
+    });
+    assert_eq!(found, expected);
 }

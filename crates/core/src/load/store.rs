@@ -32,7 +32,7 @@ fn new_share(seconds: f32, over: f32) -> f32 {
         // The first terms of its series: a monitor asks for some with each of its reports,
         // hundreds of thousands of times a second. Right to 4 in a million.
         true => x * (1.0 - x * (0.5 - x / 6.0)),
-        false => -(-x).exp_m1(),
+        false => -libm::expm1f(-x),
     }
 }
 

@@ -111,7 +111,7 @@ impl Hash {
             // Rounded up to a power of two, so that a new highest weight rarely changes
             // what all others turn away.
             full_weight: if highest > 0.0 {
-                highest.log2().ceil().exp2()
+                libm::exp2f(libm::log2f(highest).ceil())
             } else {
                 1.0
             },
@@ -168,7 +168,7 @@ impl Hash {
             // of what each of them would cost.
             let may_win = 1.0 - chance < lowest * weight;
             let score = match may_win || trace.is_on() {
-                true => -chance.ln() / weight,
+                true => -libm::logf(chance) / weight,
                 false => f32::INFINITY,
             };
             let wins = may_win && score < lowest;
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn who_is_passed_over_without_a_logarithm_would_have_lost() {
         for chance in (1..1u64 << 24).step_by(7).map(|step| unit(step << 40)) {
-            assert!(1.0 - chance <= -chance.ln(), "{chance}");
+            assert!(1.0 - chance <= -libm::logf(chance), "{chance}");
         }
     }
 }

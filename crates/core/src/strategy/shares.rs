@@ -319,7 +319,7 @@ impl Speeds {
         let (latency, time) = view.slot(index).regression().typical();
         let slower = lower(self.latencies.above(latency), self.times.above(time));
         let worse = higher(slower, 0.0) + higher(self.costs.above(log2(cost)), 0.0);
-        worse <= WORSE || rng.f32() < (2.0 * (WORSE - worse)).exp2()
+        worse <= WORSE || rng.f32() < libm::exp2f(2.0 * (WORSE - worse))
     }
 }
 

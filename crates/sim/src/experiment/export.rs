@@ -16,7 +16,11 @@ pub fn csv(plan: &Plan, results: &[Results]) -> String {
         for run in &results.runs {
             let mut row: Vec<String> = point.values.iter().map(|value| quoted(value)).collect();
             row.extend([point.strategy.clone(), run.seed.to_string()]);
-            row.extend(run.figures.iter().map(f64::to_string));
+            let cell = |value: &f64| match value.is_nan() {
+                true => String::new(),
+                false => value.to_string(),
+            };
+            row.extend(run.figures.iter().map(cell));
             text += &(row.join(",") + "\n");
         }
     }

@@ -9,8 +9,8 @@ use super::{Course, Results};
 use crate::requests::MemberSample;
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:1360px;margin:2em auto;padding:0 1.5em;\
-color:#222;background:#fff}h1{font-size:1.5em;margin-bottom:.2em}h2{font-size:1.2em;margin-top:2em}\
-h3{font-size:1em;margin:0 0 .4em}.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(520px,1fr));\
+color:#222;background:#fff}h1{font-size:1.5em;margin-bottom:.2em;overflow-wrap:anywhere}h2{font-size:1.2em;margin-top:2em}\
+h3{font-size:1em;margin:0 0 .4em}.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(520px,100%),1fr));\
 gap:1.6em 2em}figure{margin:0}figcaption{color:#555;font-size:.87em}svg{width:100%;height:auto;display:block}\
 svg text{font:11px system-ui,sans-serif;fill:#444}.grid{stroke:#e6e6e6;fill:none}.line{fill:none;\
 stroke-width:1.6;stroke-linejoin:round}.mark{stroke:#c00;stroke-dasharray:3 3;fill:none;opacity:.45}\
@@ -19,7 +19,11 @@ stroke-width:1.6;stroke-linejoin:round}.mark{stroke:#c00;stroke-dasharray:3 3;fi
 table{border-collapse:collapse;font-size:.9em;display:block;overflow-x:auto}th,td{padding:.25em .8em;\
 text-align:right;white-space:nowrap;border-bottom:1px solid #e6e6e6}th{color:#555;font-weight:600}\
 th.l,td.l{text-align:left}.warning{background:#fff4d6;padding:.5em .8em;border-left:4px solid #e69f00}\
-details{margin:1em 0}summary{cursor:pointer;font-weight:600}";
+details{margin:1em 0}summary{cursor:pointer;font-weight:600;margin-bottom:.8em}\
+:root{color-scheme:light dark}@media(prefers-color-scheme:dark){body{color:#ddd;background:#16181b}\
+figcaption,th{color:#aaa}svg text{fill:#bbb}.grid{stroke:#34373b}th,td{border-color:#34373b}\
+svg [stroke],svg [fill],.legend i{filter:brightness(1.3)}.mark{stroke:#f66}\
+.warning{background:#3a2f10}}@media(max-width:600px){body{padding:0 .8em}.legend{margin-left:0}}";
 
 /// The most worlds that are shown with their courses.
 const COURSES: usize = 24;
@@ -95,7 +99,9 @@ pub fn page(plan: &Plan, results: &[Results]) -> String {
 fn heading(plan: &Plan, point: &Point) -> String {
     let pairs = plan.keys.iter().zip(&point.values);
     let pairs = pairs.map(|(key, value)| format!("{} = {}", escaped(key), escaped(value)));
-    pairs.collect::<Vec<_>>().join(", ")
+    let ideal = point.is_ideal && !plan.sweeps_strategy();
+    let ideal = ideal.then(|| point.strategy.clone());
+    pairs.chain(ideal).collect::<Vec<_>>().join(", ")
 }
 
 fn table(plan: &Plan, means: &[Vec<Mean>]) -> String {
@@ -138,7 +144,9 @@ fn figure(title: &str, caption: &str, plot: &Plot) -> String {
 fn sweeps(plan: &Plan, means: &[Vec<Mean>]) -> String {
     let mut firsts: Vec<&String> = Vec::new();
     let mut seconds: Vec<Option<&String>> = Vec::new();
-    for point in &plan.points {
+    // The central queue is a line of its own only where strategies are.
+    let is_shown = |point: &Point| !point.is_ideal || plan.sweeps_strategy();
+    for point in plan.points.iter().filter(|point| is_shown(point)) {
         let (first, second) = (&point.values[0], point.values.get(1));
         if !firsts.contains(&first) {
             firsts.push(first);
@@ -169,7 +177,7 @@ fn sweeps(plan: &Plan, means: &[Vec<Mean>]) -> String {
                 ..Line::default()
             };
             for (point, means) in plan.points.iter().zip(means) {
-                if point.values.get(1) != *second {
+                if point.values.get(1) != *second || !is_shown(point) {
                     continue;
                 }
                 let at = firsts.iter().position(|first| **first == point.values[0]);
@@ -190,7 +198,7 @@ fn sweeps(plan: &Plan, means: &[Vec<Mean>]) -> String {
             across: "",
             scales: (Scale::Even, Scale::FromZero),
             names,
-            ..Plot::over_time(FIGURES[index].name, Vec::new())
+            ..Plot::over_time(FIGURES[index].unit.axis(), Vec::new())
         };
         let caption = match plan.keys.get(1) {
             Some(second) => format!("Across: {}; a line for each {second}.", plan.keys[0]),
@@ -275,7 +283,7 @@ fn course(point: &Point, course: &Course) -> String {
         ..over_time("share of workers", of_members(&|_, _, member| member.busy))
     };
     page += &figure("Utilisation", "How much of each member was busy.", &busy);
-    let queue = of_members(&|_, _, member| member.in_flight as f64);
+    let queue = of_members(&|_, _, member| f64::from(member.in_flight));
     page += &figure(
         "Requests at members",
         "Being worked on or waiting there.",
@@ -285,7 +293,7 @@ fn course(point: &Point, course: &Course) -> String {
         let before = at.checked_sub(1).and_then(|at| samples.get(at));
         before.map_or(0, |sample| sample.members[member].answered)
     };
-    let totals: Vec<usize> = (0..samples.len())
+    let totals: Vec<u32> = (0..samples.len())
         .map(|at| {
             let members = samples[at].members.iter().enumerate();
             members
@@ -294,7 +302,7 @@ fn course(point: &Point, course: &Course) -> String {
         })
         .collect();
     let shares = of_members(&|at, member, of| {
-        (of.answered - before(at, member)) as f64 / totals[at].max(1) as f64
+        f64::from(of.answered - before(at, member)) / f64::from(totals[at].max(1))
     });
     page += &figure(
         "Shares",

@@ -89,11 +89,11 @@ pub fn run(plan: &Plan, progress: &(dyn Fn(f64) + Sync)) -> Vec<Results> {
                 tell((at.as_millis() as u64).min(length(point)));
             });
             tell(length(point));
+            let figures = statistics::figures(&played, point);
             let course = match turn {
-                0 => course(point, &played),
+                0 => course(point, played),
                 _ => Course::default(),
             };
-            let figures = statistics::figures(&played, point);
             if let Ok(mut slot) = slot.lock() {
                 *slot = Some((Run { seed, figures }, course));
             }
@@ -118,7 +118,26 @@ pub fn run(plan: &Plan, progress: &(dyn Fn(f64) + Sync)) -> Vec<Results> {
         let first = first.unwrap_or_default();
         results.push(Results { runs, first });
     }
+    compare(plan, &mut results);
     results
+}
+
+/// Fills in how many times longer response times are than those of the central queue, for each run.
+fn compare(plan: &Plan, results: &mut [Results]) {
+    let of = |name: &str| FIGURES.iter().position(|figure| figure.name == name);
+    let (Some(p99), Some(ratio)) = (of("p99_ms"), of("p99_to_ideal")) else {
+        return;
+    };
+    for index in 0..results.len() {
+        let Some(ideal) = plan.ideal_of(index) else {
+            continue;
+        };
+        for run in 0..results[index].runs.len() {
+            let best = results[ideal].runs[run].figures[p99];
+            let figures = &mut results[index].runs[run].figures;
+            figures[ratio] = figures[p99] / best;
+        }
+    }
 }
 
 /// Plays a world once.
@@ -126,17 +145,17 @@ fn play(point: &Point, seed: u64, tell: &mut dyn FnMut(Duration)) -> Outcomes {
     let mut world = point.world.clone();
     let length = world.length.unwrap_or_default();
     world.changes = events::changes(&point.events, &world.members, length, seed);
-    play_watched(
-        &world,
-        &Dispatch::Configured,
-        vec![point.source()],
-        seed,
-        tell,
-    )
+    let dispatch = match point.is_ideal {
+        true => Dispatch::Central {
+            knows_costs: world.announced,
+        },
+        false => Dispatch::Configured,
+    };
+    play_watched(&world, &dispatch, vec![point.source()], seed, tell)
 }
 
 /// What is kept of a run beside its figures.
-fn course(point: &Point, played: &Outcomes) -> Course {
+fn course(point: &Point, played: Outcomes) -> Course {
     let quantile = |share: &u32| {
         let share = f64::from(*share) / 1e5;
         (share, played.quantile(share))
@@ -156,12 +175,12 @@ fn course(point: &Point, played: &Outcomes) -> Course {
     }
     events.sort();
     Course {
-        samples: played.samples.clone(),
         quantiles: QUANTILES.iter().map(quantile).collect(),
         shares: (played.per_member.iter())
             .map(|&count| count as f64 / all)
             .collect(),
         events,
+        samples: played.samples,
     }
 }
 

@@ -15,8 +15,17 @@ use crate::scenario::{MemberModel, Reports, Scenario, Way};
 use crate::server::Discipline;
 use crate::work::{Arrivals, Bursts, Source, Visit};
 
-/// The most runs, and the most requests of all of them together: more would take days.
+/// The most runs: more would take days.
 const MAX_RUNS: usize = 20_000;
+
+/// The most requests of a run, each of whose response times is kept: 8 bytes.
+const MAX_REQUESTS: f64 = 200e6;
+
+/// What the central queue is called where strategies are.
+pub(super) const IDEAL: &str = "central queue (ideal)";
+
+/// The most workers of members that it looks at.
+const MAX_IDEAL: usize = 1_000;
 
 /// Moments of a run at which members are noted down.
 const SAMPLES: u32 = 200;
@@ -41,8 +50,51 @@ pub struct Plan {
 impl Plan {
     /// Whether strategies are what is swept, so that tables show them anyway.
     pub(super) fn sweeps_strategy(&self) -> bool {
-        let mut names = self.keys.iter().filter_map(|key| key.rsplit('.').next());
-        names.any(|name| name == "strategy")
+        self.keys.iter().any(|key| is_strategy(key))
+    }
+
+    /// The values of a world without those of strategies, which the central queue does without.
+    fn values_but_strategies(&self, point: &Point) -> Vec<String> {
+        let all = self.keys.iter().zip(&point.values);
+        let others = all.filter(|(key, _)| !is_strategy(key));
+        others.map(|(_, value)| value.clone()).collect()
+    }
+
+    /// The index of the central queue in the world of that index, if it is played.
+    pub(super) fn ideal_of(&self, index: usize) -> Option<usize> {
+        let wanted = self.values_but_strategies(&self.points[index]);
+        let is_it = |of: &Point| of.is_ideal && self.values_but_strategies(of) == wanted;
+        self.points.iter().position(is_it)
+    }
+
+    /// The same with the central queue, which knows everything, in each world as the last ones.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn with_ideal(mut self) -> Result<Self, Errors> {
+        let mut problems = Vec::new();
+        for index in 0..self.points.len() {
+            if self.ideal_of(index).is_some() {
+                continue;
+            }
+            let point = &self.points[index];
+            match point.ideal(&self.keys) {
+                Ok(ideal) => self.points.push(ideal),
+                Err(problem) if problems.contains(&*problem) => {}
+                Err(problem) => problems.push(*problem),
+            }
+        }
+        let runs = self.points.len() * self.seeds;
+        if runs > MAX_RUNS
+            && let Some(point) = self.points.first()
+        {
+            problems.push(point.text.group_place.problem(too_many(runs)));
+        }
+        match problems.is_empty() {
+            true => Ok(self),
+            false => Err(all_of(&self.file, problems)),
+        }
     }
 }
 
@@ -61,6 +113,8 @@ pub struct Point {
     pub offered: Option<f64>,
     /// Requests per second that members can serve at the start, without caches.
     pub capacity: f64,
+    /// Whether it is the central queue in place of balancers.
+    pub(super) is_ideal: bool,
     pub(super) world: Scenario,
     pub(super) events: Vec<Happening>,
     times: Times,
@@ -131,8 +185,10 @@ pub fn load(path: &Path, seed: Option<u32>, seeds: Option<usize>) -> Result<Plan
     }
     if plan.points.len() * plan.seeds > MAX_RUNS {
         let runs = plan.points.len() * plan.seeds;
-        let message = format!("{runs} runs are too many: at most {MAX_RUNS}; lower `seeds`");
-        add(all_of(&file, vec![text.group_place.problem(message)]));
+        add(all_of(
+            &file,
+            vec![text.group_place.problem(too_many(runs))],
+        ));
     }
     match problems.is_empty() {
         true => Ok(plan),
@@ -142,6 +198,15 @@ pub fn load(path: &Path, seed: Option<u32>, seeds: Option<usize>) -> Result<Plan
             omitted,
         }),
     }
+}
+
+fn too_many(runs: usize) -> String {
+    format!("{runs} runs are too many: at most {MAX_RUNS}; lower `seeds`")
+}
+
+/// Whether the key of a sweep is the strategy of a group or rule.
+fn is_strategy(key: &str) -> bool {
+    key.rsplit('.').next() == Some("strategy")
 }
 
 fn all_of(file: &str, problems: Vec<Problem>) -> Errors {
@@ -230,10 +295,7 @@ impl Point {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let used = |index: &usize| {
-            let member = &group.members[*index];
-            member.weight.get() > 0.0 && !member.drain && !member.backup
-        };
+        let used = |index: &usize| is_used(&group.members[*index]);
         let speed = |index: usize| {
             let model = &models[index];
             (1.0 - model.failing) * model.concurrency as f64 * model.capacity
@@ -264,6 +326,21 @@ impl Point {
             let message = "there is no member that could serve: a share of its capacity is nothing";
             return Err(vec![text.load_place.problem(message)]);
         }
+        // Clients that wait ask for no more than members serve, and than they think about.
+        let shortest = times.mean() / models.iter().map(|of| of.capacity).fold(1e-3, f64::max);
+        let asked = text.load.clients.map_or(usual * more, |clients| {
+            (clients as f64 * 1e9 / (shortest + nanos(text.load.think))).min(capacity)
+        });
+        let requests = asked * text.duration.as_secs_f64();
+        if requests > MAX_REQUESTS && !cached {
+            let message = format!(
+                "about {:.0} million requests in a run are too many: at most {:.0} million; make \
+                 `duration` shorter, or ask for less",
+                requests / 1e6,
+                MAX_REQUESTS / 1e6
+            );
+            return Err(vec![text.load_place.problem(message)]);
+        }
         let name = group.name.clone();
         let strategy = group.strategy.kind().name.to_owned();
         let reports = text.reports.map(|reports| Reports {
@@ -277,6 +354,7 @@ impl Point {
         };
         world.members = models.iter().map(member).collect();
         world.announced = text.service.announced;
+        world.mean_cost = times.mean();
         world.balancers = text.balancers;
         world.view = text.view;
         world.network = text.network;
@@ -295,12 +373,63 @@ impl Point {
             members,
             offered,
             capacity,
+            is_ideal: false,
             world,
             events,
             times,
             text,
         };
         Ok((point, warnings))
+    }
+
+    /// The central queue in the same world.
+    fn ideal(&self, keys: &[String]) -> Result<Self, Box<Problem>> {
+        let (load, keyed) = (&self.text.load, &self.text.keys);
+        let workers: usize = self.world.members.iter().map(|member| member.slots).sum();
+        let why = if load.level == scenario::Level::Connection {
+            Some("connections stay with their members: leave out --ideal, or set `level = \"request\"`".to_owned())
+        } else if keyed.cache > 0 && keyed.count > 1 {
+            Some(
+                "the central queue knows nothing of caches: leave out --ideal, or `cache`"
+                    .to_owned(),
+            )
+        } else if workers > MAX_IDEAL {
+            Some(format!(
+                "the central queue looks at each of {workers} workers for every request, and at most at \
+                 {MAX_IDEAL}: leave out --ideal, or lower `members.count` or `concurrency`"
+            ))
+        } else {
+            None
+        };
+        if let Some(message) = why {
+            return Err(Box::new(self.text.load_place.problem(message)));
+        }
+        let mut world = self.world.clone();
+        let members = world.config.iter().flat_map(|config| &config.groups);
+        let members = members.filter(|group| group.name == self.group);
+        let members = members.flat_map(|group| &group.members);
+        let unused: Vec<bool> = members.map(|member| !is_used(member)).collect();
+        // It avoids members that fail, as it has to avoid those that get nothing.
+        for (member, _) in (world.members.iter_mut().zip(unused)).filter(|(_, unused)| *unused) {
+            member.failing = 1.0;
+        }
+        let name = |(key, value): (&String, &String)| match is_strategy(key) {
+            true => IDEAL.to_owned(),
+            false => value.clone(),
+        };
+        Ok(Point {
+            values: keys.iter().zip(&self.values).map(name).collect(),
+            group: self.group.clone(),
+            strategy: IDEAL.into(),
+            members: self.members.clone(),
+            offered: self.offered,
+            capacity: self.capacity,
+            is_ideal: true,
+            world,
+            events: self.events.clone(),
+            times: self.times.clone(),
+            text: self.text.clone(),
+        })
     }
 
     /// Where requests come from.
@@ -329,6 +458,11 @@ impl Point {
             work: Box::new(Costs::new(&self.times, &self.text.keys, self.members.len())),
         }
     }
+}
+
+/// Whether a member gets requests while others are up.
+fn is_used(member: &MemberConfig) -> bool {
+    member.weight.get() > 0.0 && !member.drain && !member.backup
 }
 
 fn member(model: &Model) -> MemberModel {

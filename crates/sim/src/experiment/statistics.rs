@@ -17,15 +17,29 @@ pub enum Unit {
     Millis,
     /// A share, 0 to 1.
     Share,
+    /// Times as much.
+    Times,
 }
 
 impl Unit {
+    /// What stands at an axis.
+    pub(super) fn axis(self) -> &'static str {
+        match self {
+            Unit::Count => "number",
+            Unit::Rate => "per second",
+            Unit::Millis => "milliseconds",
+            Unit::Share => "share",
+            Unit::Times => "times",
+        }
+    }
+
     /// A value in it.
     pub fn show(self, value: f64) -> String {
         match self {
             Unit::Count => format!("{value:.0}"),
             Unit::Rate => format!("{value:.1}/s"),
             Unit::Share => format!("{:.2} %", value * 100.0),
+            Unit::Times => format!("{value:.2}"),
             Unit::Millis => match value {
                 _ if value >= 10_000.0 => format!("{:.1} s", value / 1000.0),
                 _ if value >= 100.0 => format!("{value:.0} ms"),
@@ -52,7 +66,7 @@ const fn figure(name: &'static str, title: &'static str, unit: Unit) -> Figure {
 }
 
 /// All figures, in their order.
-pub const FIGURES: [Figure; 16] = [
+pub const FIGURES: [Figure; 17] = [
     figure("requests", "requests", Unit::Count),
     figure("answered_per_second", "answered", Unit::Rate),
     figure("failed_share", "failed", Unit::Share),
@@ -69,9 +83,10 @@ pub const FIGURES: [Figure; 16] = [
     figure("ejections", "ejections", Unit::Count),
     figure("alerts", "alerts", Unit::Count),
     figure("members_found_down", "down", Unit::Count),
+    figure("p99_to_ideal", "p99/ideal", Unit::Times),
 ];
 
-/// The figures of a run, in the order of [`FIGURES`].
+/// The figures of a run, in the order of [`FIGURES`]. What is not known of it is not a number.
 pub(super) fn figures(played: &Outcomes, point: &Point) -> Vec<f64> {
     let length = point.world.length.unwrap_or_default().as_secs_f64();
     let millis = |share: f64| played.quantile(share).as_secs_f64() * 1e3;
@@ -111,6 +126,7 @@ pub(super) fn figures(played: &Outcomes, point: &Point) -> Vec<f64> {
         events(|event| matches!(event, Event::Ejected { .. })),
         events(|event| matches!(event, Event::AlertRaised { .. })),
         down.count() as f64,
+        f64::NAN,
     ]
 }
 

@@ -10,9 +10,12 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 40.0;
 
+/// About how wide a character of a label is.
+const CHARACTER: f64 = 6.0;
+
 /// Colours that readers with any kind of sight can tell apart (Okabe and Ito, 2008).
 const COLOURS: [&str; 8] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#b8a800",
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080", "#b8a800",
 ];
 
 /// The most lines that get a colour and a name of their own; the others are grey.
@@ -209,7 +212,7 @@ impl Plot {
         for (index, &tick) in across.ticks.iter().enumerate() {
             let at = LEFT + wide * (tick - across.from) / (across.to - across.from);
             let label = match self.names.get(index) {
-                Some(name) => escaped(&shortened(name)),
+                Some(name) => escaped(&shortened(name, wide / self.names.len() as f64)),
                 None => across.label(tick),
             };
             let _ = write!(
@@ -232,6 +235,12 @@ impl Plot {
                 let step = if at == 0 { 'M' } else { 'L' };
                 let _ = write!(path, "{step}{:.1} {:.1}", x(point.0), y(point.1));
             }
+            // Between names there is nothing that a line could go through.
+            let path = if self.names.is_empty() {
+                path
+            } else {
+                String::new()
+            };
             let _ = write!(
                 svg,
                 "<path class=\"line\" stroke=\"{colour}\" d=\"{path}\"/>"
@@ -283,8 +292,10 @@ fn colour(index: usize) -> &'static str {
     COLOURS.get(index).copied().unwrap_or("#bbb")
 }
 
-fn shortened(name: &str) -> String {
-    match name.char_indices().nth(16) {
+/// A name that is to fit into so many units of the plot.
+fn shortened(name: &str, room: f64) -> String {
+    let count = (room / CHARACTER).clamp(6.0, 40.0) as usize;
+    match name.char_indices().nth(count) {
         Some((end, _)) => format!("{}…", &name[..end]),
         None => name.to_owned(),
     }

@@ -450,3 +450,77 @@ fn progress_goes_from_nothing_to_all() {
         "{seen:?}"
     );
 }
+
+#[test]
+fn the_central_queue_is_the_last_row_of_each_world() {
+    let plan = plan_with(
+        CONFIG,
+        "duration = \"20s\"\n[load]\nrequests = 3\n\
+         [[sweep]]\nkey = \"config.rule.web.strategy\"\nvalues = [\"adaptive\", \"random\"]\n\
+         [[sweep]]\nkey = \"members.count\"\nvalues = [3, 6]\n",
+    );
+    let plan = plan.with_ideal().unwrap();
+    let values: Vec<_> = plan.points.iter().map(|point| &point.values).collect();
+    assert_eq!(values.len(), 6);
+    assert_eq!(*values[4], [plan::IDEAL, "3"]);
+    assert_eq!(*values[5], [plan::IDEAL, "6"]);
+    let results = run(&plan, &|_| ());
+    let of = |index: usize, name: &str| {
+        let at = FIGURES.iter().position(|figure| figure.name == name);
+        results[index].runs[0].figures[at.unwrap()]
+    };
+    // As many members, and the same requests.
+    assert_eq!(of(1, "p99_to_ideal"), of(1, "p99_ms") / of(5, "p99_ms"));
+    assert_eq!(of(4, "p99_to_ideal"), 1.0);
+    assert!(of(2, "p99_to_ideal") > of(0, "p99_to_ideal"));
+    assert!(of(0, "p99_to_ideal") > 0.95);
+    let text = text::tables(&plan, &results);
+    assert!(text.contains("p99/ideal"), "{text}");
+    assert!(html::page(&plan, &results).contains(plan::IDEAL));
+}
+
+#[test]
+fn the_central_queue_does_without_members_that_get_nothing_or_are_dead() {
+    let dead = "[[event]]\nat = \"1s\"\ndead = true\nmembers = [\"10.0.0.1:80\"]\n";
+    let config = "[rule.web]\nlisten = \"127.0.0.1:8080\"\nmembers = [\"10.0.0.1:80\", \
+                  \"10.0.0.2:80\", { address = \"10.0.0.3:80\", weight = 0 }]\n";
+    let plan = plan_with(
+        config,
+        &format!("duration = \"20s\"\n[load]\nutilisation = 0.3\n{dead}"),
+    );
+    let results = run(&plan.with_ideal().unwrap(), &|_| ());
+    let shares = &results[1].first.shares;
+    assert!(shares[0] < 0.2, "{shares:?}");
+    assert_eq!(shares[2], 0.0);
+}
+
+#[test]
+fn where_there_is_no_central_queue_it_is_said() {
+    for (scenario, expected) in [
+        (
+            "[load]\nclients = 5\nrequests = 9\nlevel = \"connection\"\n",
+            "connections stay",
+        ),
+        (
+            "[load]\n[keys]\ncount = 50\ncache = 5\n",
+            "knows nothing of caches",
+        ),
+        ("[load]\n[members]\ncount = 2000\n", "2000 workers"),
+    ] {
+        let error = plan_with(CONFIG, scenario).with_ideal().unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains(expected) && error.contains(":2:1"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn runs_that_would_fill_the_memory_are_refused() {
+    let error = errors("duration = \"1d\"\n[load]\nrate = 100000\n");
+    assert!(error.contains("8640 million requests"), "{error}");
+    assert!(error.contains("scenario.toml:3:1"), "{error}");
+    // Clients wait for answers: at most 300 per second of three members.
+    plan_with(CONFIG, "duration = \"1d\"\n[load]\nclients = 100000\n");
+}

@@ -63,7 +63,8 @@ pub fn tables(plan: &Plan, results: &[Results]) -> String {
         rows.push(row);
     }
     text += &aligned(&rows, plan.keys.len() + usize::from(strategy));
-    if let ([point], [results]) = (&plan.points[..], results) {
+    let worlds = plan.points.iter().filter(|point| !point.is_ideal).count();
+    if let (1, [point, ..], [results, ..]) = (worlds, &plan.points[..], results) {
         text += "\n";
         text += &members(&point.members, results);
         let events = &results.first.events;
@@ -93,7 +94,7 @@ fn members(names: &[String], results: &Results) -> String {
         let busy = of.clone().map(|member| member.busy).sum::<f64>() / count;
         let in_flight = of
             .clone()
-            .map(|member| member.in_flight as f64)
+            .map(|member| f64::from(member.in_flight))
             .sum::<f64>()
             / count;
         let most = of.map(|member| member.in_flight).max().unwrap_or(0);

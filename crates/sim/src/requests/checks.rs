@@ -11,12 +11,15 @@ use crate::engine::nanos;
 /// What answering a check costs a member, in nanoseconds at normal speed. It does not wait for requests.
 const WORK: f64 = 100e3;
 
-/// Who is checked, and by whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Who is checked, by whom, and how that went the last time.
+#[derive(Debug)]
 pub(super) struct Checking {
     balancer: usize,
     source: usize,
     member: usize,
+    /// When it began, in nanoseconds.
+    started: u64,
+    found: Check,
 }
 
 impl Simulation<'_> {
@@ -34,19 +37,23 @@ impl Simulation<'_> {
                     continue;
                 };
                 for member in 0..self.members.len() {
-                    let checking = Checking {
+                    let index = self.checkings.len();
+                    self.checkings.push(Checking {
                         balancer,
                         source,
                         member,
-                    };
+                        started: 0,
+                        found: Check::Passed,
+                    });
                     let first = first_check(interval, self.checks.f32());
-                    self.engine.after(nanos(first), Happening::Check(checking));
+                    self.engine.after(nanos(first), Happening::Check(index));
                 }
             }
         }
     }
 
-    pub(super) fn check(&mut self, checking: Checking) {
+    pub(super) fn check(&mut self, index: usize) {
+        let checking = &self.checkings[index];
         let Some((_, timeout)) = self.times(checking.balancer, checking.source) else {
             return;
         };
@@ -60,21 +67,20 @@ impl Simulation<'_> {
         } else {
             Check::Passed
         };
-        let started = self.engine.nanos();
-        let checked = Happening::Checked {
-            checking,
-            started,
-            found,
-        };
-        self.engine.after(took.min(nanos(timeout)), checked);
+        let checking = &mut self.checkings[index];
+        (checking.started, checking.found) = (self.engine.nanos(), found);
+        let took = took.min(nanos(timeout));
+        self.engine.after(took, Happening::Checked(index));
     }
 
-    pub(super) fn checked(&mut self, checking: Checking, started: u64, found: Check) {
+    pub(super) fn checked(&mut self, index: usize) {
         let Checking {
             balancer,
             source,
             member,
-        } = checking;
+            started,
+            found,
+        } = self.checkings[index];
         let Some((interval, _)) = self.times(balancer, source) else {
             return;
         };
@@ -94,6 +100,6 @@ impl Simulation<'_> {
         let soon = checked.is_some_and(|checked| checked.dead);
         let pause = nanos(next_check(interval, soon, self.checks.f32()));
         let left = (pause - (at - started) as f64).max(0.0);
-        self.engine.after(left, Happening::Check(checking));
+        self.engine.after(left, Happening::Check(index));
     }
 }

@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_control::budget::RetryBudget;
-use evenkeel_control::health::Check;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::LoadId;
@@ -29,6 +28,7 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::strategy::Values;
 use evenkeel_manager::config::Config;
 use evenkeel_manager::groups::Groups;
+use evenkeel_manager::snapshot::GroupHandle;
 
 use checks::Checking;
 pub use outcomes::Outcomes;
@@ -38,7 +38,7 @@ pub use samples::{MemberSample, Sample};
 use waiting::Waiting;
 
 use crate::central::Central;
-use crate::config::{group, group_config, groups};
+use crate::config::{group_config, groups};
 use crate::engine::{self, Engine, Watched, World, exponential, nanos};
 use crate::scenario::{Reading, Scenario, To};
 use crate::server::JobId;
@@ -110,7 +110,9 @@ pub(crate) const WARM_UP: f64 = 0.1;
 /// Time between two rounds of control, in nanoseconds.
 const ROUND: f64 = 100e6;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+// Tags as wide as what follows: events are moved in whole words, which are faster read again.
+#[derive(Clone, Copy, Debug)]
+#[repr(u64)]
 enum Happening {
     /// A request of a source.
     Arrival(usize),
@@ -148,12 +150,9 @@ enum Happening {
         job: JobId,
         turn: usize,
     },
-    Check(Checking),
-    Checked {
-        checking: Checking,
-        started: u64,
-        found: Check,
-    },
+    /// An active check begins, or has ended.
+    Check(usize),
+    Checked(usize),
 }
 
 #[derive(Debug)]
@@ -182,6 +181,8 @@ struct Job {
 struct Balancer {
     groups: Groups,
     by_source: Vec<Arc<Group>>,
+    /// The same with what belongs to them.
+    handles: Vec<Arc<GroupHandle>>,
     /// Requests that wait, by source.
     waiting: Vec<VecDeque<Waiting>>,
     /// What retries may add, by source.
@@ -198,6 +199,7 @@ struct Simulation<'a> {
     checks: fastrand::Rng,
     engine: Engine<Happening>,
     members: Vec<Member>,
+    checkings: Vec<Checking>,
     sources: Vec<Source>,
     /// By source.
     policies: Vec<Policy>,
@@ -237,12 +239,8 @@ impl World for Simulation<'_> {
             Happening::Round => self.round(),
             Happening::Look { job, turn } => self.look_after_a_while(job, turn),
             Happening::Expiry { job, turn } => self.expire(job, turn),
-            Happening::Check(checking) => self.check(checking),
-            Happening::Checked {
-                checking,
-                started,
-                found,
-            } => self.checked(checking, started, found),
+            Happening::Check(index) => self.check(index),
+            Happening::Checked(index) => self.checked(index),
         }
         length.is_some() || self.outcomes.requests < self.scenario.requests
     }
@@ -255,14 +253,19 @@ impl<'a> Simulation<'a> {
         sources: Vec<Source>,
         seed: u64,
     ) -> Self {
+        let reported = scenario.reports.map(|reports| reports.id);
+        let averages = reported == Some(LoadId::COMPOSITE);
         let mut simulation = Simulation {
             scenario,
             dispatch,
             world: fastrand::Rng::with_seed(seed),
             decisions: fastrand::Rng::with_seed(!seed),
             checks: fastrand::Rng::with_seed(seed.rotate_left(32)),
-            engine: Engine::new(),
-            members: scenario.members.iter().map(Member::new).collect(),
+            engine: Engine::new(nanos(scenario.network)),
+            members: (scenario.members.iter())
+                .map(|model| Member::new(model, averages))
+                .collect(),
+            checkings: Vec::new(),
             policies: Vec::new(),
             balancers: Vec::new(),
             central: Central::default(),
@@ -323,13 +326,16 @@ impl<'a> Simulation<'a> {
         let mut config = config.clone();
         self.narrow(&mut config, index);
         let groups = groups(config, self.engine.now());
-        let of = |source: &Source| group(&groups, &source.group);
-        let all = self.sources.iter().filter_map(of);
-        for member in all.flat_map(|group| group.members().to_vec()) {
+        let of = |source: &Source| groups.handle(&source.group).map(Arc::clone);
+        let handles: Vec<_> = self.sources.iter().filter_map(of).collect();
+        for member in (handles.iter()).flat_map(|handle| handle.current.load().members().to_vec()) {
             member.slot.distort_cap(self.scenario.wrong_caps);
         }
         Balancer {
-            by_source: self.sources.iter().filter_map(of).collect(),
+            by_source: (handles.iter())
+                .map(|handle| handle.current.load_full())
+                .collect(),
+            handles,
             waiting: self.sources.iter().map(|_| VecDeque::new()).collect(),
             budgets: (self.sources.iter())
                 .map(|_| RetryBudget::new(self.engine.now()))
@@ -415,13 +421,19 @@ impl<'a> Simulation<'a> {
             left: self.sources[index].visit.requests.saturating_sub(1),
         };
         let job = self.keep(job);
-        if self.balancers.is_empty() {
-            self.central.push(job, ask.cost);
+        self.enter(job);
+    }
+
+    /// A request has come to its balancer, or to the central queue.
+    fn enter(&mut self, id: JobId) {
+        let job = &self.jobs[id];
+        let Some(balancer) = self.balancers.get_mut(job.balancer) else {
+            self.central.push(id, job.ask.cost);
             return self.dispatch_central();
-        }
-        let share = self.policies[index].retry_budget;
-        self.balancers[balancer].budgets[index].request(share);
-        self.send(job);
+        };
+        let share = self.policies[job.source].retry_budget;
+        balancer.budgets[job.source].request(share);
+        self.send(id);
     }
 
     /// Sends a request to a member, or has it wait for one, as the product does.
@@ -469,7 +481,7 @@ impl<'a> Simulation<'a> {
         let ticket = group.pick(&request, &mut self.decisions)?;
         job.server = ticket.index();
         job.ticket = Some(ticket);
-        if job.measured {
+        if job.measured && self.scenario.samples.is_none() {
             let sent = (self.engine.nanos(), job.server as u32);
             self.outcomes.sent.push(sent);
         }
@@ -617,9 +629,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn schedule_completion(&mut self, index: usize) {
-        let server = &self.members[index].server;
-        if let Some(at) = server.next_completion() {
-            let version = server.version();
+        if let Some((at, version)) = self.members[index].server.reschedule() {
             let after = at.saturating_sub(self.engine.nanos()) as f64;
             let completion = Happening::Completion {
                 server: index,
@@ -633,10 +643,11 @@ impl<'a> Simulation<'a> {
         let Dispatch::Central { knows_costs } = self.dispatch else {
             return;
         };
-        let mean = (!knows_costs).then_some(Service::MEAN);
+        let mean = (!knows_costs).then_some(self.scenario.mean_cost);
         let now = self.engine.nanos();
         while let Some((job, work, server)) = {
-            let servers = self.members.iter().map(|member| &member.server);
+            let members = self.members.iter();
+            let servers = members.map(|member| (!member.dead).then_some(&member.server));
             self.central.next(servers, mean, now)
         } {
             self.jobs[job].server = server;

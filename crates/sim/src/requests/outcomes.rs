@@ -18,7 +18,8 @@ pub struct Outcomes {
     pub failed: usize,
     /// Requests that each member got, warm-up included.
     pub per_member: Vec<usize>,
-    /// When each request after the warm-up was sent, in nanoseconds, and to which member.
+    /// When each request after the warm-up was sent, in nanoseconds, and to which member; not
+    /// with [`Scenario::samples`].
     pub(super) sent: Vec<(u64, u32)>,
     /// Requests of each source that succeeded after the warm-up.
     pub(crate) served: Vec<usize>,

@@ -37,9 +37,16 @@ pub(super) struct Said {
 }
 
 impl Member {
-    pub(super) fn new(model: &MemberModel) -> Self {
+    pub(super) fn new(model: &MemberModel, averages: bool) -> Self {
+        let MemberModel {
+            discipline,
+            slots,
+            slowness,
+            failing,
+            ..
+        } = *model;
         Member {
-            server: Server::new(model.discipline, model.slots, model.slowness, model.failing),
+            server: Server::new(discipline, slots, slowness, failing, averages),
             dead: false,
             reported: None,
             read: (0.0, 0),
@@ -191,7 +198,7 @@ impl Simulation<'_> {
         if self.is_measuring() {
             let count = shares.len() as f64;
             let mean = shares.iter().sum::<f64>() / count;
-            let squares = shares.iter().map(|share| (share - mean).powi(2));
+            let squares = shares.iter().map(|share| (share - mean) * (share - mean));
             self.outcomes.variances.push(squares.sum::<f64>() / count);
         }
     }

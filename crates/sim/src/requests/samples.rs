@@ -28,11 +28,11 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MemberSample {
     /// Requests at it.
-    pub in_flight: usize,
+    pub in_flight: u32,
     /// Share of its slots that was busy since the last time.
     pub busy: f64,
     /// Requests that it has answered so far.
-    pub answered: usize,
+    pub answered: u32,
 }
 
 impl Simulation<'_> {
@@ -53,27 +53,27 @@ impl Simulation<'_> {
         for index in 0..self.members.len() {
             let member = &mut self.members[index];
             members.push(MemberSample {
-                in_flight: member.server.in_flight(),
+                in_flight: member.server.in_flight() as u32,
                 busy: member.busy_since_sample(now, every),
-                answered: self.outcomes.per_member[index],
+                answered: self.outcomes.per_member[index] as u32,
             });
             self.schedule_completion(index);
         }
         let mut took = std::mem::take(&mut self.outcomes.window);
-        took.sort_unstable();
-        let quantile = |share: f64| {
-            let last = took.len().saturating_sub(1);
+        let mut quantile = |share: f64| {
+            let last = took.len().checked_sub(1)?;
             let index = (share * last as f64).round() as usize;
-            Duration::from_nanos(took.get(index).copied().unwrap_or(0))
+            Some(Duration::from_nanos(*took.select_nth_unstable(index).1))
         };
+        let (p50, p99) = (quantile(0.5), quantile(0.99));
         let waiting = self.balancers.iter().flat_map(|of| &of.waiting);
         let sample = Sample {
             at: Duration::from_nanos(now),
             members,
             waiting: waiting.map(|line| line.len()).sum(),
             answered: took.len(),
-            p50: quantile(0.5),
-            p99: quantile(0.99),
+            p50: p50.unwrap_or_default(),
+            p99: p99.unwrap_or_default(),
             failed: self.outcomes.failed,
         };
         self.outcomes.samples.push(sample);

@@ -51,17 +51,14 @@ impl Simulation<'_> {
         if job.ticket.is_some() {
             // Whether the member takes it was decided with the connection.
             job.fails_below = 1.0;
-            if measured {
+            if measured && self.scenario.samples.is_none() {
                 self.outcomes.sent.push((now, job.server as u32));
             }
             return self.deliver(id);
         }
         job.fails_below = luck;
         job.tried.clear();
-        let balancer = job.balancer;
-        let share = self.policies[source].retry_budget;
-        self.balancers[balancer].budgets[source].request(share);
-        self.send(id);
+        self.enter(id);
     }
 
     /// Leaves the balancer of that index the members that it may use: the others get nothing.

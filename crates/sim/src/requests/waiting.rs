@@ -39,14 +39,13 @@ impl Deref for Line {
 impl Simulation<'_> {
     fn handle(&self, balancer: usize, source: usize) -> Option<Arc<GroupHandle>> {
         let of = self.balancers.get(balancer)?;
-        of.groups
-            .handle(&self.sources[source].group)
-            .map(Arc::clone)
+        of.handles.get(source).map(Arc::clone)
     }
 
     /// Whether requests of a source wait, so that those that come look for room after them.
     pub(super) fn is_queued(&self, balancer: usize, source: usize) -> bool {
-        let handle = self.handle(balancer, source);
+        let of = self.balancers.get(balancer);
+        let handle = of.and_then(|of| of.handles.get(source));
         handle.is_some_and(|handle| handle.queue.waiting() > 0)
     }
 
@@ -97,7 +96,9 @@ impl Simulation<'_> {
 
     /// A request has left its member: one that waits may have its place.
     pub(super) fn vacated(&mut self, balancer: usize, source: usize) {
-        if let Some(handle) = self.handle(balancer, source) {
+        if self.is_queued(balancer, source)
+            && let Some(handle) = self.handle(balancer, source)
+        {
             handle.queue.vacate(|| ());
             self.take_turns(balancer, &handle);
         }
@@ -105,7 +106,9 @@ impl Simulation<'_> {
 
     /// All who wait look for room: a member may be back.
     pub(super) fn look_again(&mut self, balancer: usize, source: usize) {
-        if let Some(handle) = self.handle(balancer, source) {
+        if self.is_queued(balancer, source)
+            && let Some(handle) = self.handle(balancer, source)
+        {
             handle.queue.call_all();
             self.take_turns(balancer, &handle);
         }
