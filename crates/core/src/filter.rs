@@ -10,6 +10,9 @@
 //! what is usual, as the member may have changed (Adams and MacKay, "Bayesian Online Changepoint
 //! Detection", 2007). The service time is the weighted geometric mean.
 //!
+//! Where requests say what they cost there is no filter, from the first one on: with costs known an answer
+//! says otherwise how fast a member is (with a tenth of them twenty times as costly the 99th percentile was 5 % worse).
+//!
 //! The weights are in one word, as logarithms: who decides reads weights that belong together, and of
 //! answers that come at the same time one may be lost.
 
@@ -83,7 +86,20 @@ pub(crate) struct Filter {
     weights: AtomicU64,
 }
 
+/// The weights of a filter that is switched off: there is always a heaviest one, whose byte is 0.
+const OFF: u64 = u64::MAX;
+
 impl Filter {
+    /// Whether it says nothing.
+    pub(crate) fn is_off(&self) -> bool {
+        self.weights.load(Ordering::Relaxed) == OFF
+    }
+
+    /// From now on it says nothing.
+    pub(crate) fn switch_off(&self) {
+        self.weights.store(OFF, Ordering::Relaxed);
+    }
+
     /// The weights `silence` seconds after the last answer; their sum is 1.
     fn weights(&self, silence: f32) -> [f32; TIMES] {
         let bytes = self.weights.load(Ordering::Relaxed).to_le_bytes();

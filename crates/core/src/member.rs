@@ -400,7 +400,7 @@ impl Slot {
         let Some(cap) = self.cap() else {
             return service;
         };
-        if !usual.covers(service.time) {
+        if self.filter.is_off() || !usual.covers(service.time) {
             return service;
         }
         let busy = self.unanswered().min(cap);
@@ -497,7 +497,9 @@ impl Slot {
         let meanwhile = (others + higher(self.cost_in_flight() - cost, 0.0)) / 2.0;
         self.estimate
             .learn(latency, cost, meanwhile, places, &self.regression);
-        if digest.typical > 0.0 {
+        if cost != 1.0 {
+            self.filter.switch_off();
+        } else if digest.typical > 0.0 && !self.filter.is_off() {
             let seconds = latency.as_secs_f32() / places;
             let silence = self.silence(now).as_secs_f32();
             let usual = self.usual(digest.typical);

@@ -93,7 +93,8 @@
 //! - a member whose requests have been there for 3 service times taken to be stalled, instead of 8: 1.08, 1.23;
 //! - one decision in 512 looks for news, instead of 256: 1.05, 1.24;
 //! - the filter for members of eight workers, too (four of them): 1.01, 1.03 instead of 1.04, 1.10, but 1.02 with
-//!   mixed costs instead of 1.00, and a second cache line of each member is read.
+//!   mixed costs instead of 1.00, and a second cache line of each member is read;
+//! - the filter where requests say what they cost: 1.34 instead of 1.27 (six members, 75 % load, mixed costs).
 //!
 //! Tried before there was a filter, and worse (slow, moving):
 //!
