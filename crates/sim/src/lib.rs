@@ -12,6 +12,7 @@ mod central;
 mod config;
 mod engine;
 pub mod experiment;
+pub mod log;
 pub mod monitored;
 pub mod requests;
 pub mod scenario;
