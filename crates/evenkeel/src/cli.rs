@@ -80,8 +80,21 @@ pub(crate) enum Command {
 /// `evenkeel sim`.
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
-    /// Scenario, a TOML file
+    /// Scenario, a TOML file; with --from-log a configuration
     pub file: PathBuf,
+    /// Advice on a configuration from this access log: its requests once more, with other strategies
+    /// and numbers of members
+    #[arg(long, value_name = "FILE")]
+    pub from_log: Option<PathBuf>,
+    /// Format of the log, if it is not recognised
+    #[arg(long, value_enum, requires = "from_log")]
+    pub log_format: Option<AccessFormat>,
+    /// Group that the log is about, if the configuration has several
+    #[arg(long, value_name = "NAME", requires = "from_log")]
+    pub group: Option<String>,
+    /// Mean service time, as in 20ms, if the log has none
+    #[arg(long, value_name = "TIME", requires = "from_log", value_parser = service_time)]
+    pub service_time: Option<std::time::Duration>,
     /// The first seed, instead of the scenario's
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u32>,
@@ -103,6 +116,24 @@ pub(crate) struct Sim {
     /// No progress bar, which a terminal gets otherwise
     #[arg(long)]
     pub quiet: bool,
+}
+
+/// How an access log is written.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum AccessFormat {
+    /// Evenkeel's own.
+    Json,
+    /// As of nginx and Apache httpd.
+    Combined,
+    /// HAProxy's, for HTTP and TCP.
+    Haproxy,
+}
+
+/// A time that a request may take.
+fn service_time(text: &str) -> Result<std::time::Duration, String> {
+    let time =
+        evenkeel_config::duration(text).filter(|time| !time.is_zero() && time.as_secs() <= 3600);
+    time.ok_or_else(|| r#"a time with a unit is needed, from 1us to 1h, as in "20ms""#.into())
 }
 
 /// `evenkeel run`, and what runs like it.

@@ -5,24 +5,29 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use evenkeel_sim::experiment::{self, export, html, plan, text};
+use evenkeel_sim::experiment::{self, advice, export, html, plan, text};
+use evenkeel_sim::log;
 
-use crate::cli::Sim;
+use crate::cli::{AccessFormat, Sim};
 use crate::{Failure, check, print};
 
 /// Plays a scenario and shows what came of it.
 pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
-    let mut plan = plan::load(&args.file, args.seed, args.seeds).map_err(check::refused)?;
+    let (mut plan, study) = match &args.from_log {
+        None => {
+            let plan = plan::load(&args.file, args.seed, args.seeds).map_err(check::refused)?;
+            (plan, None)
+        }
+        Some(path) => {
+            let (plan, study) = from_log(args, path)?;
+            (plan, Some(study))
+        }
+    };
     if args.ideal {
         plan = plan.with_ideal().map_err(check::refused)?;
     }
-    let files = [
-        (&args.html, html::page as fn(&_, &_) -> String),
-        (&args.csv, export::csv),
-        (&args.json, export::json),
-    ];
     // A run may take long: better told now than after it.
-    for path in files.iter().filter_map(|(path, _)| path.as_deref()) {
+    for path in [&args.html, &args.csv, &args.json].into_iter().flatten() {
         let mut options = std::fs::OpenOptions::new();
         let opened = options.append(true).create(true).open(path);
         opened.map_err(|error| cannot_write(path, &error))?;
@@ -30,12 +35,60 @@ pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
     let bar = Bar::new(stderr().is_terminal() && !args.quiet);
     let results = experiment::run(&plan, &|done| bar.show(done));
     bar.clear();
-    for (path, make) in files {
-        if let Some(path) = path {
-            write(path, &make(&plan, &results))?;
-        }
+    let advice = study
+        .as_ref()
+        .map(|study| (study, advice::advise(&plan, &results, study)));
+    if let Some(path) = &args.html {
+        let page = html::page(&plan, &results);
+        let page = match &advice {
+            Some((study, advice)) => advice::html(&page, study, advice),
+            None => page,
+        };
+        write(path, &page)?;
     }
-    print(text::tables(&plan, &results))
+    if let Some(path) = &args.csv {
+        write(path, &export::csv(&plan, &results))?;
+    }
+    if let Some(path) = &args.json {
+        let all = export::json(&plan, &results);
+        let all = match &advice {
+            Some((study, advice)) => advice::json(&all, &plan, study, advice),
+            None => all,
+        };
+        write(path, &all)?;
+    }
+    let mut shown = text::tables(&plan, &results);
+    if let Some((study, advice)) = &advice {
+        shown += &advice::text(study, advice);
+    }
+    print(shown)
+}
+
+/// What is played of a log.
+fn from_log(args: &Sim, path: &Path) -> Result<(plan::Plan, advice::Study), Failure> {
+    let unreadable = |error: std::io::Error| {
+        Failure::new(format!("{}: cannot be read: {error}", path.display()))
+    };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let format = args.log_format.map(|format| match format {
+        AccessFormat::Json => log::Format::Json,
+        AccessFormat::Combined => log::Format::Combined,
+        AccessFormat::Haproxy => log::Format::Haproxy,
+    });
+    let log = log::read(std::io::BufReader::new(file), format).map_err(unreadable)?;
+    let question = advice::Question {
+        group: args.group.as_deref(),
+        service: args.service_time,
+        seed: args.seed,
+        seeds: args.seeds,
+    };
+    advice::plan(&args.file, &log, &question).map_err(|errors| {
+        // A log that says nothing says why.
+        log.shown.iter().for_each(|line| {
+            let _ = writeln!(stderr(), "{}: {line}", path.display());
+        });
+        check::refused(errors)
+    })
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

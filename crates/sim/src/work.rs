@@ -19,6 +19,12 @@ pub trait Work: fmt::Debug {
     /// What the next request asks for.
     fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask;
 
+    /// Time from this request to the next one in nanoseconds, where the work knows when they
+    /// come; `None` is the end.
+    fn gap(&mut self) -> Option<f64> {
+        None
+    }
+
     /// What a request says that it costs, where 1 is a usual one.
     fn announced(&self, ask: Ask) -> f64 {
         let _ = ask;
@@ -209,6 +215,8 @@ pub enum Arrivals {
     Open(f64),
     /// So many requests per second at random, and more at times.
     Bursts(Bursts),
+    /// As the work says ([`Work::gap`]).
+    Listed,
 }
 
 /// Arrivals at random whose rate is another one at times.

@@ -4,11 +4,13 @@
 //! [`plan::load`] reads, [`run`] plays every world with every seed, and the rest shows what came of
 //! it: [`text`], [`export`] and [`html`].
 
+pub mod advice;
 mod costs;
 mod events;
 pub mod export;
 pub mod html;
 pub mod plan;
+mod replay;
 mod statistics;
 mod svg;
 pub mod text;
@@ -85,7 +87,7 @@ pub fn run(plan: &Plan, progress: &(dyn Fn(f64) + Sync)) -> Vec<Results> {
                 progress(now as f64 / all.max(1) as f64);
             };
             let seed = plan.seed + turn as u64;
-            let played = play(point, seed, &mut |at| {
+            let played = play(point, seed, turn == 0, &mut |at| {
                 tell((at.as_millis() as u64).min(length(point)));
             });
             tell(length(point));
@@ -141,7 +143,7 @@ fn compare(plan: &Plan, results: &mut [Results]) {
 }
 
 /// Plays a world once.
-fn play(point: &Point, seed: u64, tell: &mut dyn FnMut(Duration)) -> Outcomes {
+fn play(point: &Point, seed: u64, is_first: bool, tell: &mut dyn FnMut(Duration)) -> Outcomes {
     let mut world = point.world.clone();
     let length = world.length.unwrap_or_default();
     world.changes = events::changes(&point.events, &world.members, length, seed);
@@ -151,7 +153,8 @@ fn play(point: &Point, seed: u64, tell: &mut dyn FnMut(Duration)) -> Outcomes {
         },
         false => Dispatch::Configured,
     };
-    play_watched(&world, &dispatch, vec![point.source()], seed, tell)
+    let source = point.source(seed, is_first);
+    play_watched(&world, &dispatch, vec![source], seed, tell)
 }
 
 /// What is kept of a run beside its figures.

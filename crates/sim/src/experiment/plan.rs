@@ -2,6 +2,7 @@
 //! with all that is wrong with them.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use evenkeel_manager::config::scenario::{self, Discipline as Works, Model, Scenario as Text};
 use evenkeel_manager::config::{
@@ -10,6 +11,7 @@ use evenkeel_manager::config::{
 
 use super::costs::{Costs, Times};
 use super::events::{Happening, MAX_STROKES};
+use super::replay::Replay;
 use crate::engine::nanos;
 use crate::scenario::{MemberModel, Reports, Scenario, Way};
 use crate::server::Discipline;
@@ -119,6 +121,8 @@ pub struct Point {
     pub(super) events: Vec<Happening>,
     times: Times,
     text: Text,
+    /// Requests of a log in place of those of the scenario.
+    pub(super) replay: Option<Arc<Replay>>,
 }
 
 /// Reads the scenario in the file at `path`, and what it names. `more` changes it: the seed, and how
@@ -240,7 +244,7 @@ fn pairs(text: &Text) -> Vec<Vec<(bool, Override)>> {
 }
 
 impl Point {
-    fn new(
+    pub(super) fn new(
         text: Text,
         mut config: Config,
         values: Vec<String>,
@@ -378,6 +382,7 @@ impl Point {
             events,
             times,
             text,
+            replay: None,
         };
         Ok((point, warnings))
     }
@@ -433,7 +438,15 @@ impl Point {
     }
 
     /// Where requests come from.
-    pub(super) fn source(&self) -> Source {
+    pub(super) fn source(&self, seed: u64, is_first: bool) -> Source {
+        if let Some(replay) = &self.replay {
+            return Source {
+                group: self.group.clone(),
+                arrivals: Arrivals::Listed,
+                visit: Visit::ONE,
+                work: Box::new(replay.work(seed, is_first)),
+            };
+        }
         let load = &self.text.load;
         let offered = self.text.load.utilisation * self.capacity;
         let sessions = load.rate.map_or(offered / load.requests as f64, f64::from);
@@ -479,7 +492,10 @@ fn member(model: &Model) -> MemberModel {
 }
 
 /// The group that the scenario is about.
-fn group_of<'c>(text: &Text, config: &'c mut Config) -> Result<&'c mut GroupConfig, Vec<Problem>> {
+pub(super) fn group_of<'c>(
+    text: &Text,
+    config: &'c mut Config,
+) -> Result<&'c mut GroupConfig, Vec<Problem>> {
     let names: Vec<String> = config
         .groups
         .iter()

@@ -350,7 +350,7 @@ impl<'a> Simulation<'a> {
             // Clients that are never in step.
             let clients = match self.sources[source].arrivals {
                 Arrivals::Closed(clients) => clients,
-                Arrivals::Open(_) | Arrivals::Bursts(_) => 1,
+                Arrivals::Open(_) | Arrivals::Bursts(_) | Arrivals::Listed => 1,
             };
             for client in 0..clients {
                 let offset = Service::MEAN * client as f64 / clients as f64;
@@ -395,6 +395,7 @@ impl<'a> Simulation<'a> {
         let gap = match source.arrivals {
             Arrivals::Open(rate) => Some(exponential(1e9 / rate, &mut self.world)),
             Arrivals::Bursts(bursts) => Some(bursts.gap(self.engine.nanos(), &mut self.world)),
+            Arrivals::Listed => source.work.gap(),
             Arrivals::Closed(_) => None,
         };
         if let Some(gap) = gap {

@@ -1,0 +1,973 @@
+//! What a log of real requests says of a configuration: the same requests again with other strategies
+//! and other numbers of members, which of them would have been better, and how sure that is.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::alert::AlertSettings;
+use evenkeel_core::strategy::{Values, find};
+use evenkeel_manager::config::scenario::{self, Discipline, Distribution, Model};
+use evenkeel_manager::config::{
+    self, Config, Errors, MAX_FILE_SIZE, MemberConfig, Place, Problem, read_file,
+};
+use serde_json::{Value, json};
+
+use super::plan::{Plan, Point, group_of};
+use super::replay::Replay;
+use super::statistics::{FIGURES, Mean};
+use super::{MEASURED, Results, Unit};
+use crate::log::{Entry, Format, Log};
+
+/// The most requests that are played again: the last ones of a log.
+const MAX_PLAYED: usize = 100_000;
+/// The fewest that say anything.
+const FEWEST: usize = 50;
+/// The most classes of requests; the rarest are one.
+const CLASSES: usize = 8;
+/// The most requests at once that are told apart.
+const MOST_AT_ONCE: usize = 256;
+/// Runs of each world, unless somebody says otherwise.
+pub const SEEDS: usize = 5;
+/// By how much response times must differ to be worth a change, and forecasts to be called wrong.
+const WORTH: f64 = 0.1;
+const WRONG: f64 = 0.25;
+/// Strategies that are tried beside the configured one: those that need neither load reports nor keys.
+const STRATEGIES: [&str; 5] = [
+    "adaptive",
+    "least_request",
+    "peak_ewma",
+    "round_robin",
+    "random",
+];
+
+/// What is asked of a log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Question<'a> {
+    /// The group, where the configuration has several.
+    pub group: Option<&'a str>,
+    /// The mean service time where the log has none.
+    pub service: Option<Duration>,
+    /// The first seed.
+    pub seed: Option<u32>,
+    /// How many there are.
+    pub seeds: Option<usize>,
+}
+
+/// What was learnt from a log before anything was played.
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// What the log is, in sentences.
+    pub facts: Vec<String>,
+    /// What it cannot tell.
+    pub unknown: Vec<String>,
+    /// Unreadable lines, the first ones.
+    pub unreadable: Vec<String>,
+    /// The measured median and 99th percentile in milliseconds, if the log has times.
+    pub measured: Option<(f64, f64)>,
+    /// Members that the configuration has.
+    members: usize,
+}
+
+/// What is advised.
+#[derive(Clone, Debug)]
+pub struct Advice {
+    /// What to do, in sentences.
+    pub advice: Vec<String>,
+    /// How the forecast for the configuration as it is agrees with the log.
+    pub agreement: String,
+    /// The world that is advised, by its index.
+    pub best: usize,
+}
+
+/// Makes the plan of what is played for the configuration in the file at `path`.
+///
+/// # Errors
+///
+/// Everything that is wrong with the configuration, or why the log says nothing about it.
+pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, Study), Errors> {
+    let file = path.display().to_string();
+    let fail = |message: String| {
+        let place = Place {
+            file: file.clone(),
+            ..Place::default()
+        };
+        Errors {
+            file: file.clone(),
+            problems: vec![place.problem(message)],
+            omitted: 0,
+        }
+    };
+    let failed = |problems: Vec<Problem>| Errors {
+        file: file.clone(),
+        problems,
+        omitted: 0,
+    };
+    let text = read_file(path, MAX_FILE_SIZE).map_err(|error| fail(format!("{file}: {error}")))?;
+    let mut config = config::parse_with(&file, &text, &[])?;
+    let mut world = scenario::parse(&file, "config = \"x\"\n", &[])?;
+    world.group = question.group.map(str::to_owned);
+    let group = group_of(&world, &mut config).map_err(failed)?.clone();
+    let names: Vec<String> = group.members.iter().map(MemberConfig::name).collect();
+    let learnt = learn(log, &config, &group.name, &names, question).map_err(&fail)?;
+    let mut study = learnt.study;
+    // The log's times have the way to the member in them.
+    world.network = Duration::ZERO;
+    world.duration = Duration::from_nanos(learnt.replay.length).max(Duration::from_millis(1));
+    world.service.distribution = Distribution::Constant;
+    world.service.mean = Duration::from_nanos(learnt.mean as u64).max(Duration::from_nanos(1));
+    let seconds = world.duration.as_secs_f64();
+    world.load.rate = Some((learnt.replay.arrivals.len() as f64 / seconds) as f32);
+    world.load.overload = true;
+    world.members.model.concurrency = learnt.concurrency;
+    world.members.model.discipline = Discipline::Fifo;
+    if group.settings.alert != AlertSettings::default() {
+        study.unknown.push(
+            "Load alerts: a log has no loads, so thresholds are not played, and no other ones are tried.".into(),
+        );
+    }
+    let mut plan = Plan {
+        file: file.clone(),
+        keys: vec!["change".into()],
+        points: Vec::new(),
+        seed: u64::from(question.seed.unwrap_or(1)),
+        seeds: question.seeds.unwrap_or(SEEDS),
+        warnings: Vec::new(),
+    };
+    let replay = Arc::new(learnt.replay);
+    let mut add = |change: String, config: Config, count: usize| -> Result<(), Errors> {
+        let mut world = world.clone();
+        world.members.count = (count != names.len()).then_some(count);
+        world.member = (names.iter().zip(&learnt.models).take(count))
+            .map(|(name, model)| (name.clone(), Place::default(), Model { ..*model }))
+            .map(|(name, place, mut model)| {
+                model.concurrency = learnt.concurrency;
+                (name, place, model)
+            })
+            .collect();
+        let (mut point, _) = Point::new(world, config, vec![change]).map_err(failed)?;
+        point.replay = Some(Arc::clone(&replay));
+        plan.points.push(point);
+        Ok(())
+    };
+    add("as it is".into(), config.clone(), names.len())?;
+    let with = |strategy: Option<Values>, late: Option<bool>| {
+        let mut config = config.clone();
+        for of in config.groups.iter_mut().filter(|of| of.name == group.name) {
+            if let Some(strategy) = &strategy {
+                of.strategy = strategy.clone();
+                of.settings.late_binding = None;
+            }
+            if late.is_some() {
+                of.settings.late_binding = late;
+            }
+        }
+        config
+    };
+    for name in STRATEGIES {
+        if let Some(kind) = find(name).filter(|_| name != group.strategy.kind().name) {
+            let values = Values::defaults(kind);
+            add(
+                format!("strategy = {name}"),
+                with(Some(values), None),
+                names.len(),
+            )?;
+        }
+    }
+    let late = group.settings.late_binding;
+    let late = late.unwrap_or(group.strategy.kind().binds_late);
+    let change = format!("late_binding = {}", !late);
+    add(change, with(None, Some(!late)), names.len())?;
+    if names.len() > 1 {
+        add(
+            format!("{} members", names.len() - 1),
+            config.clone(),
+            names.len() - 1,
+        )?;
+    }
+    for more in 1..=2 {
+        let count = names.len() + more;
+        add(format!("{count} members"), config.clone(), count)?;
+    }
+    Ok((plan, study))
+}
+
+/// What a log says of a group.
+struct Learnt {
+    study: Study,
+    replay: Replay,
+    models: Vec<Model>,
+    concurrency: usize,
+    /// Mean service time at a member of normal speed, in nanoseconds.
+    mean: f64,
+}
+
+/// A request whose time is known.
+struct Timed {
+    member: usize,
+    class: usize,
+    start: f64,
+    end: f64,
+    /// How many were at its member when it came.
+    found: usize,
+    service: f64,
+}
+
+#[allow(clippy::too_many_lines)] // One step after the other, each of which says what it found.
+fn learn(
+    log: &Log,
+    config: &Config,
+    group: &str,
+    names: &[String],
+    question: &Question<'_>,
+) -> Result<Learnt, String> {
+    let name = |number: Option<usize>| number.and_then(|number| log.names.get(number));
+    let (mut facts, mut unknown) = (Vec::new(), Vec::new());
+    let is_json = log.format == Some(Format::Json);
+    let ours = |entry: &&Entry| {
+        if !is_json {
+            return true;
+        }
+        let of_rule = || {
+            let rule = name(entry.rule);
+            let mut rules = config.rules.iter();
+            rules.any(|known| Some(&known.name) == rule && known.group == group)
+        };
+        name(entry.group).map_or_else(of_rule, |of| of == group)
+    };
+    let mut entries: Vec<&Entry> = log.entries.iter().filter(ours).collect();
+    if entries.len() < FEWEST {
+        return Err(format!(
+            "the log has {} requests of group {group:?} ({} lines, {} unreadable), which say nothing: at least {FEWEST} \
+             are needed; give a longer log, or name another group with --group",
+            entries.len(),
+            log.lines,
+            log.unreadable
+        ));
+    }
+    let all = entries.len();
+    entries.drain(..all.saturating_sub(MAX_PLAYED));
+    // Whole seconds: requests of one are spread over it, by a chance that is always the same.
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut at: Vec<f64> = (entries.iter())
+        .map(|entry| {
+            let spread = if log.whole_seconds {
+                rng.f64() * 1e3
+            } else {
+                0.0
+            };
+            // Combined logs are written at the end of a request.
+            let before = match log.format {
+                Some(Format::Combined) => entry.waited.unwrap_or(0.0),
+                _ => 0.0,
+            };
+            entry.at + spread - before
+        })
+        .collect();
+    let mut order: Vec<usize> = (0..at.len()).collect();
+    order.sort_by(|a, b| at[*a].total_cmp(&at[*b]));
+    let entries: Vec<&Entry> = order.iter().map(|&index| entries[index]).collect();
+    at.sort_by(f64::total_cmp);
+    let (first, last) = (
+        at.first().copied().unwrap_or(0.0),
+        at.last().copied().unwrap_or(0.0),
+    );
+    let seconds = ((last - first) / 1e3).max(1e-3);
+    facts.push(format!(
+        "{} requests in {seconds:.1} s ({:.1} per second), {} format, {} unreadable lines.",
+        entries.len(),
+        entries.len() as f64 / seconds,
+        match log.format {
+            Some(Format::Json) => "Evenkeel's",
+            Some(Format::Combined) => "combined",
+            Some(Format::Haproxy) => "HAProxy's",
+            None => "no",
+        },
+        log.unreadable
+    ));
+    let members = members_of(log, &entries, names, &mut facts, &mut unknown);
+    // The commonest classes.
+    let mut counts: BTreeMap<Option<usize>, usize> = BTreeMap::new();
+    entries
+        .iter()
+        .for_each(|entry| *counts.entry(entry.class).or_default() += 1);
+    let mut common: Vec<_> = counts.into_iter().collect();
+    common.sort_by_key(|&(class, count)| (Reverse(count), class));
+    common.truncate(CLASSES - 1);
+    let class = |entry: &Entry| {
+        let found = common.iter().position(|&(class, _)| class == entry.class);
+        found.unwrap_or(common.len())
+    };
+    // Each known time, by when it was at its member.
+    let mut timed: Vec<Timed> = (entries.iter().zip(&at))
+        .filter(|(entry, _)| !entry.failed && entry.waited.is_some_and(|waited| waited > 0.0))
+        .map(|(entry, at)| {
+            let waited = entry.waited.unwrap_or(0.0);
+            Timed {
+                member: members.of(entry),
+                class: class(entry),
+                start: at + entry.queued.unwrap_or(0.0).min(waited),
+                end: at + waited,
+                found: 0,
+                service: waited,
+            }
+        })
+        .collect();
+    timed.sort_by(|a, b| a.start.total_cmp(&b.start));
+    let measured = quantiles(&entries, &at, last - seconds * 1e3 * MEASURED);
+    let mut concurrency = 1;
+    let mut slowness = vec![1.0; members.count];
+    let mut classes;
+    if timed.len() >= FEWEST {
+        concurrency = match log.whole_seconds || !members.known {
+            true => {
+                // Little: requests in flight are rate times time.
+                let sum: f64 = timed.iter().map(|one| one.service).sum();
+                let each = sum / 1e3 / seconds / names.len().max(1) as f64;
+                unknown.push(
+                    "Queueing in the members: times are whole seconds, or there is no member in the log, so what \
+                     requests waited at members is part of their service times, and a member is taken to work on twice as many at once \
+                     as it had on average. Few members more or less may then look better than they are."
+                        .into(),
+                );
+                (each * 2.0).ceil().clamp(1.0, 1e4) as usize
+            }
+            false => unqueue(&mut timed, members.count, &mut unknown),
+        };
+        (slowness, classes) = speeds(&timed, members.count, common.len() + 1);
+    } else if let Some(mean) = question.service {
+        let mean = mean.as_nanos() as f64;
+        let draws = (0..1000).map(|turn| -mean * libm::log((f64::from(turn) + 0.5) / 1000.0));
+        classes = vec![draws.collect(); common.len() + 1];
+        unknown.push(
+            "Service times: the log has none, they are those of --service-time (exponential)."
+                .into(),
+        );
+    } else {
+        return Err(
+            "the log does not say how long requests took: add it (nginx: `$request_time` after the combined \
+             format, Apache httpd: `%D`), or say what is usual with --service-time"
+                .into(),
+        );
+    }
+    let usual: Vec<f64> = classes.iter().flatten().copied().collect();
+    let mean = usual.iter().sum::<f64>() / usual.len().max(1) as f64;
+    for times in &mut classes {
+        if times.is_empty() {
+            times.push(mean);
+        }
+    }
+    let models = models(
+        &entries,
+        &members,
+        &slowness,
+        names,
+        &mut facts,
+        (mean, concurrency),
+    );
+    cannot_tell(log, (all, entries.len(), seconds), &entries, &mut unknown);
+    let replay = Replay {
+        arrivals: (entries.iter().zip(&at))
+            .map(|(entry, at)| (((at - first) * 1e6) as u64, class(entry)))
+            .collect(),
+        classes,
+        length: (seconds * 1e9) as u64,
+    };
+    let study = Study {
+        facts,
+        unknown,
+        unreadable: log.shown.clone(),
+        measured,
+        members: names.len(),
+    };
+    Ok(Learnt {
+        study,
+        replay,
+        models,
+        concurrency,
+        mean,
+    })
+}
+
+/// Who served what.
+struct Members {
+    /// By number of a name in the log, the index of the member.
+    by_name: BTreeMap<usize, usize>,
+    count: usize,
+    /// Whether the log names members.
+    known: bool,
+}
+
+impl Members {
+    fn of(&self, entry: &Entry) -> usize {
+        let found = entry.member.and_then(|name| self.by_name.get(&name));
+        // All that nobody knows are as one more.
+        found.copied().unwrap_or(self.count - 1)
+    }
+}
+
+fn members_of(
+    log: &Log,
+    entries: &[&Entry],
+    names: &[String],
+    facts: &mut Vec<String>,
+    unknown: &mut Vec<String>,
+) -> Members {
+    let mut seen: Vec<usize> = entries.iter().filter_map(|entry| entry.member).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    let text = |number: &usize| log.names.get(*number).cloned().unwrap_or_default();
+    let mut by_name: BTreeMap<usize, usize> = BTreeMap::new();
+    for number in &seen {
+        if let Some(index) = names.iter().position(|known| *known == text(number)) {
+            by_name.insert(*number, index);
+        }
+    }
+    let known = !seen.is_empty();
+    if !known {
+        unknown.push(
+            "Members: the log names none, so all are taken to be equally fast and sound.".into(),
+        );
+    } else if by_name.is_empty() && seen.len() <= names.len() {
+        seen.sort_by_key(text);
+        let pairs = seen
+            .iter()
+            .zip(names)
+            .map(|(number, name)| format!("{} is {name}", text(number)));
+        let pairs: Vec<String> = pairs.take(20).collect();
+        facts.push(format!(
+            "The log calls members otherwise than the configuration; in the order of names: {}.",
+            pairs.join(", ")
+        ));
+        by_name = seen
+            .iter()
+            .enumerate()
+            .map(|(index, number)| (*number, index))
+            .collect();
+    } else {
+        let strangers = seen
+            .iter()
+            .filter(|number| !by_name.contains_key(number))
+            .map(text);
+        let strangers: Vec<String> = strangers.take(10).collect();
+        if !strangers.is_empty() {
+            unknown.push(format!(
+                "Members that the configuration does not have: {}. What they were asked for is \
+                 asked for again, their speeds are not used.",
+                strangers.join(", ")
+            ));
+        }
+    }
+    let unseen = (0..names.len()).filter(|index| !by_name.values().any(|known| known == index));
+    let unseen: Vec<String> = unseen
+        .filter_map(|index| names.get(index).cloned())
+        .take(10)
+        .collect();
+    if known && !unseen.is_empty() {
+        unknown.push(format!(
+            "Members of the configuration that the log does not have: {}. They are taken to be of usual speed.",
+            unseen.join(", ")
+        ));
+    }
+    Members {
+        by_name,
+        count: names.len() + 1,
+        known,
+    }
+}
+
+/// Takes what requests waited at members out of their times, and answers how many a member works on at once.
+fn unqueue(timed: &mut [Timed], members: usize, unknown: &mut Vec<String>) -> usize {
+    // How many of our requests each found at its member.
+    let mut ends: Vec<BinaryHeap<Reverse<u64>>> = vec![BinaryHeap::new(); members];
+    let micros = |time: f64| (time * 1e3) as u64;
+    for one in timed.iter_mut() {
+        let ends = &mut ends[one.member];
+        while ends
+            .peek()
+            .is_some_and(|Reverse(end)| *end <= micros(one.start))
+        {
+            ends.pop();
+        }
+        one.found = ends.len();
+        ends.push(Reverse(micros(one.end)));
+    }
+    // Where more at once make answers slower, there are no more workers. The members' speeds
+    // differ: times are compared with those of the same member that found it idle.
+    let mut idle = vec![(0.0, 0usize); members];
+    for one in timed.iter().filter(|one| one.found == 0) {
+        idle[one.member].0 += one.service;
+        idle[one.member].1 += 1;
+    }
+    let mut by_found = vec![(0.0, 0usize); MOST_AT_ONCE];
+    for one in timed.iter() {
+        let (sum, count) = idle[one.member];
+        if count >= 10
+            && let Some(of) = by_found.get_mut(one.found)
+        {
+            of.0 += one.service / (sum / count as f64);
+            of.1 += 1;
+        }
+    }
+    let mut concurrency = 1;
+    let mut was_seen = false;
+    for &(sum, count) in by_found.iter().skip(1) {
+        if count < 20 {
+            break;
+        }
+        if sum / count as f64 > 1.25 {
+            was_seen = true;
+            break;
+        }
+        concurrency += 1;
+    }
+    if !was_seen {
+        unknown.push(format!(
+            "How much members can take: they never had more requests at once than they could work on, or too seldom. They \
+             are taken to work on {concurrency} at once; if it is more, fewer members would do."
+        ));
+    }
+    // First come first served by so many workers: a request begins when one is free.
+    let mut free: Vec<BinaryHeap<Reverse<u64>>> = vec![BinaryHeap::new(); members];
+    for one in timed.iter_mut() {
+        let free = &mut free[one.member];
+        let mut start = one.start;
+        if free.len() >= concurrency
+            && let Some(Reverse(end)) = free.pop()
+        {
+            start = start.max(end as f64 / 1e3);
+        }
+        free.push(Reverse(micros(one.end)));
+        one.service = (one.end - start).max(0.001);
+    }
+    concurrency
+}
+
+/// How many times slower each member is than usual, and what requests of each class cost at a usual one, in
+/// nanoseconds.
+fn speeds(timed: &[Timed], members: usize, classes: usize) -> (Vec<f64>, Vec<Vec<f64>>) {
+    let mut slowness = vec![1.0; members];
+    let mut means = vec![1.0; classes];
+    // Each is estimated with the other one: members may have got different classes.
+    for _ in 0..4 {
+        let mut sums = vec![(0.0, 0usize); classes];
+        for one in timed {
+            sums[one.class].0 += one.service / slowness[one.member];
+            sums[one.class].1 += 1;
+        }
+        for (mean, (sum, count)) in means.iter_mut().zip(sums) {
+            if count > 0 && sum > 0.0 {
+                *mean = sum / count as f64;
+            }
+        }
+        let mut sums = vec![(0.0, 0usize); members];
+        for one in timed {
+            sums[one.member].0 += one.service / means[one.class];
+            sums[one.member].1 += 1;
+        }
+        for (slow, (sum, count)) in slowness.iter_mut().zip(&sums) {
+            if *count >= 5 {
+                *slow = (sum / *count as f64).clamp(1e-3, 1e3);
+            }
+        }
+        // The usual one is the median, so that one slow member is just that.
+        let mut known: Vec<f64> = (slowness.iter().zip(&sums))
+            .filter(|(_, (_, count))| *count >= 5)
+            .map(|(slow, _)| *slow)
+            .collect();
+        known.sort_by(f64::total_cmp);
+        let usual = known
+            .get((known.len().saturating_sub(1)) / 2)
+            .copied()
+            .unwrap_or(1.0);
+        slowness
+            .iter_mut()
+            .zip(&sums)
+            .for_each(|(slow, (_, count))| {
+                *slow = if *count >= 5 {
+                    (*slow / usual).clamp(1e-3, 1e3)
+                } else {
+                    1.0
+                };
+            });
+    }
+    let mut costs = vec![Vec::new(); classes];
+    for one in timed {
+        costs[one.class].push((one.service * 1e6 / slowness[one.member]).max(1.0));
+    }
+    (slowness, costs)
+}
+
+fn models(
+    entries: &[&Entry],
+    members: &Members,
+    slowness: &[f64],
+    names: &[String],
+    facts: &mut Vec<String>,
+    (mean, concurrency): (f64, usize),
+) -> Vec<Model> {
+    let mut counts = vec![(0usize, 0usize); members.count];
+    for entry in entries.iter().filter(|entry| entry.member.is_some()) {
+        let of = &mut counts[members.of(entry)];
+        of.0 += 1;
+        of.1 += usize::from(entry.failed);
+    }
+    let all = names.iter().enumerate().map(|(index, name)| {
+        let (count, failed) = counts[index];
+        let failing = failed as f64 / count.max(1) as f64;
+        let slow = slowness.get(index).copied().unwrap_or(1.0);
+        if members.known && names.len() <= 50 {
+            facts.push(format!(
+                "{name}: {count} requests, {} of service each, {concurrency} at once, {} failed.",
+                Unit::Millis.show(mean * slow / 1e6),
+                Unit::Share.show(failing)
+            ));
+        }
+        Model {
+            capacity: 1.0 / slow,
+            failing,
+            ..Model::default()
+        }
+    });
+    all.collect()
+}
+
+/// The median and the 99th percentile from a time on.
+fn quantiles(entries: &[&Entry], at: &[f64], from: f64) -> Option<(f64, f64)> {
+    let all = entries
+        .iter()
+        .zip(at)
+        .filter(|(entry, at)| **at >= from && !entry.failed);
+    let mut all: Vec<f64> = all.filter_map(|(entry, _)| entry.waited).collect();
+    all.sort_by(f64::total_cmp);
+    let at = |share: f64| all.get((all.len() as f64 * share) as usize).copied();
+    Some((at(0.5)?, at(0.99)?))
+}
+
+fn cannot_tell(
+    log: &Log,
+    (all, played, seconds): (usize, usize, f64),
+    entries: &[&Entry],
+    unknown: &mut Vec<String>,
+) {
+    let mut tell = |text: String| unknown.push(text);
+    if played < all || log.left_out > 0 {
+        tell(format!(
+            "Earlier times: only the last {played} of {} requests are played.",
+            all as u64 + log.left_out
+        ));
+    }
+    if played < 10_000 {
+        tell(format!(
+            "Rare things: {played} requests in {seconds:.0} s say little of the slowest per cent."
+        ));
+    }
+    if entries.iter().any(|entry| entry.retried) {
+        tell("Failed tries: of a request that was tried at several members it has only the last one.".into());
+    }
+    if entries
+        .iter()
+        .any(|entry| entry.queued.is_none() && entry.waited.is_some())
+    {
+        tell(
+            "Queues of the balancer: the time that requests waited there is part of their times."
+                .into(),
+        );
+    }
+    if log.unreadable > 0 {
+        tell(format!(
+            "What was in the {} lines that could not be read.",
+            log.unreadable
+        ));
+    }
+    tell(
+        "What clients would have done: they send the same requests at the same times, also where answers would have come \
+         faster or slower. Whether the log was sampled: then there were more. How members would behave under a load that they \
+         never had."
+            .into(),
+    );
+}
+
+/// Which figure is where.
+fn figure(name: &str) -> usize {
+    FIGURES
+        .iter()
+        .position(|figure| figure.name == name)
+        .unwrap_or(0)
+}
+
+/// What the results advise.
+pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
+    let (p50, p99, failed) = (figure("p50_ms"), figure("p99_ms"), figure("failed_share"));
+    let of = |world: usize, index: usize| -> Vec<f64> {
+        let runs = results.get(world).map_or(&[][..], |of| &of.runs[..]);
+        runs.iter()
+            .filter_map(|run| run.figures.get(index).copied())
+            .collect()
+    };
+    let mean = |world: usize, index: usize| Mean::of(&of(world, index)).mean;
+    // By how much a world is better, run by run with the same requests: logarithm of the ratio.
+    let gain = |world: usize| {
+        let pairs = of(0, p99).into_iter().zip(of(world, p99));
+        let ratios = pairs.map(|(before, after)| libm::log(before.max(1e-6) / after.max(1e-6)));
+        Mean::of(&ratios.collect::<Vec<_>>())
+    };
+    let is_same = |world: &usize| plan.points[*world].members.len() == study.members;
+    let is_sound = |world: &usize| mean(*world, failed) <= mean(0, failed) + 0.001;
+    let candidates = (1..plan.points.len()).filter(is_same).filter(is_sound);
+    let best = candidates
+        .max_by(|a, b| gain(*a).mean.total_cmp(&gain(*b).mean))
+        .unwrap_or(0);
+    let found = gain(best);
+    let least = found.mean - found.within.unwrap_or(f64::INFINITY);
+    let name = |world: usize| plan.points[world].values.first().map_or("", String::as_str);
+    let show = |world: usize| Unit::Millis.show(mean(world, p99));
+    let mut advice = Vec::new();
+    let mut chosen = 0;
+    if best > 0 && found.mean > WORTH {
+        let wins = of(0, p99)
+            .iter()
+            .zip(of(best, p99))
+            .filter(|(a, b)| **a > *b)
+            .count();
+        let sure = match least {
+            _ if least > WORTH => "That is sure as far as the log goes",
+            _ if least > 0.0 => "That is likely",
+            _ => "That is not sure: try a longer log, or more --seeds",
+        };
+        advice.push(format!(
+            "{}: the 99th percentile would have been {} instead of {}. {sure}: it was lower in {wins} of {} replays.",
+            name(best),
+            show(best),
+            show(0),
+            plan.seeds
+        ));
+        chosen = best;
+    } else {
+        advice.push(format!(
+            "Keep the strategy: no other one lowers the 99th percentile ({}) by {:.0} %.",
+            show(0),
+            WORTH * 100.0
+        ));
+    }
+    for (world, point) in plan
+        .points
+        .iter()
+        .enumerate()
+        .filter(|(world, _)| !is_same(world))
+    {
+        let change = gain(world).mean;
+        let is_fewer = point.members.len() < study.members;
+        let (failed, busy) = (
+            mean(world, failed),
+            Unit::Share.show(mean(world, figure("utilisation"))),
+        );
+        let judged = match () {
+            () if is_fewer && (change < -WORTH || !is_sound(&world)) => "would not do",
+            () if is_fewer => "would do",
+            () if change > WORTH => "would help",
+            () => "would change little",
+        };
+        advice.push(format!(
+            "{} {judged}: 99th percentile {}, {} failed, {busy} busy.",
+            name(world),
+            show(world),
+            Unit::Share.show(failed)
+        ));
+    }
+    let agreement = match study.measured {
+        None => "The log has no times to hold the forecast against.".to_owned(),
+        Some((log50, log99)) => {
+            // The first run has the log's own requests.
+            let first = |index: usize| of(0, index).first().copied().unwrap_or(0.0);
+            let is_off = |forecast: f64, log: f64| {
+                libm::fabs(libm::log(forecast.max(1e-6) / log.max(1e-6))) > libm::log(1.0 + WRONG)
+            };
+            let wrong = is_off(first(p50), log50) || is_off(first(p99), log99);
+            format!(
+                "As it is, p50 {} and p99 {} are forecast; the log has {} and {}. {}",
+                Unit::Millis.show(first(p50)),
+                Unit::Millis.show(first(p99)),
+                Unit::Millis.show(log50),
+                Unit::Millis.show(log99),
+                match wrong {
+                    true =>
+                        "THEY DISAGREE by more than 25 %: the model is not your system, and the advice not to be trusted \
+                         without a trial.",
+                    false => "They agree within 25 %.",
+                }
+            )
+        }
+    };
+    Advice {
+        advice,
+        agreement,
+        best: chosen,
+    }
+}
+
+/// The advice as sections of titles and sentences.
+fn sections<'a>(study: &'a Study, advice: &'a Advice) -> Vec<(&'static str, Vec<&'a str>)> {
+    let plain = |all: &'a [String]| all.iter().map(String::as_str).collect::<Vec<_>>();
+    let all = vec![
+        ("Unreadable lines", plain(&study.unreadable)),
+        ("The log", plain(&study.facts)),
+        ("Advice", plain(&advice.advice)),
+        ("Forecast and log", vec![advice.agreement.as_str()]),
+        ("What this log cannot tell", plain(&study.unknown)),
+    ];
+    all.into_iter()
+        .filter(|(_, lines)| !lines.is_empty())
+        .collect()
+}
+
+/// For a terminal.
+pub fn text(study: &Study, advice: &Advice) -> String {
+    let section = |(title, lines): (&str, Vec<&str>)| {
+        let lines: String = lines.iter().map(|line| format!("  {line}\n")).collect();
+        format!("\n{title}:\n{lines}")
+    };
+    sections(study, advice).into_iter().map(section).collect()
+}
+
+/// A page of results with the advice in front of them.
+pub fn html(page: &str, study: &Study, advice: &Advice) -> String {
+    let section = |(title, lines): (&str, Vec<&str>)| {
+        let lines: String = lines
+            .iter()
+            .map(|line| format!("<li>{}</li>", super::svg::escaped(line)))
+            .collect();
+        format!("<h2>{title}</h2>\n<ul>{lines}</ul>\n")
+    };
+    let all: String = sections(study, advice).into_iter().map(section).collect();
+    page.replacen("<h2>Results</h2>", &format!("{all}<h2>Results</h2>"), 1)
+}
+
+/// Results for programs, with the advice.
+pub fn json(results: &str, plan: &Plan, study: &Study, advice: &Advice) -> String {
+    let mut all: Value = serde_json::from_str(results).unwrap_or_default();
+    if let Some(all) = all.as_object_mut() {
+        let best = plan
+            .points
+            .get(advice.best)
+            .and_then(|point| point.values.first());
+        let measured = study
+            .measured
+            .map(|(p50, p99)| json!({ "p50_ms": p50, "p99_ms": p99 }));
+        all.insert(
+            "advice".into(),
+            json!({
+                "best": best,
+                "advice": advice.advice,
+                "agreement": advice.agreement,
+                "log": study.facts,
+                "measured": measured,
+                "cannot_tell": study.unknown,
+                "unreadable": study.unreadable,
+            }),
+        );
+    }
+    format!("{all:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::exponential;
+    use crate::experiment::run;
+    use crate::log::read;
+
+    const CONFIG: &str = "[rule.web]\nlisten = \"127.0.0.1:8080\"\nstrategy = \"round_robin\"\n\
+                          members = [\"a:1\", \"b:1\", \"c:1\"]\n";
+
+    /// A log of members with one worker, of which the last is this many times slower, and the most that any
+    /// of its requests waited.
+    fn log(slowness: f64, count: usize) -> String {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let (mut at, mut free) = (0.0_f64, [0.0_f64; 3]);
+        let mut text = String::new();
+        for turn in 0..count {
+            at += exponential(20.0, &mut rng);
+            let member = turn % 3;
+            let slow = if member == 2 { slowness } else { 1.0 };
+            let arrived = at.round();
+            free[member] = free[member].max(arrived) + exponential(5.0, &mut rng) * slow;
+            let (second, milli) = (arrived as u64 / 1000, arrived as u64 % 1000);
+            text += &format!(
+                "{{\"time\":\"2026-11-21T00:{:02}:{:02}.{milli:03}Z\",\"rule\":\"web\",\"member\":\"{}:1\",\
+                 \"method\":\"GET\",\"target\":\"/a\",\"status\":200,\"response_ms\":{},\"end\":\"complete\"}}\n",
+                second / 60,
+                second % 60,
+                ["a", "b", "c"][member],
+                free[member] - arrived,
+            );
+        }
+        text
+    }
+
+    fn asked(text: &str) -> Result<(Plan, Study), String> {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("evenkeel-advice-{}-{count}.toml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, CONFIG).unwrap();
+        let log = read(text.as_bytes(), None).unwrap();
+        let question = Question::default();
+        let answer = plan(&path, &log, &question).map_err(|errors| errors.to_string());
+        std::fs::remove_file(path).unwrap();
+        answer
+    }
+
+    #[test]
+    fn a_slow_member_is_found_and_another_strategy_advised() {
+        let (plan, study) = asked(&log(8.0, 8000)).unwrap();
+        let results = run(&plan, &|_| ());
+        let advice = advise(&plan, &results, &study);
+        let told = text(&study, &advice);
+        let best = &plan.points[advice.best].values[0];
+        assert!(best.starts_with("strategy = "), "{told}");
+        assert!(advice.advice[0].contains("in 5 of 5 replays"), "{told}");
+        assert!(advice.agreement.contains("They agree"), "{told}");
+        // Queues taken out: the slow member's service time is 40 ms, and its answers took longer.
+        let slow = study
+            .facts
+            .iter()
+            .find(|fact| fact.starts_with("c:1: "))
+            .unwrap();
+        let millis = slow.split(", ").nth(1).unwrap().split(' ').next().unwrap();
+        assert!(
+            (millis.parse::<f64>().unwrap() / 40.0 - 1.0).abs() < 0.1,
+            "{told}"
+        );
+        assert!(slow.contains(" 1 at once"), "{told}");
+    }
+
+    #[test]
+    fn equal_members_are_left_as_they_are() {
+        let (plan, study) = asked(&log(1.0, 3000)).unwrap();
+        let results = run(&plan, &|_| ());
+        let told = text(&study, &advise(&plan, &results, &study));
+        assert!(told.contains("2 members would"), "{told}");
+        assert!(told.contains("They agree"), "{told}");
+        assert!(
+            told.contains("say little of the slowest per cent"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_log_that_says_nothing_is_refused_with_what_to_do() {
+        let short = asked(&log(1.0, 20)).unwrap_err();
+        assert!(
+            short.contains("the log has 20 requests of group \"web\""),
+            "{short}"
+        );
+        let plain =
+            "1.1.1.1 - - [29/Feb/2024:12:34:56 +0000] \"GET / HTTP/1.1\" 200 5\n".repeat(60);
+        let plain = asked(&plain).unwrap_err();
+        assert!(plain.contains("$request_time"), "{plain}");
+    }
+}

@@ -1,0 +1,79 @@
+//! The requests of a log once more: when they came, and what such requests cost.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::work::{Ask, Work};
+
+/// Parts of a log of which all runs but the first are put together.
+pub(super) const PARTS: u64 = 20;
+
+/// What is known of a log's requests.
+#[derive(Debug)]
+pub(super) struct Replay {
+    /// When each came, in nanoseconds from the first one, and its class.
+    pub(super) arrivals: Vec<(u64, usize)>,
+    /// Service times of each class in nanoseconds, at a member of normal speed. None is empty.
+    pub(super) classes: Vec<Vec<f64>>,
+    /// Time from the first to the last.
+    pub(super) length: u64,
+}
+
+impl Replay {
+    /// The requests of a run. Those of the first one come as they did; for others parts of the log
+    /// are drawn with replacement, so that runs differ as logs of other days might
+    /// (a bootstrap over blocks: Künsch, The Jackknife and the Bootstrap for General Stationary
+    /// Observations, 1989).
+    pub(super) fn work(self: &Arc<Self>, seed: u64, is_first: bool) -> Played {
+        let mut times = Vec::new();
+        if is_first {
+            times.clone_from(&self.arrivals);
+        } else {
+            let mut rng = fastrand::Rng::with_seed(seed ^ 0x0106_b007);
+            let part = (self.length / PARTS).max(1);
+            for turn in 0..PARTS {
+                let start = (rng.f64() * PARTS as f64) as u64 * part;
+                let from = self.arrivals.partition_point(|&(at, _)| at < start);
+                let to = self.arrivals.partition_point(|&(at, _)| at < start + part);
+                let drawn = self.arrivals.get(from..to).unwrap_or_default().iter();
+                times.extend(drawn.map(|&(at, class)| (at - start + turn * part, class)));
+            }
+        }
+        Played {
+            of: Arc::clone(self),
+            times: times.into(),
+            class: 0,
+        }
+    }
+}
+
+/// Requests of a log, on their way.
+#[derive(Debug)]
+pub(super) struct Played {
+    of: Arc<Replay>,
+    times: VecDeque<(u64, usize)>,
+    /// Of the request that comes now.
+    class: usize,
+}
+
+impl Work for Played {
+    fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
+        let times = self
+            .of
+            .classes
+            .get(self.class)
+            .map_or(&[][..], Vec::as_slice);
+        let cost = times.get((rng.f64() * times.len() as f64) as usize);
+        Ask {
+            cost: cost.copied().unwrap_or(1.0).max(1.0),
+            document: 0,
+        }
+    }
+
+    fn gap(&mut self) -> Option<f64> {
+        let (at, class) = self.times.pop_front()?;
+        self.class = class;
+        let &(next, _) = self.times.front()?;
+        Some(next.saturating_sub(at).max(1) as f64)
+    }
+}
