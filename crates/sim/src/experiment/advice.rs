@@ -358,7 +358,9 @@ fn learn(
         if times.is_empty() {
             times.push(mean);
         }
+        times.sort_by(f64::total_cmp);
     }
+    let own = own_times(&timed, &slowness, names.len(), classes.len());
     let models = models(
         &entries,
         &members,
@@ -373,6 +375,7 @@ fn learn(
             .map(|(entry, at)| (((at - first) * 1e6) as u64, class(entry)))
             .collect(),
         classes,
+        own,
         length: (seconds * 1e9) as u64,
     };
     let study = Study {
@@ -598,6 +601,26 @@ fn speeds(timed: &[Timed], members: usize, classes: usize) -> (Vec<f64>, Vec<Vec
         costs[one.class].push((one.service * 1e6 / slowness[one.member]).max(1.0));
     }
     (slowness, costs)
+}
+
+/// Service times of each member and class at normal speed in nanoseconds, sorted.
+fn own_times(
+    timed: &[Timed],
+    slowness: &[f64],
+    members: usize,
+    classes: usize,
+) -> Vec<Vec<Vec<f64>>> {
+    let mut own = vec![vec![Vec::new(); classes]; members];
+    for one in timed {
+        let of = own.get_mut(one.member);
+        if let Some(times) = of.and_then(|of| of.get_mut(one.class)) {
+            times.push(one.service * 1e6 / slowness.get(one.member).copied().unwrap_or(1.0));
+        }
+    }
+    own.iter_mut()
+        .flatten()
+        .for_each(|times| times.sort_by(f64::total_cmp));
+    own
 }
 
 fn models(

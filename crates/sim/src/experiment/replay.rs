@@ -8,13 +8,27 @@ use crate::work::{Ask, Work};
 /// Parts of a log of which all runs but the first are put together.
 pub(super) const PARTS: u64 = 20;
 
+/// Steps in which the rank of a request among those of its class is kept.
+const FINE: usize = 1_000_000;
+
+/// Times that a member must have had, so that its own ones are used.
+const ENOUGH: usize = 30;
+
+/// The time below which this share of them is.
+fn at(times: &[f64], share: f64) -> f64 {
+    let time = times.get((share * times.len() as f64) as usize);
+    time.copied().unwrap_or(1.0)
+}
+
 /// What is known of a log's requests.
 #[derive(Debug)]
 pub(super) struct Replay {
     /// When each came, in nanoseconds from the first one, and its class.
     pub(super) arrivals: Vec<(u64, usize)>,
-    /// Service times of each class in nanoseconds, at a member of normal speed. None is empty.
+    /// Service times of each class in nanoseconds, at a member of normal speed, sorted. None is empty.
     pub(super) classes: Vec<Vec<f64>>,
+    /// The same as each member took them, sorted, by member and class; few or none where it had few.
+    pub(super) own: Vec<Vec<Vec<f64>>>,
     /// Time from the first to the last.
     pub(super) length: u64,
 }
@@ -58,15 +72,24 @@ pub(super) struct Played {
 
 impl Work for Played {
     fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
-        let times = self
-            .of
-            .classes
-            .get(self.class)
-            .map_or(&[][..], Vec::as_slice);
-        let cost = times.get((rng.f64() * times.len() as f64) as usize);
+        let luck = rng.f64();
+        let times = self.of.classes.get(self.class);
         Ask {
-            cost: cost.copied().unwrap_or(1.0).max(1.0),
-            document: 0,
+            cost: at(times.map_or(&[], Vec::as_slice), luck).max(1.0),
+            document: self.class * FINE + (luck * FINE as f64) as usize,
+        }
+    }
+
+    fn cost(&mut self, ask: Ask, member: usize) -> f64 {
+        // A request that is among the cheap ones is so at each member, but how much slower a
+        // slow member is need not be the same for all.
+        let own = self.of.own.get(member);
+        let own = own.and_then(|own| own.get(ask.document / FINE));
+        match own {
+            Some(own) if own.len() >= ENOUGH => {
+                at(own, (ask.document % FINE) as f64 / FINE as f64).max(1.0)
+            }
+            _ => ask.cost,
         }
     }
 
