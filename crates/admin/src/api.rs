@@ -31,6 +31,7 @@ use serde::de::DeserializeOwned;
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
+use crate::schema::Schema;
 use crate::wire::{
     Done, Explain, Reloaded, Report, SetAlert, SetBackup, SetEnabled, SetMaintenance, SetState,
     SetStrategy, SetWeight,
@@ -54,6 +55,7 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         .route("/v1/locations", get(locations))
         .route("/v1/clusters", get(clusters))
         .route("/v1/certificates", get(certificates))
+        .route("/v1/config/schema", get(config_schema))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -425,6 +427,11 @@ async fn clusters(State(sources): State<Arc<Sources>>) -> Json<Vec<ClusterStatus
 
 async fn certificates(State(sources): State<Arc<Sources>>) -> Json<Vec<CertificateStatus>> {
     Json(sources.manager.certificates())
+}
+
+/// What may stand in the configuration.
+async fn config_schema() -> Json<Schema> {
+    Json(Schema::new())
 }
 
 async fn locations(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationStatus>> {

@@ -19,6 +19,7 @@ mod error;
 mod exposition;
 mod guard;
 mod metrics;
+mod schema;
 #[cfg(test)]
 mod tests;
 pub mod top;

@@ -14,6 +14,7 @@ use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
 use evenkeel_corba::subsystem::Corba;
 use evenkeel_core::load::LOADS_PER_LOCATION;
+use evenkeel_core::strategy::REGISTRY;
 use evenkeel_manager::config::{self, Admin, ClientTls};
 use evenkeel_manager::service::Service;
 use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, Status};
@@ -209,6 +210,63 @@ fn status_says_what_is_configured() {
     );
     let unknown = client.get::<MemberStatus>(&["v1", "groups", "web", "members", "x"], &[]);
     assert_eq!(refusal(unknown), (404, "unknown_member".into()));
+}
+
+#[test]
+fn the_schema_has_every_key_and_strategy_of_the_manual() {
+    let balancer = Balancer::start(&two_members(), None);
+    let client = balancer.client();
+    let schema: Value = client.get(&["v1", "config", "schema"], &[]).unwrap();
+    let list = |value: &Value| value.as_array().unwrap().clone();
+    let mut chapters = String::new();
+    for table in list(&schema["tables"]) {
+        let header = table["header"].as_str().unwrap();
+        match header {
+            "" => chapters.push_str("### Top\n"),
+            header => chapters.push_str(&format!("### `{header}`\n")),
+        }
+        for key in list(&table["keys"]) {
+            chapters.push_str(&format!("#### `{}`\n", key["name"].as_str().unwrap()));
+        }
+    }
+    let manual = config::reference::keys();
+    let titles = manual.lines().filter(|line| line.starts_with("###"));
+    let titles: String = titles.map(|line| format!("{line}\n")).collect();
+    assert_eq!(chapters, titles);
+
+    let tables = list(&schema["tables"]);
+    let admin = tables.iter().find(|table| table["header"] == "[admin]");
+    let keys = list(&admin.unwrap()["keys"]);
+    let enabled = keys.iter().find(|key| key["name"] == "enabled").unwrap();
+    let expected = json!({
+        "name": "enabled",
+        "alias": null,
+        "allowed": "true or false",
+        "default": "true",
+        "example": "false",
+        "meaning": "Whether the admin API is on.",
+    });
+    assert_eq!(*enabled, expected);
+
+    let strategies = list(&schema["strategies"]);
+    let names = strategies.iter().map(|one| one["name"].as_str().unwrap());
+    let known = REGISTRY.iter().map(|kind| kind.name);
+    assert!(names.eq(known));
+    for (index, (told, kind)) in strategies.iter().zip(REGISTRY).enumerate() {
+        assert_eq!(told["default"], index == 0, "{}", kind.name);
+        let params = list(&told["params"]);
+        assert_eq!(params.len(), kind.params.len(), "{}", kind.name);
+        for (told, param) in params.iter().zip(kind.params) {
+            let range = [&told["min"], &told["default"], &told["max"]];
+            let range = range.map(|number| number.as_f64().unwrap());
+            assert_eq!(
+                range,
+                [param.min, param.default, param.max],
+                "{}",
+                param.name
+            );
+        }
+    }
 }
 
 #[test]

@@ -1,11 +1,17 @@
 //! The manual's references, written from the declarations of what they describe.
 
 use crate::model::{agent, config, engine, scenario, strategy};
-use crate::schema::reference::TableDoc;
+
+pub use crate::schema::reference::{KeyDoc, TableDoc};
+
+/// All tables of the configuration with their keys.
+pub fn tables() -> Vec<TableDoc> {
+    config::tables()
+}
 
 /// All keys, in Markdown: the end of `docs/configuration.md`.
 pub fn keys() -> String {
-    markdown(&config::tables())
+    markdown(&tables())
 }
 
 /// All keys of the agent's file, in Markdown: the end of `docs/agent.md`.

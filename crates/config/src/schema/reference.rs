@@ -1,7 +1,8 @@
 //! What tables and their keys mean, and the chapter of the manual that says it.
 
 /// A table of the file with its keys, as the reference and the hints see it.
-pub(crate) struct TableDoc {
+#[derive(Clone, Debug)]
+pub struct TableDoc {
     /// How it stands in the file; empty for the top.
     pub header: &'static str,
     /// What it is.
@@ -11,7 +12,8 @@ pub(crate) struct TableDoc {
 }
 
 /// A key, as the reference sees it.
-pub(crate) struct KeyDoc {
+#[derive(Clone, Debug)]
+pub struct KeyDoc {
     /// Its name.
     pub name: &'static str,
     /// Its name in older files, which is still read.

@@ -1,0 +1,109 @@
+//! What may stand in the configuration, for programs: made from the declarations that the
+//! parser and the manual's references come from.
+
+use evenkeel_core::strategy::{Kind, Param, REGISTRY};
+use evenkeel_manager::config::reference::{self, KeyDoc, TableDoc};
+use serde::Serialize;
+
+/// The answer of `GET /v1/config/schema`.
+#[derive(Serialize)]
+pub(crate) struct Schema {
+    tables: Vec<Table>,
+    strategies: Vec<Strategy>,
+}
+
+#[derive(Serialize)]
+struct Table {
+    header: &'static str,
+    meaning: &'static str,
+    keys: Vec<Key>,
+}
+
+#[derive(Serialize)]
+struct Key {
+    name: &'static str,
+    alias: Option<&'static str>,
+    allowed: String,
+    default: Option<String>,
+    example: &'static str,
+    meaning: String,
+}
+
+#[derive(Serialize)]
+struct Strategy {
+    name: &'static str,
+    meaning: &'static str,
+    default: bool,
+    params: Vec<Parameter>,
+}
+
+#[derive(Serialize)]
+struct Parameter {
+    name: &'static str,
+    meaning: &'static str,
+    unit: &'static str,
+    integer: bool,
+    default: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Schema {
+    pub(crate) fn new() -> Self {
+        let strategies = REGISTRY.iter().enumerate();
+        Schema {
+            tables: reference::tables().into_iter().map(Table::of).collect(),
+            strategies: strategies
+                .map(|(index, kind)| Strategy::of(kind, index == 0))
+                .collect(),
+        }
+    }
+}
+
+impl Table {
+    fn of(table: TableDoc) -> Self {
+        Table {
+            header: table.header,
+            meaning: table.doc,
+            keys: table.keys.into_iter().map(Key::of).collect(),
+        }
+    }
+}
+
+impl Key {
+    fn of(key: KeyDoc) -> Self {
+        Key {
+            name: key.name,
+            alias: key.alias,
+            allowed: key.allowed,
+            default: key.default,
+            example: key.example,
+            meaning: key.doc,
+        }
+    }
+}
+
+impl Strategy {
+    fn of(kind: &Kind, default: bool) -> Self {
+        Strategy {
+            name: kind.name,
+            meaning: kind.doc,
+            default,
+            params: kind.params.iter().map(Parameter::of).collect(),
+        }
+    }
+}
+
+impl Parameter {
+    fn of(param: &Param) -> Self {
+        Parameter {
+            name: param.name,
+            meaning: param.doc,
+            unit: param.unit,
+            integer: param.integer,
+            default: param.default,
+            min: param.min,
+            max: param.max,
+        }
+    }
+}
