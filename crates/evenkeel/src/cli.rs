@@ -102,7 +102,7 @@ pub(crate) struct Sim {
     #[arg(long, value_name = "NUMBER", value_parser = seeds)]
     pub seeds: Option<usize>,
     /// Also play one queue in front of all members that knows everything, to compare with
-    #[arg(long)]
+    #[arg(long, conflicts_with = "from_log")]
     pub ideal: bool,
     /// Write a report with plots, a single page without scripts
     #[arg(long, value_name = "FILE")]

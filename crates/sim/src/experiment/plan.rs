@@ -430,6 +430,8 @@ impl Point {
             offered: self.offered,
             capacity: self.capacity,
             is_ideal: true,
+            // What a log says of members is not played with it.
+            replay: None,
             world,
             events: self.events.clone(),
             times: self.times.clone(),
