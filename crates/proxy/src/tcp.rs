@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
@@ -45,7 +46,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
     }
     let mut traffic = Traffic::default();
     let mut member = None;
-    let mut retries = 0;
+    let mut tries = Tries::default();
     let mut response_time = None;
     let mut server_name = None;
     let target = match rule.names.is_empty() {
@@ -58,7 +59,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         Ok(target) => {
             let asked = session.worker.now();
             // In a box, which is gone when the member is found: connections live longer than that.
-            let connected = connect_member(&session, &rule, target, &mut client, &mut retries);
+            let connected = connect_member(&session, &rule, target, &mut client, &mut tries);
             let end = match Box::pin(connected).await {
                 Err(end) => {
                     traffic.up.release(&session.worker);
@@ -110,8 +111,13 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         rule: session.service.name.clone(),
         user: None,
         route: None,
-        group: None,
+        group: target
+            .ok()
+            .map(|target| Arc::clone(target.group.current.load().name())),
         member,
+        tried: tries.tried,
+        queue_time: tries.queue_time,
+        connect_time: tries.connect_time,
         tls: client.agreed().cloned(),
         server_name,
         request: None,
@@ -121,7 +127,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         response_time,
         total_time: session.worker.now().since(started),
         cost: rule.rule.cost,
-        retries,
+        retries: tries.retries,
         end,
         limit: (end == End::Limited).then_some(Limit::MaxLifetime),
         request_limit: None,
@@ -148,13 +154,26 @@ async fn named<'a>(
     Ok(route.target)
 }
 
+/// What it took to find a member.
+#[derive(Debug, Default)]
+pub(crate) struct Tries {
+    /// How many were tried that could not be connected to.
+    pub(crate) retries: u32,
+    /// Their names, where the access log wants them.
+    pub(crate) tried: Vec<Arc<str>>,
+    /// How long the last one was waited for.
+    pub(crate) queue_time: Option<Duration>,
+    /// How long it took to connect to it.
+    pub(crate) connect_time: Option<Duration>,
+}
+
 /// Finds a member that can be connected to.
 pub(crate) async fn connect_member(
     session: &Session,
     rule: &RuleSnapshot,
     target: &Target,
     client: &mut Io,
-    retries: &mut u32,
+    tries: &mut Tries,
 ) -> Result<(Bound, Upstream), End> {
     let mut tried: Vec<MemberId> = Vec::new();
     let mut failed = None;
@@ -192,7 +211,11 @@ pub(crate) async fn connect_member(
                 });
             }
         };
-        match connect(session, target, timeouts, &bound, &[]).await {
+        let (queued, began) = (bound.queued, session.worker.now());
+        let connected = connect(session, target, timeouts, &bound, &[]).await;
+        tries.queue_time = Some(queued);
+        tries.connect_time = Some(session.worker.now().since(began));
+        match connected {
             Ok((stream, _)) => return Ok((bound, stream)),
             Err(failure) => {
                 let outcome = failure.outcome();
@@ -203,13 +226,14 @@ pub(crate) async fn connect_member(
                     ConnectFailure::Refused | ConnectFailure::NoTls => End::Member,
                     ConnectFailure::TimedOut => End::MemberTimeout,
                 };
-                if !failure.is_of_one_member() || *retries >= rule.rule.connect_retries {
+                if !failure.is_of_one_member() || tries.retries >= rule.rule.connect_retries {
                     session.count_exhausted(failure);
                     return Err(end);
                 }
                 failed = Some((failure, end));
                 insert(&mut tried, bound.member);
-                *retries += 1;
+                tries.retries += 1;
+                tries.tried.extend(bound.name);
                 session.service.metrics.retries.add(1);
             }
         }

@@ -9,6 +9,7 @@ mod control;
 mod data;
 mod ports;
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use evenkeel_core::group::Outcome;
@@ -17,7 +18,7 @@ use self::control::{Control, Ended};
 use crate::access::{End, Record};
 use crate::io::Io;
 use crate::listen::Session;
-use crate::tcp::connect_member;
+use crate::tcp::{Tries, connect_member};
 
 /// Tells a client that it is not served.
 pub(crate) fn refuse(mut client: Io) {
@@ -37,10 +38,10 @@ pub(crate) async fn serve(session: Session, client: Io) {
     if let Some(socket) = client.socket() {
         let _ = socket.set_out_of_band_inline(true);
     }
-    let (mut member, mut response_time, mut retries) = (None, None, 0);
+    let (mut member, mut response_time, mut tries) = (None, None, Tries::default());
     let (mut moved, mut agreed) = ([0; 2], None);
     let mut client = client;
-    let connected = connect_member(&session, &rule, &rule.own, &mut client, &mut retries);
+    let connected = connect_member(&session, &rule, &rule.own, &mut client, &mut tries);
     let end = match Box::pin(connected).await {
         Err(end) => {
             if end != End::Client {
@@ -95,8 +96,11 @@ pub(crate) async fn serve(session: Session, client: Io) {
         rule: session.service.name.clone(),
         user: None,
         route: None,
-        group: None,
+        group: Some(Arc::clone(rule.own.group.current.load().name())),
         member,
+        tried: tries.tried,
+        queue_time: tries.queue_time,
+        connect_time: tries.connect_time,
         tls: agreed,
         server_name: None,
         limit: None,
@@ -109,7 +113,7 @@ pub(crate) async fn serve(session: Session, client: Io) {
         response_time,
         total_time: session.worker.now().since(started),
         cost: rule.rule.cost,
-        retries,
+        retries: tries.retries,
         end,
     });
 }

@@ -108,7 +108,9 @@ impl Client {
                     break refused.await;
                 }
             };
-            summary.member = bound.name.take();
+            let before = std::mem::replace(&mut summary.member, bound.name.take());
+            summary.tried.extend(before);
+            summary.queued = Some(bound.queued);
             let answered = if request.is_hedged(&routed, summary.retries) {
                 // In a box: the connections of others are to stay small.
                 let (bound, tried) = (&mut bound, &mut tried);
@@ -122,6 +124,7 @@ impl Client {
             } else {
                 self.attempt(request, &routed, &mut bound).await
             };
+            summary.connect_time = bound.connect_time;
             let failure = match answered {
                 Ok((head, upstream))
                     if self.may_ask_another(
@@ -332,7 +335,9 @@ impl Client {
         }
         let mut again = false;
         loop {
+            let began = self.session.worker.now();
             let upstream = self.open_to(request, routed, bound).await;
+            bound.connect_time = Some(self.session.worker.now().since(began));
             let mut upstream = upstream.map_err(Failure::Connect)?;
             let failure = match self
                 .response_head(request, routed, bound, &mut upstream, None)
