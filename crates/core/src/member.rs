@@ -471,6 +471,11 @@ impl Slot {
         self.caps.distort(factor);
     }
 
+    /// Learns anew how many requests it works on at once.
+    pub(crate) fn learn_cap(&self) -> Option<u32> {
+        self.caps.learn(self.regression.variation().unwrap_or(1.0))
+    }
+
     /// What is known of how many requests it works on at once.
     #[inline]
     pub(crate) fn caps(&self) -> &Caps {

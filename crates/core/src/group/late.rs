@@ -102,7 +102,7 @@ impl Place {
 /// Learns the caps of the members, and what is typical of them; answers whether there is one.
 #[cold]
 pub(super) fn learn(view: &View<'_>) -> bool {
-    let learn = |index: &usize| view.slot(*index).caps().learn().is_some();
+    let learn = |index: &usize| view.slot(*index).learn_cap().is_some();
     let has_caps = (0..view.len()).filter(learn).count() > 0;
     view.learn_typical(has_caps);
     has_caps
