@@ -215,14 +215,16 @@ fn json(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
     // Refusals for the client's own sake are not what members could do anything about.
     let failed = matches!(end, "member" | "member_timeout" | "stale" | "refused")
         || number("status").is_some_and(|status| status >= 500.0);
+    let [response, queued] = ["response_ms", "queue_ms"].map(|key| number(key).and_then(time));
     Ok(Entry {
         at,
         member: text("member").and_then(|name| names.number(name)),
         group: text("group").and_then(|name| names.number(name)),
         rule: text("rule").and_then(|name| names.number(name)),
         class: request.and_then(|(method, target)| names.number(&class(method, target))),
-        waited: number("response_ms").and_then(time),
-        queued: number("queue_ms").and_then(time),
+        // What the client waited for is both.
+        waited: response.map(|response| response + queued.unwrap_or(0.0)),
+        queued,
         failed,
         retried: number("retries").is_some_and(|retries| retries > 0.0),
     })
@@ -439,6 +441,11 @@ mod tests {
         assert_eq!(name(&log, entry.member), "a:80");
         assert_eq!(name(&log, entry.class), "GET /shop");
         assert!(entry.retried && !entry.failed);
+
+        let (_, entry) = one(
+            r#"{"time":"2024-02-29T12:34:56.789Z","rule":"web","member":"a:80","queue_ms":40.0,"response_ms":2.5,"end":"complete"}"#,
+        );
+        assert_eq!((entry.waited, entry.queued), (Some(42.5), Some(40.0)));
 
         let line = r#"127.0.0.1 - - [29/Feb/2024:14:34:56 +0200] "GET /a/b HTTP/1.1" 502 5 "-" "a \"b\" c" 0.120 10.0.0.1:80"#;
         let (log, entry) = one(line);

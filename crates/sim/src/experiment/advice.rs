@@ -747,6 +747,29 @@ pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
     let least = found.mean - found.within.unwrap_or(f64::INFINITY);
     let name = |world: usize| plan.points[world].values.first().map_or("", String::as_str);
     let show = |world: usize| Unit::Millis.show(mean(world, p99));
+    // The first run has the log's own requests.
+    let first = |index: usize| of(0, index).first().copied().unwrap_or(0.0);
+    let is_off = |forecast: f64, log: f64| {
+        libm::fabs(libm::log(forecast.max(1e-6) / log.max(1e-6))) > libm::log(1.0 + WRONG)
+    };
+    let disagrees = (study.measured)
+        .is_some_and(|(log50, log99)| is_off(first(p50), log50) || is_off(first(p99), log99));
+    let agreement = match study.measured {
+        None => "The log has no times to hold the forecast against.".to_owned(),
+        Some((log50, log99)) => format!(
+            "As it is, p50 {} and p99 {} are forecast; the log has {} and {}. {}",
+            Unit::Millis.show(first(p50)),
+            Unit::Millis.show(first(p99)),
+            Unit::Millis.show(log50),
+            Unit::Millis.show(log99),
+            match disagrees {
+                true =>
+                    "THEY DISAGREE by more than 25 %: the model is not your system, and the advice not to be trusted \
+                     without a trial.",
+                false => "They agree within 25 %.",
+            }
+        ),
+    };
     let mut advice = Vec::new();
     let mut chosen = 0;
     if best > 0 && found.mean > WORTH {
@@ -756,6 +779,9 @@ pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
             .filter(|(a, b)| **a > *b)
             .count();
         let sure = match least {
+            _ if disagrees => {
+                "That is not sure, as the forecast for what you have disagrees with the log"
+            }
             _ if least > WORTH => "That is sure as far as the log goes",
             _ if least > 0.0 => "That is likely",
             _ => "That is not sure: try a longer log, or more --seeds",
@@ -800,30 +826,6 @@ pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
             Unit::Share.show(failed)
         ));
     }
-    let agreement = match study.measured {
-        None => "The log has no times to hold the forecast against.".to_owned(),
-        Some((log50, log99)) => {
-            // The first run has the log's own requests.
-            let first = |index: usize| of(0, index).first().copied().unwrap_or(0.0);
-            let is_off = |forecast: f64, log: f64| {
-                libm::fabs(libm::log(forecast.max(1e-6) / log.max(1e-6))) > libm::log(1.0 + WRONG)
-            };
-            let wrong = is_off(first(p50), log50) || is_off(first(p99), log99);
-            format!(
-                "As it is, p50 {} and p99 {} are forecast; the log has {} and {}. {}",
-                Unit::Millis.show(first(p50)),
-                Unit::Millis.show(first(p99)),
-                Unit::Millis.show(log50),
-                Unit::Millis.show(log99),
-                match wrong {
-                    true =>
-                        "THEY DISAGREE by more than 25 %: the model is not your system, and the advice not to be trusted \
-                         without a trial.",
-                    false => "They agree within 25 %.",
-                }
-            )
-        }
-    };
     Advice {
         advice,
         agreement,
