@@ -81,10 +81,6 @@ impl Caps {
             let (latencies, answers) = unpack(level.load(Ordering::Relaxed));
             (answers / latencies.max(1e-9), answers)
         });
-        // A sample of heavy tails shows less variation than there is: what exceeds that of an exponential
-        // counts three times. With lognormal times (sigma 2) at eight workers, once would take the mean
-        // from 21 to 28 ms in one run of five, as caps are learnt that are not there; this, to 25.
-        let spread = higher(1.0 + 3.0 * (variation - 1.0), 1.0);
         let mut cap = 0;
         for (count, pair) in (1..).zip(levels.windows(2)) {
             let &[(rate, answers), (next, further)] = pair else {
@@ -95,7 +91,7 @@ impl Caps {
             }
             // A further worker would bring this much more: all latencies would be equal.
             let worker = libm::logf((count + 1) as f32 / count as f32);
-            let errors = (1.0 / answers + 1.0 / further) * spread;
+            let errors = (1.0 / answers + 1.0 / further) * higher(variation, 1.0);
             let doubt = CERTAIN * errors.sqrt();
             if libm::logf(next / rate) + worker + doubt < worker * PART {
                 cap = count;
