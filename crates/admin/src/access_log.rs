@@ -272,8 +272,6 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<&'a str>,
     member: Option<&'a str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tried: Vec<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -286,10 +284,6 @@ struct Line<'a> {
     status: Option<u16>,
     bytes_received: u64,
     bytes_sent: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connect_ms: Option<f64>,
     response_ms: Option<f64>,
     total_ms: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -313,7 +307,6 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         route: record.route.as_deref(),
         group: record.group.as_deref(),
         member: record.member.as_deref(),
-        tried: record.tried.iter().map(|name| &**name).collect(),
         tls: record.tls.as_ref().map(|tls| tls.version),
         server_name: match &record.tls {
             Some(tls) => tls.name.as_deref(),
@@ -324,8 +317,6 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         status: record.status,
         bytes_received: record.bytes_received,
         bytes_sent: record.bytes_sent,
-        queue_ms: record.queue_time.map(millis),
-        connect_ms: record.connect_time.map(millis),
         response_ms: record.response_time.map(millis),
         total_ms: millis(record.total_time),
         cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
@@ -373,12 +364,9 @@ mod tests {
             tls: None,
             user: None,
             route: None,
-            group: Some("app".into()),
+            group: None,
             server_name: None,
             member: Some("a:80".into()),
-            tried: vec!["b:80".into()],
-            queue_time: Some(Duration::ZERO),
-            connect_time: Some(Duration::from_micros(150)),
             request: Some(("GET".into(), target.into())),
             status: Some(200),
             bytes_received: 0,
@@ -399,9 +387,9 @@ mod tests {
         let mut batch = Vec::new();
         assert!(push(&record("/a?b=c"), &mut batch));
         let wanted = "{\"time\":\"2024-02-29T12:34:56.789Z\",\"rule\":\"web\",\
-            \"client\":\"[::1]:4711\",\"group\":\"app\",\"member\":\"a:80\",\"tried\":[\"b:80\"],\"method\":\"GET\",\
+            \"client\":\"[::1]:4711\",\"member\":\"a:80\",\"method\":\"GET\",\
             \"target\":\"/a?b=c\",\"status\":200,\"bytes_received\":0,\"bytes_sent\":1234,\
-            \"queue_ms\":0.0,\"connect_ms\":0.15,\"response_ms\":1.25,\"total_ms\":2.5,\"retries\":1,\"end\":\"complete\"}\n";
+            \"response_ms\":1.25,\"total_ms\":2.5,\"retries\":1,\"end\":\"complete\"}\n";
         assert_eq!(String::from_utf8(batch).unwrap(), wanted);
     }
 

@@ -185,8 +185,9 @@ const _: () = assert!(std::mem::offset_of!(Slot, latency) == LINE);
 pub(crate) struct Digest {
     /// See [`GroupSettings::latency_decay`](crate::group::GroupSettings::latency_decay).
     pub(crate) decay: Duration,
-    /// See [`GroupSettings::failure_penalty`](crate::group::GroupSettings::failure_penalty).
-    pub(crate) penalty: Duration,
+    /// See [`GroupSettings::failure_penalty`](crate::group::GroupSettings::failure_penalty), in seconds: tickets
+    /// are part of each connection, and are to stay small.
+    pub(crate) penalty: f32,
     /// How many service times each request more in flight costs.
     pub(crate) growth: f32,
     /// Whether members have different weights: these are kept to better if estimates change slowly.
@@ -577,7 +578,7 @@ impl Slot {
                 latency.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))
             }
         };
-        let penalty = penalty.max(digest.penalty).as_secs_f32();
+        let penalty = higher(penalty.as_secs_f32(), digest.penalty);
         self.penalty.sample(penalty, now, digest.decay);
         self.record().histogram.add(latency);
         self.record().window.count(now, false);
@@ -595,8 +596,7 @@ impl Slot {
     /// member broke off in the middle of its answer. `before` is what
     /// [`Slot::observe`] returned then.
     pub(crate) fn observe_broken(&self, before: u32, now: Instant, digest: Digest) {
-        let cost = digest.penalty.as_secs_f32();
-        self.penalty.sample(cost, now, digest.decay);
+        self.penalty.sample(digest.penalty, now, digest.decay);
         self.record().window.turn_into_failure(now);
         self.failure_share.add(true, now, digest.decay);
         // As if the success had never been: a member that breaks off every answer
@@ -693,7 +693,7 @@ mod tests {
             steps in prop::collection::vec(1u64..86_400_000, 100..300),
         ) {
             let decay = Duration::from_secs(decay);
-            let penalty = Duration::from_secs(5);
+            let penalty = 5.0;
             let digest = Digest { decay, penalty, growth: 1.0, is_weighted: false, learns_cap: false, typical: 0.0 };
             let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
             let slot = Slot::new(Weight::ONE);

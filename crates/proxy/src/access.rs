@@ -55,16 +55,10 @@ pub struct Record {
     pub user: Option<Arc<str>>,
     /// HTTP: the route, by its name or number, if the rule has routes and one was found.
     pub route: Option<Arc<str>>,
-    /// The group that served, or was to.
+    /// HTTP: the group, if the rule has several.
     pub group: Option<Arc<str>>,
     /// The member that answered, or was tried last.
     pub member: Option<Arc<str>>,
-    /// The members that were tried before it, in their order.
-    pub tried: Vec<Arc<str>>,
-    /// How long it has waited for the last member in the group's queue.
-    pub queue_time: Option<Duration>,
-    /// What it took to connect to that one, if there was no connection to use again.
-    pub connect_time: Option<Duration>,
     /// What was agreed on with a client that speaks TLS.
     pub tls: Option<Arc<Agreed>>,
     /// The name that a client asked for whose TLS ends at the member.

@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_control::budget::RetryBudget;
@@ -180,10 +179,6 @@ pub(crate) struct Bound {
     pub(crate) address: Address,
     /// Kept for the access log only.
     pub(crate) name: Option<Arc<str>>,
-    /// How long it was waited for.
-    pub(crate) queued: Duration,
-    /// What connecting took, if that was needed.
-    pub(crate) connect_time: Option<Duration>,
 }
 
 /// Most groups of which it is kept which member a client is bound to. A rule may have more, but few
@@ -256,7 +251,6 @@ impl Session {
                 Err(PickError::AllFull | PickError::Held) => {}
             }
         }
-        let began = self.worker.now();
         let again = |ahead: Option<u32>| {
             let now = self.worker.now();
             let request = Request {
@@ -293,17 +287,13 @@ impl Session {
             Err(Stop::Cut) => Err(Refusal::Cut),
         };
         self.watch.disarm();
-        let bound = match bound {
+        match bound {
             // Those in it may wait for other members than this one can use, or better ones.
             Err(refusal @ (Refusal::QueueFull | Refusal::QueueTimeout)) => {
                 again(None).map_err(|_| refusal)
             }
             bound => bound,
-        };
-        bound.map(|bound| Bound {
-            queued: bound.ticket.started().since(began),
-            ..bound
-        })
+        }
     }
 
     /// Whether the client has reset its connection, looked at now and then
@@ -392,8 +382,6 @@ impl Session {
             address: member.address.clone(),
             name: logs.then(|| Arc::clone(&member.name)),
             ticket,
-            queued: Duration::ZERO,
-            connect_time: None,
         })
     }
 }

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
@@ -46,7 +45,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
     }
     let mut traffic = Traffic::default();
     let mut member = None;
-    let mut tries = Tries::default();
+    let mut retries = 0;
     let mut response_time = None;
     let mut server_name = None;
     let target = match rule.names.is_empty() {
@@ -59,7 +58,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         Ok(target) => {
             let asked = session.worker.now();
             // In a box, which is gone when the member is found: connections live longer than that.
-            let connected = connect_member(&session, &rule, target, &mut client, &mut tries);
+            let connected = connect_member(&session, &rule, target, &mut client, &mut retries);
             let end = match Box::pin(connected).await {
                 Err(end) => {
                     traffic.up.release(&session.worker);
@@ -111,13 +110,8 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         rule: session.service.name.clone(),
         user: None,
         route: None,
-        group: target
-            .ok()
-            .map(|target| Arc::clone(target.group.current.load().name())),
+        group: None,
         member,
-        tried: tries.tried,
-        queue_time: tries.queue_time,
-        connect_time: tries.connect_time,
         tls: client.agreed().cloned(),
         server_name,
         request: None,
@@ -127,7 +121,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         response_time,
         total_time: session.worker.now().since(started),
         cost: rule.rule.cost,
-        retries: tries.retries,
+        retries,
         end,
         limit: (end == End::Limited).then_some(Limit::MaxLifetime),
         request_limit: None,
@@ -154,26 +148,13 @@ async fn named<'a>(
     Ok(route.target)
 }
 
-/// What it took to find a member.
-#[derive(Debug, Default)]
-pub(crate) struct Tries {
-    /// How many were tried that could not be connected to.
-    pub(crate) retries: u32,
-    /// Their names, where the access log wants them.
-    pub(crate) tried: Vec<Arc<str>>,
-    /// How long the last one was waited for.
-    pub(crate) queue_time: Option<Duration>,
-    /// How long it took to connect to it.
-    pub(crate) connect_time: Option<Duration>,
-}
-
 /// Finds a member that can be connected to.
 pub(crate) async fn connect_member(
     session: &Session,
     rule: &RuleSnapshot,
     target: &Target,
     client: &mut Io,
-    tries: &mut Tries,
+    retries: &mut u32,
 ) -> Result<(Bound, Upstream), End> {
     let mut tried: Vec<MemberId> = Vec::new();
     let mut failed = None;
@@ -211,11 +192,7 @@ pub(crate) async fn connect_member(
                 });
             }
         };
-        let (queued, began) = (bound.queued, session.worker.now());
-        let connected = connect(session, target, timeouts, &bound, &[]).await;
-        tries.queue_time = Some(queued);
-        tries.connect_time = Some(session.worker.now().since(began));
-        match connected {
+        match connect(session, target, timeouts, &bound, &[]).await {
             Ok((stream, _)) => return Ok((bound, stream)),
             Err(failure) => {
                 let outcome = failure.outcome();
@@ -226,14 +203,13 @@ pub(crate) async fn connect_member(
                     ConnectFailure::Refused | ConnectFailure::NoTls => End::Member,
                     ConnectFailure::TimedOut => End::MemberTimeout,
                 };
-                if !failure.is_of_one_member() || tries.retries >= rule.rule.connect_retries {
+                if !failure.is_of_one_member() || *retries >= rule.rule.connect_retries {
                     session.count_exhausted(failure);
                     return Err(end);
                 }
                 failed = Some((failure, end));
                 insert(&mut tried, bound.member);
-                tries.retries += 1;
-                tries.tried.extend(bound.name);
+                *retries += 1;
                 session.service.metrics.retries.add(1);
             }
         }

@@ -104,7 +104,7 @@ impl Place {
 pub(super) fn learn(view: &View<'_>) -> bool {
     let learn = |index: &usize| view.slot(*index).learn_cap().is_some();
     let has_caps = (0..view.len()).filter(learn).count() > 0;
-    view.learn_typical(has_caps);
+    view.learn_typical(has_caps, &mut [0.0; MOST_MEMBERS]);
     has_caps
 }
 

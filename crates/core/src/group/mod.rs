@@ -196,7 +196,7 @@ impl Group {
             let (settings, state) = (&self.pool.settings, &self.pool.state);
             let digest = Digest {
                 decay: settings.latency_decay,
-                penalty: settings.failure_penalty,
+                penalty: self.pool.penalty,
                 growth: state.growth(),
                 is_weighted: state.is_weighted.load(Ordering::Relaxed),
                 learns_cap: self.binds_late,

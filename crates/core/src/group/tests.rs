@@ -390,7 +390,7 @@ fn nothing_waits_for_a_member_that_fails_or_for_one_with_many_places() {
         let slot = &group.members()[0].slot;
         let digest = member::Digest {
             decay: DECAY,
-            penalty: Duration::from_secs(1),
+            penalty: 1.0,
             growth: 1.0,
             is_weighted: false,
             learns_cap: true,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::late;
 use super::request::{PickError, Request};
 use super::settings::GroupSettings;
 use super::state::GroupState;
@@ -79,6 +78,8 @@ pub(super) struct Pool {
     reported: Arc<AtomicBool>,
     /// Whether a member works on few requests at once, by its limit.
     pub(super) has_low_limit: bool,
+    /// What a failure costs at least, in seconds.
+    pub(super) penalty: f32,
     /// What is asked about loads, at some moment.
     query: Query,
 }
@@ -118,6 +119,7 @@ impl Pool {
         };
         let horizon = Horizon::new(Instant::ZERO, settings.load_max_age);
         Pool {
+            penalty: settings.failure_penalty.as_secs_f32(),
             query: Query::new(settings.load_id, horizon),
             has_low_limit: members.iter().any(|member| {
                 member
@@ -460,10 +462,9 @@ impl<'a> View<'a> {
             .with_typical(self.pool.state.typical())
     }
 
-    /// Learns what a request takes at a typical member, where that `matters`.
-    pub(super) fn learn_typical(&self, matters: bool) {
+    /// Learns what a request takes at a typical member, where that `matters`; `logs` has room for all members.
+    pub(super) fn learn_typical(&self, matters: bool, logs: &mut [f32]) {
         let state = &self.pool.state;
-        let mut logs = [0.0; late::MOST_MEMBERS];
         let mut known = 0;
         if matters && !state.is_weighted.load(Ordering::Relaxed) {
             let all = (0..self.len()).map(|index| self.slot(index).regression().typical().1);

@@ -9,7 +9,6 @@ mod control;
 mod data;
 mod ports;
 
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use evenkeel_core::group::Outcome;
@@ -18,7 +17,7 @@ use self::control::{Control, Ended};
 use crate::access::{End, Record};
 use crate::io::Io;
 use crate::listen::Session;
-use crate::tcp::{Tries, connect_member};
+use crate::tcp::connect_member;
 
 /// Tells a client that it is not served.
 pub(crate) fn refuse(mut client: Io) {
@@ -38,10 +37,10 @@ pub(crate) async fn serve(session: Session, client: Io) {
     if let Some(socket) = client.socket() {
         let _ = socket.set_out_of_band_inline(true);
     }
-    let (mut member, mut response_time, mut tries) = (None, None, Tries::default());
+    let (mut member, mut response_time, mut retries) = (None, None, 0);
     let (mut moved, mut agreed) = ([0; 2], None);
     let mut client = client;
-    let connected = connect_member(&session, &rule, &rule.own, &mut client, &mut tries);
+    let connected = connect_member(&session, &rule, &rule.own, &mut client, &mut retries);
     let end = match Box::pin(connected).await {
         Err(end) => {
             if end != End::Client {
@@ -96,11 +95,8 @@ pub(crate) async fn serve(session: Session, client: Io) {
         rule: session.service.name.clone(),
         user: None,
         route: None,
-        group: Some(Arc::clone(rule.own.group.current.load().name())),
+        group: None,
         member,
-        tried: tries.tried,
-        queue_time: tries.queue_time,
-        connect_time: tries.connect_time,
         tls: agreed,
         server_name: None,
         limit: None,
@@ -113,7 +109,7 @@ pub(crate) async fn serve(session: Session, client: Io) {
         response_time,
         total_time: session.worker.now().since(started),
         cost: rule.rule.cost,
-        retries: tries.retries,
+        retries,
         end,
     });
 }

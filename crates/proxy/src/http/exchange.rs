@@ -108,9 +108,7 @@ impl Client {
                     break refused.await;
                 }
             };
-            let before = std::mem::replace(&mut summary.member, bound.name.take());
-            summary.tried.extend(before);
-            summary.queued = Some(bound.queued);
+            summary.member = bound.name.take();
             let answered = if request.is_hedged(&routed, summary.retries) {
                 // In a box: the connections of others are to stay small.
                 let (bound, tried) = (&mut bound, &mut tried);
@@ -124,7 +122,6 @@ impl Client {
             } else {
                 self.attempt(request, &routed, &mut bound).await
             };
-            summary.connect_time = bound.connect_time;
             let failure = match answered {
                 Ok((head, upstream))
                     if self.may_ask_another(
@@ -335,9 +332,7 @@ impl Client {
         }
         let mut again = false;
         loop {
-            let began = self.session.worker.now();
             let upstream = self.open_to(request, routed, bound).await;
-            bound.connect_time = Some(self.session.worker.now().since(began));
             let mut upstream = upstream.map_err(Failure::Connect)?;
             let failure = match self
                 .response_head(request, routed, bound, &mut upstream, None)

@@ -184,10 +184,7 @@ impl Routed {
     /// The route, and the group that served it, as the access log names them.
     pub(crate) fn names(&self) -> (Option<Arc<str>>, Option<Arc<str>>) {
         if self.rule.routes.index().is_none() && self.target == 0 {
-            return (
-                None,
-                Some(Arc::clone(self.target().group.current.load().name())),
-            );
+            return (None, None);
         }
         let route = self.route();
         let asked = route.auth.as_deref().and_then(Auth::asked);
