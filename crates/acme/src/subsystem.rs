@@ -13,6 +13,7 @@ use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_tls::certificate::unix_now;
 use parking_lot::Mutex;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -51,7 +52,7 @@ struct Name {
 }
 
 /// A name, as the admin API shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct NameStatus {
     /// The name.
     pub name: String,
@@ -278,7 +279,11 @@ impl Subsystem for Acme {
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let this = self.clone();
-        vec![Endpoint::show("/v1/acme", move || this.names())]
+        vec![Endpoint::show(
+            "/v1/acme",
+            "Names whose certificates come from an authority by ACME",
+            move || this.names(),
+        )]
     }
 }
 

@@ -13,8 +13,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
-use axum::{Json, Router, middleware};
+use axum::{Extension, Json, Router, middleware};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
 use evenkeel_manager::certificates::CertificateStatus;
@@ -25,18 +24,21 @@ use evenkeel_manager::status::{
 };
 use evenkeel_manager::{ManageError, Readiness, ReloadError};
 use http_body_util::LengthLimitError;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::actor::Role;
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
+use crate::operation::{self, Operation, Operations};
 use crate::schema::Schema;
 use crate::wire::{
     Done, Explain, Reloaded, Report, SetAlert, SetBackup, SetEnabled, SetMaintenance, SetState,
     SetStrategy, SetWeight,
 };
-use crate::{Sources, metrics};
+use crate::{Sources, metrics, openapi};
 
 /// The longest request body, in bytes. A load report has a few hundred.
 const MAX_BODY: usize = 64 * 1024;
@@ -46,58 +48,151 @@ type Answer<T> = Result<Json<T>, ApiError>;
 const DONE: Json<Done> = Json(Done { ok: true });
 
 pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
-    let router = Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/rules", get(rules))
-        .route("/v1/groups", get(groups))
-        .route("/v1/groups/{group}", get(group))
-        .route("/v1/groups/{group}/members/{member}", get(member))
-        .route("/v1/locations", get(locations))
-        .route("/v1/clusters", get(clusters))
-        .route("/v1/certificates", get(certificates))
-        .route("/v1/config/schema", get(config_schema))
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .route("/v1/groups/{group}/explain", get(explain))
-        .route("/v1/groups/{group}/strategy", put(set_strategy))
-        .route("/v1/groups/{group}/members/{member}/state", put(set_state))
-        .route(
-            "/v1/groups/{group}/members/{member}/weight",
-            put(set_weight),
-        )
-        .route(
-            "/v1/groups/{group}/members/{member}/backup",
-            put(set_backup),
-        )
-        .route("/v1/rules/{rule}/enabled", put(set_enabled))
-        .route("/v1/rules/{rule}/maintenance", put(set_maintenance))
-        .route("/v1/locations/{location}/loads", post(report))
-        .route("/v1/locations/{location}/alert", put(set_alert))
-        .route("/v1/reload", post(reload));
-    let endpoints = sources.manager.subsystems().endpoints();
-    let router = endpoints.into_iter().fold(router, with_endpoint);
+    let operations = operations(&sources);
+    let description = openapi::document(&operations.all).to_string();
+    let router = operations.into_router();
     router
         .layer(middleware::from_fn_with_state(
             Arc::clone(&sources),
             nothing_new_while_draining,
         ))
         .with_state(sources)
+        .layer(Extension(Description(description.into())))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(whole_requests))
         .layer(middleware::from_fn_with_state(guarded_by, guard))
         .layer(middleware::map_response(errors_are_json))
 }
 
+/// Everything that can be asked for. Its order is that of the description.
+fn operations(sources: &Sources) -> Operations {
+    let put = || Method::PUT;
+    let own = Operations::new()
+        .show::<Status, _, _>("/v1/status", "Everything, as it is now", status)
+        .show::<Vec<RuleStatus>, _, _>("/v1/rules", "The rules", rules)
+        .show::<Vec<GroupStatus>, _, _>("/v1/groups", "The groups with their members", groups)
+        .show::<GroupStatus, _, _>("/v1/groups/{group}", "One group", group)
+        .show::<MemberStatus, _, _>(
+            "/v1/groups/{group}/members/{member}",
+            "One member of a group",
+            member,
+        )
+        .show::<Explain, _, _>(
+            "/v1/groups/{group}/explain",
+            "Why requests go where they go, and where the next one of a client would",
+            explain,
+        )
+        .with_query::<ExplainQuery>()
+        .show::<Vec<LocationStatus>, _, _>(
+            "/v1/locations",
+            "The locations with their loads",
+            locations,
+        )
+        .show::<Vec<ClusterStatus>, _, _>(
+            "/v1/clusters",
+            "The clusters that clients negotiate for",
+            clusters,
+        )
+        .show::<Vec<CertificateStatus>, _, _>(
+            "/v1/certificates",
+            "The certificates that clients and members are shown",
+            certificates,
+        )
+        .show::<Schema, _, _>(
+            "/v1/config/schema",
+            "What may stand in the configuration",
+            config_schema,
+        )
+        .show::<serde_json::Value, _, _>(
+            "/v1/openapi.json",
+            "This description, as OpenAPI 3.1 has it",
+            describe,
+        )
+        .show_text(
+            "/metrics",
+            exposition::CONTENT_TYPE,
+            "Metrics, as Prometheus reads them",
+            metrics,
+        )
+        .show_to_all::<Done, _, _>("/healthz", "Whether the process is alive", healthz)
+        .show_to_all::<Done, _, _>("/readyz", "Whether clients should be sent here", readyz)
+        .act::<SetStrategy, Done, _, _>(
+            put(),
+            "/v1/groups/{group}/strategy",
+            Role::Operate,
+            "Sets the strategy of a group until the configuration says something new of it",
+            set_strategy,
+        )
+        .act::<SetState, Done, _, _>(
+            put(),
+            "/v1/groups/{group}/members/{member}/state",
+            Role::Operate,
+            "Lets a member take traffic, drains it, or sets it to maintenance",
+            set_state,
+        )
+        .act::<SetWeight, Done, _, _>(
+            put(),
+            "/v1/groups/{group}/members/{member}/weight",
+            Role::Operate,
+            "Sets the weight of a member",
+            set_weight,
+        )
+        .act::<SetBackup, Done, _, _>(
+            put(),
+            "/v1/groups/{group}/members/{member}/backup",
+            Role::Operate,
+            "Makes a member a backup, or lets it serve as others do",
+            set_backup,
+        )
+        .act::<SetEnabled, Done, _, _>(
+            put(),
+            "/v1/rules/{rule}/enabled",
+            Role::Operate,
+            "Opens or closes a rule to clients",
+            set_enabled,
+        )
+        .act::<SetMaintenance, Done, _, _>(
+            put(),
+            "/v1/rules/{rule}/maintenance",
+            Role::Operate,
+            "Sets a rule to maintenance, or ends that",
+            set_maintenance,
+        )
+        .act::<Report, Done, _, _>(
+            Method::POST,
+            "/v1/locations/{location}/loads",
+            Role::Operate,
+            "Reports loads of a location",
+            report,
+        )
+        .act::<SetAlert, Done, _, _>(
+            put(),
+            "/v1/locations/{location}/alert",
+            Role::Operate,
+            "Sets the load alert of a location, or lets its load decide",
+            set_alert,
+        )
+        .act_alone::<Reloaded, _, _>(
+            "/v1/reload",
+            Role::Administer,
+            "Reads the configuration file and applies it",
+            reload,
+        );
+    let endpoints = sources.manager.subsystems().endpoints();
+    endpoints.into_iter().fold(own, with_endpoint)
+}
+
 /// A path that a subsystem answers.
-fn with_endpoint(router: Router<Arc<Sources>>, endpoint: Endpoint) -> Router<Arc<Sources>> {
+fn with_endpoint(operations: Operations, endpoint: Endpoint) -> Operations {
+    let (path, summary) = (endpoint.path, endpoint.summary);
     match endpoint.action {
-        Action::Show(show) => {
+        Action::Show(show, form) => {
             let answer = async move || match show() {
                 Ok(json) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
                 Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
             };
-            router.route(endpoint.path, get(answer))
+            let operation = Operation::get(path, summary, operation::Answer::Json(form));
+            operations.add(operation, answer)
         }
         Action::Do(act) => {
             let answer = async move |names: RawPathParams| -> Answer<Done> {
@@ -105,9 +200,18 @@ fn with_endpoint(router: Router<Arc<Sources>>, endpoint: Endpoint) -> Router<Arc
                 act(names).await.map_err(failed)?;
                 Ok(DONE)
             };
-            router.route(endpoint.path, post(answer))
+            operations.act_alone::<Done, _, _>(path, Role::Operate, summary, answer)
         }
     }
+}
+
+/// The text of the API's description.
+#[derive(Clone)]
+struct Description(Arc<str>);
+
+async fn describe(Extension(description): Extension<Description>) -> impl IntoResponse {
+    let text = description.0.to_string();
+    ([(CONTENT_TYPE, "application/json")], text)
 }
 
 fn failed(error: CommandError) -> ApiError {
@@ -384,9 +488,10 @@ async fn reload(State(sources): State<Arc<Sources>>) -> Answer<Reloaded> {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExplainQuery {
+    /// The address of the client.
     client: Option<IpAddr>,
 }
 

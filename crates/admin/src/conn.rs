@@ -79,12 +79,14 @@ impl Listener for ApiListener {
 /// Who has connected.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
     pub(crate) activity: Activity,
 }
 
 impl Connected<IncomingStream<'_, ApiListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, ApiListener>) -> Self {
         Peer {
+            address: *stream.remote_addr(),
             activity: stream.io().activity(),
         }
     }

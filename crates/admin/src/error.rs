@@ -5,6 +5,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use evenkeel_net::http::ErrorBody;
 
+use crate::actor::{Actor, Role};
+
 /// An error on its way to the client.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -32,6 +34,22 @@ impl ApiError {
     /// 422: the request is well formed, but what it asks for is not possible.
     pub(crate) fn invalid(error: &str, detail: impl Into<String>) -> Self {
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, error, detail)
+    }
+
+    /// 401: nobody knows who asks.
+    pub(crate) fn unauthorized() -> Self {
+        let detail = "log in, or send Authorization: Bearer TOKEN";
+        ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
+    }
+
+    /// 403: the user may not do that.
+    pub(crate) fn forbidden_to(actor: &Actor, needed: Role) -> Self {
+        let (user, has, needed) = (&actor.user, actor.role.name(), needed.name());
+        ApiError::new(
+            StatusCode::FORBIDDEN,
+            "not_allowed",
+            format!("{user} has the role {has}; this needs {needed}"),
+        )
     }
 
     /// Says what would have been accepted.

@@ -19,7 +19,7 @@
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
@@ -28,6 +28,8 @@ use axum::response::{IntoResponse, Response};
 use evenkeel_manager::config::Admin;
 use subtle::ConstantTimeEq;
 
+use crate::actor::{Actor, Role};
+use crate::conn::Peer;
 use crate::error::ApiError;
 
 /// What a request must bring along.
@@ -66,26 +68,36 @@ impl Guard {
         }
     }
 
-    fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+    /// The user who asks; an empty name where probes ask.
+    fn check(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<&'static str, ApiError> {
         if !self.behind_proxy {
             check_direct(headers)?;
         }
         // Probes know no token, and learn nothing but yes or no.
         let is_probe = matches!(uri.path(), "/healthz" | "/readyz");
-        match &self.token {
+        let user = match &self.token {
             Some(token) if !is_probe => {
                 let token = Arc::clone(&token.read().unwrap_or_else(PoisonError::into_inner));
                 check_token(&token, headers)?;
+                "token"
             }
-            Some(_) => {}
-            None if self.has_tls => {}
-            None => self.check_host(headers)?,
-        }
+            Some(_) => "",
+            None if self.has_tls => "certificate",
+            None => {
+                self.check_host(headers)?;
+                "local"
+            }
+        };
         if !matches!(*method, Method::GET | Method::HEAD) {
             check_origin(headers)?;
             check_content_type(headers)?;
         }
-        Ok(())
+        Ok(user)
     }
 
     fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -109,9 +121,21 @@ impl Guard {
 }
 
 /// The middleware.
-pub(crate) async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(
+    State(guard): State<Guard>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     match guard.check(request.method(), request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
+        Ok(user) => {
+            request.extensions_mut().insert(Actor {
+                user: user.to_owned(),
+                role: Role::Administer,
+                from: Some(peer.address.ip()),
+            });
+            next.run(request).await
+        }
         Err(error) => {
             let mut response = error.into_response();
             if response.status() == StatusCode::UNAUTHORIZED {
@@ -244,7 +268,7 @@ mod tests {
 
     fn status(guard: &Guard, method: Method, path: &str, fields: &[(&'static str, &str)]) -> u16 {
         match guard.check(&method, &path.parse().unwrap(), &headers(fields)) {
-            Ok(()) => 200,
+            Ok(_) => 200,
             Err(error) => error.into_response().status().as_u16(),
         }
     }
@@ -322,7 +346,7 @@ mod tests {
                 let mut map = headers(&[("host", "localhost"), ("authorization", "Bearer s3cret")]);
                 map.append(field.0.clone(), field.1.parse().unwrap());
                 match guard.check(&Method::GET, &path.parse().unwrap(), &map) {
-                    Ok(()) => 200,
+                    Ok(_) => 200,
                     Err(error) => error.into_response().status().as_u16(),
                 }
             };

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access_log;
+pub mod actor;
 pub mod address;
 mod api;
 pub mod client;
@@ -19,6 +20,8 @@ mod error;
 mod exposition;
 mod guard;
 mod metrics;
+mod openapi;
+mod operation;
 mod schema;
 #[cfg(test)]
 mod tests;

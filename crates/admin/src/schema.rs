@@ -3,23 +3,24 @@
 
 use evenkeel_core::strategy::{Kind, Param, REGISTRY};
 use evenkeel_manager::config::reference::{self, KeyDoc, TableDoc};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The answer of `GET /v1/config/schema`.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub(crate) struct Schema {
     tables: Vec<Table>,
     strategies: Vec<Strategy>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Table {
     header: &'static str,
     meaning: &'static str,
     keys: Vec<Key>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Key {
     name: &'static str,
     alias: Option<&'static str>,
@@ -29,7 +30,7 @@ struct Key {
     meaning: String,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Strategy {
     name: &'static str,
     meaning: &'static str,
@@ -37,7 +38,7 @@ struct Strategy {
     params: Vec<Parameter>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 struct Parameter {
     name: &'static str,
     meaning: &'static str,

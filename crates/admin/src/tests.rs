@@ -764,3 +764,62 @@ fn visit(balancer: &Balancer) {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn the_api_is_as_it_is_described() {
+    let balancer = Balancer::start(&["127.0.0.1:1".parse().unwrap()], None);
+    let (status, text) = balancer.get("/v1/openapi.json");
+    assert_eq!(status, 200);
+    let document: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+    let named = |path: &str| {
+        path.replace("{group}", "web")
+            .replace("{member}", "127.0.0.1:1")
+            .replace("{revision}", "none")
+    };
+    let mut seen = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let answer = &operation["responses"]["200"]["content"];
+            assert!(answer.is_object(), "{method} {path}");
+            assert!(operation["summary"].is_string(), "{method} {path}");
+            let of_json = &answer["application/json"]["schema"];
+            if method != "get" || of_json.is_null() || path.contains("{revision}") {
+                continue;
+            }
+            let (status, text) = balancer.get(&named(path));
+            assert!(matches!(status, 200 | 503), "{path}: {status} {text}");
+            let wanted = match status {
+                200 => of_json.clone(),
+                _ => json!({ "$ref": "#/components/schemas/Error" }),
+            };
+            let given: Value = serde_json::from_str(&text).unwrap();
+            let schema = json!({ "components": document["components"], "allOf": [wanted] });
+            let validator = jsonschema::validator_for(&schema).unwrap();
+            let wrong: Vec<String> = validator
+                .iter_errors(&given)
+                .map(|error| format!("{}: {error}", error.instance_path()))
+                .collect();
+            assert!(wrong.is_empty(), "{path}: {wrong:#?}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 15, "{seen}");
+}
+
+/// What is written down without the form of its answer would be accepted whatever it is.
+#[test]
+fn descriptions_refuse_what_is_not_so() {
+    let balancer = Balancer::start(&["127.0.0.1:1".parse().unwrap()], None);
+    let document: Value = serde_json::from_str(&balancer.get("/v1/openapi.json").1).unwrap();
+    let wanted = &document["paths"]["/v1/groups/{group}"]["get"]["responses"]["200"];
+    let wanted = &wanted["content"]["application/json"]["schema"];
+    let schema = json!({ "components": document["components"], "allOf": [wanted] });
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let mut group: Value = serde_json::from_str(&balancer.get("/v1/groups/web").1).unwrap();
+    assert!(validator.is_valid(&group));
+    group["members"][0]["weight"] = json!("heavy");
+    assert!(!validator.is_valid(&group));
+    group["members"] = Value::Null;
+    assert!(!validator.is_valid(&group));
+}

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use evenkeel_manager::status::Explained;
 use evenkeel_manager::{AdminState, AlertSetting};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Why a group's requests go where they go.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Explain {
     /// A decision that was taken for a real request, about one per second in which
     /// there was any; none before the first request.
@@ -19,7 +20,7 @@ pub struct Explain {
 }
 
 /// What a member shall do.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetState {
     /// `ready`, `drain` or `maintenance`.
@@ -27,7 +28,7 @@ pub struct SetState {
 }
 
 /// A member's new weight.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetWeight {
     /// 0 to 1000.
@@ -35,7 +36,7 @@ pub struct SetWeight {
 }
 
 /// Whether a member shall be a backup.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetBackup {
     /// Whether it is one: it serves while no other member may.
@@ -43,7 +44,7 @@ pub struct SetBackup {
 }
 
 /// Whether a rule shall accept clients.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetEnabled {
     /// Whether it does.
@@ -51,7 +52,7 @@ pub struct SetEnabled {
 }
 
 /// Whether a rule shall be in maintenance.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetMaintenance {
     /// Whether it is.
@@ -59,7 +60,7 @@ pub struct SetMaintenance {
 }
 
 /// A group's new strategy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetStrategy {
     /// Name of the strategy.
@@ -70,7 +71,7 @@ pub struct SetStrategy {
 }
 
 /// What a location's load alert shall be.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetAlert {
     /// `on`, `off`, or `auto`: as the load has it.
@@ -78,7 +79,7 @@ pub struct SetAlert {
 }
 
 /// A load report of a location.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
     /// Loads by name (`cpu`) or number of their id.
@@ -86,7 +87,7 @@ pub struct Report {
 }
 
 /// What became of a reload.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Reloaded {
     /// Counts the configurations of this process, from 1.
     pub generation: u64,
@@ -95,7 +96,7 @@ pub struct Reloaded {
 }
 
 /// What became of a command that has nothing to tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Done {
     /// Always true; a failure is another answer.
     pub ok: bool,

@@ -266,14 +266,24 @@ impl Subsystem for Reporting {
         let reporting = || self.clone();
         let (status, agents, query, forget) = (reporting(), reporting(), reporting(), reporting());
         vec![
-            Endpoint::show("/v1/broker", move || status.status()),
-            Endpoint::show("/v1/agents", move || agents.agents()),
+            Endpoint::show(
+                "/v1/broker",
+                "Where agents report, and what came of their datagrams",
+                move || status.status(),
+            ),
+            Endpoint::show(
+                "/v1/agents",
+                "The agents that report, with their servers",
+                move || agents.agents(),
+            ),
             Endpoint::act(
                 "/v1/locations/{location}/agents/{agent}/query",
+                "Asks an agent for a report now",
                 move |names| std::future::ready(query.for_agent(&names, Reporting::query)),
             ),
             Endpoint::act(
                 "/v1/locations/{location}/agents/{agent}/forget",
+                "Forgets an agent, with its servers, until it reports again",
                 move |names| std::future::ready(forget.for_agent(&names, Reporting::forget)),
             ),
         ]

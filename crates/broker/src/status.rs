@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 
 use evenkeel_core::time::Instant;
 use evenkeel_manager::text;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use evenkeel_wire::reporting::message::ServerState;
 use evenkeel_wire::reporting::server::{AgentView, Broker};
 
 /// How it goes with the broker.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct BrokerStatus {
     /// Where it listens.
     pub listen: Vec<SocketAddr>,
@@ -35,7 +36,7 @@ pub struct BrokerStatus {
 }
 
 /// Datagrams of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct DatagramCount {
     /// What became of them.
     pub result: String,
@@ -72,7 +73,7 @@ impl BrokerStatus {
 }
 
 /// How it goes with an agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AgentStatus {
     /// Where the loads belong.
     pub location: String,
@@ -106,7 +107,7 @@ pub struct AgentStatus {
 }
 
 /// A server of an agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ServerStatus {
     /// The group that it was registered for.
     pub group: String,

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use evenkeel_manager::text;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::directory::Entry;
@@ -18,7 +19,7 @@ use crate::subsystem::Corba;
 pub type Word = Cow<'static, str>;
 
 /// The CORBA service.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CorbaStatus {
     /// Where it listens; nowhere while it is switched off.
     pub listen: Vec<SocketAddr>,
@@ -41,7 +42,7 @@ pub struct CorbaStatus {
 }
 
 /// An object group.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ObjectGroupStatus {
     /// Its id, for ever.
     pub id: u64,
@@ -64,7 +65,7 @@ pub struct ObjectGroupStatus {
 }
 
 /// A property of a group.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct PropertyStatus {
     /// Its name.
     pub name: String,
@@ -75,7 +76,7 @@ pub struct PropertyStatus {
 }
 
 /// A strategy in another process.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CustomStatus {
     /// Its reference.
     pub reference: String,
@@ -88,7 +89,7 @@ pub struct CustomStatus {
 }
 
 /// A member of an object group. More about it is in the group of the same name.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct MemberStatus {
     /// Where it is, and its name.
     pub location: String,
@@ -99,7 +100,7 @@ pub struct MemberStatus {
 }
 
 /// An object that is registered for a location.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct RegisteredStatus {
     /// The location.
     pub location: String,
@@ -108,7 +109,7 @@ pub struct RegisteredStatus {
 }
 
 /// A load alert.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AlertObjectStatus {
     /// The location.
     pub location: String,

@@ -417,9 +417,9 @@ impl Subsystem for Corba {
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let status = self.clone();
-        let remove = |path, what: fn(&mut Vec<String>) -> Option<Registered>| {
+        let remove = |path, summary, what: fn(&mut Vec<String>) -> Option<Registered>| {
             let corba = self.clone();
-            Endpoint::act(path, move |mut names: Vec<String>| {
+            Endpoint::act(path, summary, move |mut names: Vec<String>| {
                 let (corba, what) = (corba.clone(), what(&mut names));
                 async move {
                     match what {
@@ -430,18 +430,29 @@ impl Subsystem for Corba {
             })
         };
         vec![
-            Endpoint::show("/v1/corba", move || status.status()),
-            remove("/v1/corba/monitors/{location}/remove", |names| {
-                Some(Registered::Monitor(names.pop()?))
-            }),
-            remove("/v1/corba/alerts/{location}/remove", |names| {
-                Some(Registered::Alert(names.pop()?))
-            }),
-            remove("/v1/corba/groups/{group}/remove", |names| {
-                Some(Registered::Group(names.pop()?))
-            }),
+            Endpoint::show(
+                "/v1/corba",
+                "The CORBA service with its object groups",
+                move || status.status(),
+            ),
+            remove(
+                "/v1/corba/monitors/{location}/remove",
+                "Removes a load monitor",
+                |names| Some(Registered::Monitor(names.pop()?)),
+            ),
+            remove(
+                "/v1/corba/alerts/{location}/remove",
+                "Removes a load alert object",
+                |names| Some(Registered::Alert(names.pop()?)),
+            ),
+            remove(
+                "/v1/corba/groups/{group}/remove",
+                "Removes an object group",
+                |names| Some(Registered::Group(names.pop()?)),
+            ),
             remove(
                 "/v1/corba/groups/{group}/members/{location}/remove",
+                "Removes a member of an object group",
                 |names| {
                     let (location, group) = (names.pop()?, names.pop()?);
                     Some(Registered::Member { group, location })

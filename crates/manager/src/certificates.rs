@@ -5,6 +5,7 @@ use std::time::Duration;
 use evenkeel_tls::certificate::{Details, unix_now};
 use evenkeel_tls::expiry::Warnings;
 use evenkeel_tls::listener::Listener;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::exposition::{Exposition, Type};
@@ -15,7 +16,7 @@ use crate::text;
 const LOOK: Duration = Duration::from_secs(600);
 
 /// A certificate, as the admin API shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct CertificateStatus {
     /// Who shows it to clients, as in `rule web`; or to members, as in `group web`.
     pub listener: String,

@@ -5,20 +5,48 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
+
+/// How a JSON value looks, for the description of the API.
+#[derive(Clone, Copy)]
+pub struct Described(fn(&mut SchemaGenerator) -> Schema);
+
+impl Described {
+    /// Values of the type `T`.
+    pub fn of<T: JsonSchema>() -> Self {
+        Described(|generator| generator.subschema_for::<T>())
+    }
+
+    /// Its schema; what it refers to is left with `generator`.
+    pub fn schema(&self, generator: &mut SchemaGenerator) -> Schema {
+        (self.0)(generator)
+    }
+}
+
+impl fmt::Debug for Described {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Described")
+    }
+}
 
 /// A path of the admin API, and what it does.
 pub struct Endpoint {
     /// The path; parts in braces stand for anything.
     pub path: &'static str,
+    /// What it does, in one sentence without its full stop.
+    pub summary: &'static str,
     /// What happens there.
     pub action: Action,
 }
 
 /// What happens at a path.
 pub enum Action {
-    /// `GET`: shows something as JSON.
-    Show(Arc<dyn Fn() -> serde_json::Result<String> + Send + Sync>),
+    /// `GET`: shows something as JSON of that form.
+    Show(
+        Arc<dyn Fn() -> serde_json::Result<String> + Send + Sync>,
+        Described,
+    ),
     /// `POST`: does something to what the parts of the path in braces name, in order.
     Do(Arc<dyn Fn(Vec<String>) -> Doing + Send + Sync>),
 }
@@ -51,20 +79,23 @@ pub enum CommandError {
 
 impl Endpoint {
     /// A path that shows what `read` answers.
-    pub fn show<T: Serialize>(
+    pub fn show<T: Serialize + JsonSchema>(
         path: &'static str,
+        summary: &'static str,
         read: impl Fn() -> T + Send + Sync + 'static,
     ) -> Self {
         let show = move || serde_json::to_string(&read());
         Endpoint {
             path,
-            action: Action::Show(Arc::new(show)),
+            summary,
+            action: Action::Show(Arc::new(show), Described::of::<T>()),
         }
     }
 
     /// A path at which `act` is done.
     pub fn act<F>(
         path: &'static str,
+        summary: &'static str,
         act: impl Fn(Vec<String>) -> F + Send + Sync + 'static,
     ) -> Self
     where
@@ -73,6 +104,7 @@ impl Endpoint {
         let act = move |names| Box::pin(act(names)) as Doing;
         Endpoint {
             path,
+            summary,
             action: Action::Do(Arc::new(act)),
         }
     }

@@ -17,7 +17,17 @@ use crate::routes::Files;
 use crate::sticky::Cookies;
 
 /// What an administrator says about a member.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    schemars::JsonSchema,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum AdminState {
     /// It takes traffic.
@@ -30,7 +40,17 @@ pub enum AdminState {
 }
 
 /// What an administrator says about the load alert of a location.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    schemars::JsonSchema,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum AlertSetting {
     /// Groups raise and lift it by the load.

@@ -11,6 +11,7 @@ use std::num::NonZeroU32;
 use evenkeel_control::opinion::Held;
 use evenkeel_core::member::Weight;
 use evenkeel_core::time::Instant;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config;
@@ -20,7 +21,7 @@ use crate::inputs::{AdminState, AlertSetting};
 pub type Word = Cow<'static, str>;
 
 /// Everything at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Status {
     /// Which configuration of this process is running, from 1; 0 is none yet.
     pub generation: u64,
@@ -47,7 +48,7 @@ pub struct Status {
 }
 
 /// What the process may use, and what is kept back.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct LimitsStatus {
     /// Files that the process may open.
     pub files: usize,
@@ -66,7 +67,7 @@ pub struct LimitsStatus {
 }
 
 /// A cluster that clients negotiate for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ClusterStatus {
     /// Name.
     pub name: String,
@@ -79,7 +80,7 @@ pub struct ClusterStatus {
 }
 
 /// A client class of a cluster.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ClassStatus {
     /// Name; empty for those who name none.
     pub name: String,
@@ -94,7 +95,7 @@ pub struct ClassStatus {
 }
 
 /// A start or reload.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Reload {
     /// When, in seconds since 1970-01-01 UTC.
     pub unix_seconds: u64,
@@ -103,7 +104,7 @@ pub struct Reload {
 }
 
 /// A rule.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct RuleStatus {
     /// Service name.
     pub name: String,
@@ -136,7 +137,7 @@ pub struct RuleStatus {
 }
 
 /// A limit for each client of a rule.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct RuleLimitStatus {
     /// Its key in the configuration; for one of `request_limits` its name.
     pub limit: Word,
@@ -164,7 +165,7 @@ impl RuleStatus {
 }
 
 /// A group.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct GroupStatus {
     /// Name.
     pub name: String,
@@ -200,7 +201,7 @@ pub struct GroupStatus {
 }
 
 /// An address that was to be a member, and is none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct RefusedStatus {
     /// The member of the file whose name resolved to it, or what an agent registered.
     pub member: String,
@@ -211,7 +212,7 @@ pub struct RefusedStatus {
 }
 
 /// A list of members.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ListStatus {
     /// The service, or the path of the files.
     pub name: String,
@@ -224,7 +225,7 @@ pub struct ListStatus {
 }
 
 /// A parameter of a strategy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ParamStatus {
     /// Name.
     pub name: Word,
@@ -235,7 +236,7 @@ pub struct ParamStatus {
 }
 
 /// A member.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct MemberStatus {
     /// Name, unique in the group.
     pub name: String,
@@ -292,7 +293,7 @@ pub struct MemberStatus {
 }
 
 /// An active health check that is over.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CheckStatus {
     /// How long ago.
     pub age_seconds: f64,
@@ -301,7 +302,7 @@ pub struct CheckStatus {
 }
 
 /// What a source of reports says about a member.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct OpinionStatus {
     /// Who.
     pub source: Word,
@@ -341,7 +342,7 @@ impl OpinionStatus {
 }
 
 /// Requests that are over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct TotalsStatus {
     /// All.
     pub requests: u64,
@@ -357,7 +358,7 @@ pub struct TotalsStatus {
 }
 
 /// The last 10 seconds or a little less.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Recent {
     /// Length of the time that is looked at.
     pub seconds: f64,
@@ -372,7 +373,7 @@ pub struct Recent {
 }
 
 /// A location and its loads.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct LocationStatus {
     /// Name.
     pub name: String,
@@ -388,7 +389,7 @@ pub struct LocationStatus {
 }
 
 /// A load alert.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AlertStatus {
     /// The group that has raised it.
     pub group: String,
@@ -401,7 +402,7 @@ pub struct AlertStatus {
 }
 
 /// A reported load.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct LoadStatus {
     /// Name or number.
     pub id: String,
@@ -418,7 +419,7 @@ pub struct LoadStatus {
 }
 
 /// A decision with its reasons.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Explained {
     /// The group.
     pub group: String,
@@ -437,7 +438,7 @@ pub struct Explained {
 }
 
 /// A candidate of a decision.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CandidateStatus {
     /// The member.
     pub member: String,

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 
 use evenkeel_core::time::Instant;
 use evenkeel_manager::text;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::poller::{DELAYS, Poller, View};
 
 /// How it goes with all locations together.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct MonitorStatus {
     /// Locations that are asked.
     pub locations: usize,
@@ -27,7 +28,7 @@ pub struct MonitorStatus {
 }
 
 /// Answers of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AnswerCount {
     /// What became of them.
     pub result: Cow<'static, str>,
@@ -56,7 +57,7 @@ impl MonitorStatus {
 }
 
 /// How it goes with the monitor of a location.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct LocationMonitor {
     /// Name of the location.
     pub location: String,

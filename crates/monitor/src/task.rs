@@ -184,8 +184,16 @@ impl Subsystem for Monitor {
     fn endpoints(&self) -> Vec<Endpoint> {
         let (all, each) = (self.clone(), self.clone());
         vec![
-            Endpoint::show("/v1/monitor", move || all.status()),
-            Endpoint::show("/v1/monitor/locations", move || each.locations()),
+            Endpoint::show(
+                "/v1/monitor",
+                "The kernel load monitor: what was asked and answered",
+                move || all.status(),
+            ),
+            Endpoint::show(
+                "/v1/monitor/locations",
+                "The locations whose kernels are asked",
+                move || each.locations(),
+            ),
         ]
     }
 }

@@ -1,0 +1,43 @@
+//! Who asks: the user behind a request, and what the user may do.
+
+use std::net::IpAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a user may do. Each role may do what those before it may.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Sees everything but secrets.
+    View,
+    /// Changes what lasts until the next restart: states, weights, strategies, alerts.
+    Operate,
+    /// Changes the configuration, too.
+    Administer,
+}
+
+impl Role {
+    /// Its name, as in files of users and in answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::View => "view",
+            Role::Operate => "operate",
+            Role::Administer => "administer",
+        }
+    }
+}
+
+/// Who has sent a request. The guard puts one into the extensions of each request that it lets through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Actor {
+    /// The name of the user. `token` is whoever knows the token of the configuration, `local` somebody on this machine where nobody needs to
+    /// say who it is, `certificate` somebody with a certificate.
+    pub(crate) user: String,
+    /// What the user may do.
+    pub(crate) role: Role,
+    /// Where the request comes from.
+    pub(crate) from: Option<IpAddr>,
+}

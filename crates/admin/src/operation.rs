@@ -1,0 +1,209 @@
+//! The table of the API's operations: the router and its description come from the same lines.
+//!
+//! An operation that is not in the table is not answered, and one without a role cannot be written down.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use axum::{Extension, Router};
+use evenkeel_manager::endpoint::Described;
+use schemars::JsonSchema;
+
+use crate::Sources;
+use crate::actor::{Actor, Role};
+use crate::error::ApiError;
+
+/// What comes back.
+#[derive(Clone, Copy)]
+pub(crate) enum Answer {
+    /// JSON of this form.
+    Json(Described),
+    /// Something else, of this media type.
+    Text(&'static str),
+}
+
+/// A method at a path.
+pub(crate) struct Operation {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    /// Who may ask for it; `None` is everybody, even without a session.
+    pub(crate) role: Option<Role>,
+    /// What it does, in one sentence without its full stop.
+    pub(crate) summary: &'static str,
+    /// What may stand in the query.
+    pub(crate) query: Option<Described>,
+    /// What must stand in the body.
+    pub(crate) body: Option<Described>,
+    pub(crate) answer: Answer,
+}
+
+/// All operations, and the router that they make.
+pub(crate) struct Operations {
+    pub(crate) all: Vec<Operation>,
+    router: Router<Arc<Sources>>,
+}
+
+impl Operations {
+    pub(crate) fn new() -> Self {
+        let (all, router) = (Vec::new(), Router::new());
+        Operations { all, router }
+    }
+
+    /// Shows something to whoever may see: `GET`, with JSON of the form `T`.
+    pub(crate) fn show<T: JsonSchema, H, A>(
+        self,
+        path: &'static str,
+        summary: &'static str,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<A, Arc<Sources>>,
+        A: 'static,
+    {
+        let answer = Answer::Json(Described::of::<T>());
+        self.add(Operation::get(path, summary, answer), handler)
+    }
+
+    /// Shows something to everybody, even without a session: it must tell nothing that matters.
+    pub(crate) fn show_to_all<T: JsonSchema, H, A>(
+        self,
+        path: &'static str,
+        summary: &'static str,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<A, Arc<Sources>>,
+        A: 'static,
+    {
+        let answer = Answer::Json(Described::of::<T>());
+        let mut operation = Operation::get(path, summary, answer);
+        operation.role = None;
+        self.add(operation, handler)
+    }
+
+    /// Shows something that is not JSON.
+    pub(crate) fn show_text<H, A>(
+        self,
+        path: &'static str,
+        media_type: &'static str,
+        summary: &'static str,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<A, Arc<Sources>>,
+        A: 'static,
+    {
+        let operation = Operation::get(path, summary, Answer::Text(media_type));
+        self.add(operation, handler)
+    }
+
+    /// Does something with a body of the form `B`, and answers `T`.
+    pub(crate) fn act<B: JsonSchema, T: JsonSchema, H, A>(
+        self,
+        method: Method,
+        path: &'static str,
+        role: Role,
+        summary: &'static str,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<A, Arc<Sources>>,
+        A: 'static,
+    {
+        let operation = Operation {
+            method,
+            path,
+            role: Some(role),
+            summary,
+            query: None,
+            body: Some(Described::of::<B>()),
+            answer: Answer::Json(Described::of::<T>()),
+        };
+        self.add(operation, handler)
+    }
+
+    /// Does something that needs nothing but its path, and answers `T`.
+    pub(crate) fn act_alone<T: JsonSchema, H, A>(
+        self,
+        path: &'static str,
+        role: Role,
+        summary: &'static str,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<A, Arc<Sources>>,
+        A: 'static,
+    {
+        let answer = Answer::Json(Described::of::<T>());
+        let mut operation = Operation::get(path, summary, answer);
+        operation.method = Method::POST;
+        operation.role = Some(role);
+        self.add(operation, handler)
+    }
+
+    /// The last one takes a query of the form `Q`.
+    pub(crate) fn with_query<Q: JsonSchema>(mut self) -> Self {
+        if let Some(last) = self.all.last_mut() {
+            last.query = Some(Described::of::<Q>());
+        }
+        self
+    }
+
+    /// An operation, and what answers it.
+    pub(crate) fn add<H, A>(mut self, operation: Operation, handler: H) -> Self
+    where
+        H: Handler<A, Arc<Sources>>,
+        A: 'static,
+    {
+        let Ok(filter) = MethodFilter::try_from(operation.method.clone()) else {
+            return self;
+        };
+        let mut method: MethodRouter<Arc<Sources>> = on(filter, handler);
+        if let Some(role) = operation.role {
+            let only = move |actor, request, next| only(role, actor, request, next);
+            method = method.route_layer(middleware::from_fn(only));
+        }
+        self.router = self.router.route(operation.path, method);
+        self.all.push(operation);
+        self
+    }
+
+    pub(crate) fn into_router(self) -> Router<Arc<Sources>> {
+        self.router
+    }
+}
+
+impl Operation {
+    /// `GET`, for whoever may see.
+    pub(crate) fn get(path: &'static str, summary: &'static str, answer: Answer) -> Self {
+        Operation {
+            method: Method::GET,
+            path,
+            role: Some(Role::View),
+            summary,
+            query: None,
+            body: None,
+            answer,
+        }
+    }
+}
+
+/// Lets through whoever has at least that role.
+async fn only(
+    role: Role,
+    actor: Option<Extension<Actor>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match actor {
+        Some(Extension(actor)) if actor.role >= role => next.run(request).await,
+        Some(Extension(actor)) => ApiError::forbidden_to(&actor, role).into_response(),
+        // The guard lets nobody through without one.
+        None => ApiError::unauthorized().into_response(),
+    }
+}
