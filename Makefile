@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo test test-vm counts bench bench-balance bench-arm bench-on-demand bench-corba bench-kernel experiment fuzz build arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo test test-vm counts bench bench-balance bench-arm bench-on-demand bench-corba bench-kernel experiment fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
 	@echo "make build   the binary that users run: target/dist/evenkeel (scripts/setup kernel before, for BPF and RDMA)"
+	@echo "make console the web console's bundle, which build, demo and test put into the binary where there is Node.js"
 	@echo "make arm     libarm.so, with which servers tell their load: target/dist/libarm.so"
 	@echo "make apache  mod_evenkeel.so for Apache httpd, beside it; install-arm, install-apache (PREFIX=/usr/local)"
 	@echo "make omniorb libevenkeel-omniorb.a for CORBA servers on omniORB, with its example; install-omniorb (PREFIX)"
@@ -28,12 +29,18 @@ help:
 
 demo:
 	@scripts/setup build
+	@scripts/console
 	@cargo build -q --release -p evenkeel
 	@exec target/release/evenkeel demo --seconds $(DEMO_SECONDS)
 
 build:
 	@scripts/setup build
+	@scripts/console
 	cargo build --profile dist -p evenkeel $(FEATURES)
+
+console:
+	@scripts/setup console
+	@scripts/console
 
 arm:
 	@scripts/setup build
@@ -66,6 +73,7 @@ FUZZ_CHECK = CUSTOM_LIBFUZZER_PATH=/none/libfuzzer.a \
 
 test:
 	@scripts/setup test
+	@scripts/console
 	cargo fmt --all --check
 	cargo clippy --workspace $(FEATURES) --all-targets -- -D warnings
 	cargo clippy -p evenkeel -p evenkeel-kernel --no-default-features -- -D warnings

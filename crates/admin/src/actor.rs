@@ -20,6 +20,12 @@ pub enum Role {
 }
 
 impl Role {
+    /// The role that is called so.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let all = [Role::View, Role::Operate, Role::Administer];
+        all.into_iter().find(|role| role.name() == name)
+    }
+
     /// Its name, as in files of users and in answers.
     pub fn name(self) -> &'static str {
         match self {
@@ -40,4 +46,6 @@ pub(crate) struct Actor {
     pub(crate) role: Role,
     /// Where the request comes from.
     pub(crate) from: Option<IpAddr>,
+    /// What requests of a session that change anything carry; `None` where there is no session.
+    pub(crate) csrf: Option<String>,
 }

@@ -4,8 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwapOption;
 use evenkeel_manager::certificates;
-use evenkeel_manager::config::{Admin, Config};
+use evenkeel_manager::config::{Admin, Config, Problem};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::Snapshot;
@@ -14,6 +15,8 @@ use evenkeel_tls::certificate::Details;
 use evenkeel_tls::listener::Listener;
 use tokio::net::TcpListener;
 
+use crate::users::Users;
+
 /// What others need to know of the admin API: no member may be at its address.
 #[derive(Debug, Default)]
 pub struct Address {
@@ -21,6 +24,8 @@ pub struct Address {
     pub(crate) tls: Arc<Listener>,
     /// Whether the process was started with TLS there; a change needs a restart.
     has_tls: OnceLock<bool>,
+    /// Its users, if the configuration names a file with them.
+    pub(crate) users: Arc<ArcSwapOption<Users>>,
 }
 
 /// The address cannot be listened on.
@@ -49,18 +54,39 @@ impl Address {
     }
 }
 
+/// The users of the configuration, if it names some.
+fn users(admin: Option<&Admin>) -> Result<Option<Users>, Vec<Problem>> {
+    let file = admin.and_then(|admin| admin.users_file.as_ref());
+    file.map(Users::load).transpose()
+}
+
 impl Service for Address {}
 
 impl Subsystem for Address {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        let tls = next.section::<Admin>().and_then(|admin| admin.tls.as_ref());
-        if !next.reload || tls.is_some() != *self.has_tls.get_or_init(|| tls.is_some()) {
+        let admin = next.section::<Admin>();
+        let tls = admin.and_then(|admin| admin.tls.as_ref());
+        if !next.reload {
             return Ok(Box::new(|| ()));
+        }
+        let found = users(admin).map_err(PrepareError::files)?;
+        let known = Arc::clone(&self.users);
+        // Where there is none any more, a restart lets everybody in, and not before.
+        let set_users = move || {
+            if let Some(users) = found {
+                known.store(Some(Arc::new(users)));
+            }
+        };
+        if tls.is_some() != *self.has_tls.get_or_init(|| tls.is_some()) {
+            return Ok(Box::new(set_users));
         }
         let server = self.tls.load(tls, "admin");
         let server = server.map_err(PrepareError::files)?;
         let tls = Arc::clone(&self.tls);
-        Ok(Box::new(move || tls.set(server)))
+        Ok(Box::new(move || {
+            set_users();
+            tls.set(server);
+        }))
     }
 
     fn listening(&self) -> Vec<SocketAddr> {
@@ -74,7 +100,9 @@ impl Subsystem for Address {
 
     fn check(&self, config: &Config) -> PrepareErrors {
         let own = config.admin.as_ref();
-        PrepareError::files(Listener::check(own.and_then(|own| own.tls.as_ref())))
+        let mut problems = Listener::check(own.and_then(|own| own.tls.as_ref()));
+        problems.extend(users(own).err().into_iter().flatten());
+        PrepareError::files(problems)
     }
 
     fn announce(&self, _: &Snapshot) -> Vec<String> {

@@ -13,6 +13,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use axum::{Extension, Json, Router, middleware};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
@@ -28,17 +29,20 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::access::Access;
 use crate::actor::Role;
+use crate::audit::{self, Audit, Entry};
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
+use crate::login::{self, Cookies, Credentials, LoggedIn, SessionStatus};
 use crate::operation::{self, Operation, Operations};
 use crate::schema::Schema;
 use crate::wire::{
     Done, Explain, Reloaded, Report, SetAlert, SetBackup, SetEnabled, SetMaintenance, SetState,
     SetStrategy, SetWeight,
 };
-use crate::{Sources, metrics, openapi};
+use crate::{Sources, console, metrics, openapi};
 
 /// The longest request body, in bytes. A load report has a few hundred.
 const MAX_BODY: usize = 64 * 1024;
@@ -47,10 +51,28 @@ type Answer<T> = Result<Json<T>, ApiError>;
 
 const DONE: Json<Done> = Json(Done { ok: true });
 
-pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
+/// What the router needs beside the sources.
+pub(crate) struct Doors {
+    pub(crate) guard: Guard,
+    pub(crate) access: Arc<Access>,
+    pub(crate) audit: Arc<Audit>,
+    pub(crate) cookies: Cookies,
+    /// Whether the console is served.
+    pub(crate) console: bool,
+}
+
+pub(crate) fn router(sources: Arc<Sources>, doors: Doors) -> Router {
     let operations = operations(&sources);
+    let open = operations
+        .all
+        .iter()
+        .filter(|operation| operation.role.is_none());
+    let guarded_by = doors.guard.opening(open.map(|operation| operation.path));
     let description = openapi::document(&operations.all).to_string();
-    let router = operations.into_router();
+    let router = match doors.console {
+        true => with_console(operations.into_router()),
+        false => operations.into_router(),
+    };
     router
         .layer(middleware::from_fn_with_state(
             Arc::clone(&sources),
@@ -58,10 +80,24 @@ pub(crate) fn router(sources: Arc<Sources>, guarded_by: Guard) -> Router {
         ))
         .with_state(sources)
         .layer(Extension(Description(description.into())))
+        .layer(Extension(doors.access))
+        .layer(Extension(doors.audit))
+        .layer(Extension(doors.cookies))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(whole_requests))
         .layer(middleware::from_fn_with_state(guarded_by, guard))
         .layer(middleware::map_response(errors_are_json))
+}
+
+/// The pages of the console, beside the API.
+fn with_console(router: Router<Arc<Sources>>) -> Router<Arc<Sources>> {
+    router
+        .route("/", get(console::start))
+        .route("/console", get(console::start))
+        .route("/console/", get(console::index))
+        .route("/console/{*path}", get(console::file))
+        .route("/login/", get(console::login_page))
+        .route("/login/{*path}", get(console::login_file))
 }
 
 /// Everything that can be asked for. Its order is that of the description.
@@ -172,6 +208,20 @@ fn operations(sources: &Sources) -> Operations {
             "Sets the load alert of a location, or lets its load decide",
             set_alert,
         )
+        .show_to_all::<SessionStatus, _, _>(
+            "/v1/session",
+            "Who asks, and what the user may do",
+            login::session,
+        )
+        .act::<Credentials, LoggedIn, _, _>(
+            Method::POST,
+            "/v1/login",
+            None,
+            "Begins a session of a browser",
+            login::login,
+        )
+        .act_alone::<Done, _, _>("/v1/logout", None, "Ends a session", login::logout)
+        .show::<Vec<Entry>, _, _>("/v1/audit", "The last changes, newest first", audit::show)
         .act_alone::<Reloaded, _, _>(
             "/v1/reload",
             Role::Administer,
@@ -270,15 +320,15 @@ fn not_ready(why: &str) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)
 }
 
-/// An answer that is not JSON comes from the router itself: no such path, method, or
+/// An error that is neither JSON nor a page comes from the router itself: no such path, method, or
 /// field. Clients get it in the form of all other errors.
 async fn errors_are_json(response: Response) -> Response {
     let status = response.status();
-    let is_json = response
-        .headers()
-        .get(CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
-    if is_json || !(status.is_client_error() || status.is_server_error()) {
+    let is_ours = response.headers().get(CONTENT_TYPE).is_some_and(|value| {
+        let value = value.as_bytes();
+        value.starts_with(b"application/json") || value.starts_with(b"text/html")
+    });
+    if is_ours || !(status.is_client_error() || status.is_server_error()) {
         return response;
     }
     let allow = response.headers().get(ALLOW).cloned();
@@ -305,7 +355,7 @@ async fn errors_are_json(response: Response) -> Response {
 }
 
 /// A JSON body that is exactly what the path takes.
-struct Body<T>(T);
+pub(crate) struct Body<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Response;

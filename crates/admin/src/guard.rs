@@ -12,15 +12,23 @@
 //!
 //! With a token, the token is the proof: a page does not know it.
 //!
+//! With users, so is their token, or the cookie of a session, which no page of another site makes the
+//! browser send. What a session changes must come with its second secret, too, which only a page of this
+//! origin can read.
+//!
 //! A request that came through a proxy is refused, unless the configuration expects a
 //! proxy in front: a proxy on this machine, the balancer itself among them, reaches
 //! loopback, and whoever asks through it is anybody.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_TYPE, COOKIE as COOKIES, HOST, HeaderName, ORIGIN, WWW_AUTHENTICATE,
+};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -28,6 +36,7 @@ use axum::response::{IntoResponse, Response};
 use evenkeel_manager::config::Admin;
 use subtle::ConstantTimeEq;
 
+use crate::access::Access;
 use crate::actor::{Actor, Role};
 use crate::conn::Peer;
 use crate::error::ApiError;
@@ -41,11 +50,28 @@ pub(crate) struct Guard {
     behind_proxy: bool,
     /// Then no other name can lead to it: the certificate would not have that.
     has_tls: bool,
+    /// Whether there are users.
+    has_users: bool,
+    /// Whether who comes from this machine needs no proof.
+    local_access: bool,
+    access: Arc<Access>,
+    /// Paths for which nobody needs to say who asks.
+    open: Arc<HashSet<&'static str>>,
 }
 
+/// The name of a session's cookie.
+pub(crate) const COOKIE: &str = "evenkeel_session";
+
+/// What a request of a session carries that changes anything.
+const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
+
 impl Guard {
-    pub(crate) fn new(settings: &Admin) -> Self {
+    pub(crate) fn new(settings: &Admin, access: Arc<Access>) -> Self {
         Guard {
+            has_users: settings.users_file.is_some(),
+            local_access: settings.local_access,
+            access,
+            open: Arc::default(),
             listen: settings.listen.ip(),
             token: settings
                 .token
@@ -68,36 +94,117 @@ impl Guard {
         }
     }
 
-    /// The user who asks; an empty name where probes ask.
+    /// For these paths nobody needs to say who asks.
+    pub(crate) fn opening(mut self, paths: impl Iterator<Item = &'static str>) -> Self {
+        self.open = Arc::new(paths.collect());
+        self
+    }
+
+    /// Who asks; `None` where that does not matter.
     fn check(
         &self,
         method: &Method,
         uri: &Uri,
         headers: &HeaderMap,
-    ) -> Result<&'static str, ApiError> {
+        from: IpAddr,
+        now: Instant,
+    ) -> Result<Option<Actor>, ApiError> {
         if !self.behind_proxy {
             check_direct(headers)?;
         }
-        // Probes know no token, and learn nothing but yes or no.
-        let is_probe = matches!(uri.path(), "/healthz" | "/readyz");
-        let user = match &self.token {
-            Some(token) if !is_probe => {
-                let token = Arc::clone(&token.read().unwrap_or_else(PoisonError::into_inner));
-                check_token(&token, headers)?;
-                "token"
-            }
-            Some(_) => "",
-            None if self.has_tls => "certificate",
-            None => {
-                self.check_host(headers)?;
-                "local"
-            }
+        let changes = !matches!(*method, Method::GET | Method::HEAD);
+        let is_open = self.open.contains(uri.path()) || is_page(uri.path());
+        let actor = match self.who(headers, changes, from, now) {
+            // Who is not known may still log in, or be told that the process is alive.
+            Err(_) if is_open && self.asks() => None,
+            actor => actor?,
         };
-        if !matches!(*method, Method::GET | Method::HEAD) {
+        if actor.is_none() && !is_open {
+            return Err(ApiError::unauthorized());
+        }
+        if changes {
             check_origin(headers)?;
             check_content_type(headers)?;
         }
-        Ok(user)
+        Ok(actor)
+    }
+
+    /// Whether anybody must prove anything.
+    fn asks(&self) -> bool {
+        self.token.is_some() || self.has_users
+    }
+
+    fn who(
+        &self,
+        headers: &HeaderMap,
+        changes: bool,
+        from: IpAddr,
+        now: Instant,
+    ) -> Result<Option<Actor>, ApiError> {
+        let actor = |user: &str| Actor {
+            user: user.to_owned(),
+            role: Role::Administer,
+            from: Some(from),
+            csrf: None,
+        };
+        if !self.asks() {
+            if !self.has_tls {
+                self.check_host(headers)?;
+            }
+            return Ok(Some(actor("local")));
+        }
+        if let Some(given) = single(headers, &AUTHORIZATION)? {
+            let (scheme, given) = given.split_once(' ').unwrap_or((given, ""));
+            let is_bearer = scheme.eq_ignore_ascii_case("bearer");
+            let given = Some(given.trim()).filter(|given| is_bearer && !given.is_empty());
+            let given = given.ok_or_else(|| unauthorized(NO_TOKEN))?;
+            if self.is_token(given) {
+                return Ok(Some(actor("token")));
+            }
+            let user = self.access.of_token(given, from);
+            return user.map(Some).ok_or_else(|| {
+                unauthorized("the token is not the configured one, nor that of a user")
+            });
+        }
+        let cookies = headers.get_all(COOKIES).iter();
+        let session = cookies
+            .filter_map(session_of)
+            .find_map(|cookie| self.access.session(cookie, now));
+        if let Some((session, role)) = session {
+            let given = single(headers, &CSRF)?;
+            if changes && !given.is_some_and(|given| session.is_csrf(given)) {
+                return Err(ApiError::new(
+                    StatusCode::FORBIDDEN,
+                    "wrong_csrf_token",
+                    "what a session changes must carry X-Csrf-Token, as GET /v1/session has it",
+                ));
+            }
+            return Ok(Some(Actor {
+                user: session.user,
+                role,
+                from: Some(from),
+                csrf: Some(session.csrf),
+            }));
+        }
+        if self.local_access
+            && from.to_canonical().is_loopback()
+            && self.check_host(headers).is_ok()
+        {
+            return Ok(Some(actor("local")));
+        }
+        match self.has_users {
+            true => Ok(None),
+            false => Err(unauthorized(NO_TOKEN)),
+        }
+    }
+
+    fn is_token(&self, given: &str) -> bool {
+        let Some(token) = &self.token else {
+            return false;
+        };
+        let token = Arc::clone(&token.read().unwrap_or_else(PoisonError::into_inner));
+        // The time tells at most whether the length is right.
+        given.as_bytes().ct_eq(token.as_bytes()).into()
     }
 
     fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -127,13 +234,12 @@ pub(crate) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match guard.check(request.method(), request.uri(), request.headers()) {
-        Ok(user) => {
-            request.extensions_mut().insert(Actor {
-                user: user.to_owned(),
-                role: Role::Administer,
-                from: Some(peer.address.ip()),
-            });
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    match guard.check(method, uri, headers, peer.address.ip(), Instant::now()) {
+        Ok(actor) => {
+            if let Some(actor) = actor {
+                request.extensions_mut().insert(actor);
+            }
             next.run(request).await
         }
         Err(error) => {
@@ -145,6 +251,23 @@ pub(crate) async fn guard(
             response
         }
     }
+}
+
+const NO_TOKEN: &str = "a token is needed: send Authorization: Bearer TOKEN, with the token of [admin] in the \
+                        configuration, or that of a user";
+
+/// Whether a page of the console is asked for, which says by itself to whom it is shown.
+fn is_page(path: &str) -> bool {
+    path == "/"
+        || path == "/console"
+        || path.starts_with("/console/")
+        || path.starts_with("/login/")
+}
+
+/// The value of the session's cookie.
+pub(crate) fn session_of(cookies: &HeaderValue) -> Option<&str> {
+    let mut cookies = cookies.to_str().ok()?.split(';');
+    cookies.find_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='))
 }
 
 /// Fields that proxies add.
@@ -165,21 +288,6 @@ fn check_direct(headers: &HeaderMap) -> Result<(), ApiError> {
              requests only, unless behind_proxy = true is set in [admin], with a token"
         ),
     ))
-}
-
-fn check_token(token: &str, headers: &HeaderMap) -> Result<(), ApiError> {
-    let given = single(headers, &AUTHORIZATION)?
-        .and_then(|value| value.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, given)| given.trim());
-    match given {
-        // The time tells at most whether the length is right.
-        Some(given) if given.as_bytes().ct_eq(token.as_bytes()).into() => Ok(()),
-        Some(_) => Err(unauthorized("the token is not the configured one")),
-        None => Err(unauthorized(
-            "a token is needed: send Authorization: Bearer TOKEN, with the token of [admin] in the configuration",
-        )),
-    }
 }
 
 fn unauthorized(detail: &str) -> ApiError {
@@ -247,11 +355,29 @@ mod tests {
     use super::*;
 
     fn guard_of(listen: &str, token: Option<&str>) -> Guard {
-        Guard::new(&Admin {
+        let settings = Admin {
             listen: listen.parse().unwrap(),
             token: token.map(str::to_owned),
             ..Admin::default()
-        })
+        };
+        let access = Access::new(&settings, Arc::default());
+        Guard::new(&settings, Arc::new(access)).opening(["/healthz", "/readyz"].into_iter())
+    }
+
+    fn ask(
+        guard: &Guard,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Option<Actor>, ApiError> {
+        let from = "192.0.2.9".parse().unwrap();
+        guard.check(
+            method,
+            &path.parse().unwrap(),
+            headers,
+            from,
+            Instant::now(),
+        )
     }
 
     fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
@@ -267,7 +393,7 @@ mod tests {
     }
 
     fn status(guard: &Guard, method: Method, path: &str, fields: &[(&'static str, &str)]) -> u16 {
-        match guard.check(&method, &path.parse().unwrap(), &headers(fields)) {
+        match ask(guard, &method, path, &headers(fields)) {
             Ok(_) => 200,
             Err(error) => error.into_response().status().as_u16(),
         }
@@ -345,7 +471,7 @@ mod tests {
             let ask = |guard: &Guard, path: &str| {
                 let mut map = headers(&[("host", "localhost"), ("authorization", "Bearer s3cret")]);
                 map.append(field.0.clone(), field.1.parse().unwrap());
-                match guard.check(&Method::GET, &path.parse().unwrap(), &map) {
+                match super::tests::ask(guard, &Method::GET, path, &map) {
                     Ok(_) => 200,
                     Err(error) => error.into_response().status().as_u16(),
                 }

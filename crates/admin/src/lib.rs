@@ -6,19 +6,23 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 pub mod access_log;
 pub mod actor;
 pub mod address;
 mod api;
+mod audit;
 pub mod client;
 mod columns;
 pub mod command;
 mod conn;
+mod console;
 pub mod ctl;
 mod error;
 #[cfg(test)]
 mod exposition;
 mod guard;
+mod login;
 mod metrics;
 mod openapi;
 mod operation;
@@ -26,6 +30,7 @@ mod schema;
 #[cfg(test)]
 mod tests;
 pub mod top;
+pub mod users;
 pub mod view;
 pub mod wire;
 
@@ -35,9 +40,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use access::Access;
 use address::Address;
+use audit::Audit;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Admin;
+use login::Cookies;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -79,10 +87,22 @@ pub async fn serve(
     close: oneshot::Receiver<()>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let guard = guard::Guard::new(settings);
+    let access = Arc::new(Access::new(settings, Arc::clone(&sources.address.users)));
+    let guard = guard::Guard::new(settings, Arc::clone(&access));
+    let doors = api::Doors {
+        guard: guard.clone(),
+        access,
+        audit: Arc::new(Audit::new(settings.audit_log.as_deref())),
+        cookies: Cookies {
+            has_tls: settings.tls.is_some(),
+            behind_proxy: settings.behind_proxy,
+            has_users: settings.users_file.is_some(),
+        },
+        console: settings.console,
+    };
     let manager = Arc::clone(&sources.manager);
     let tls = Arc::clone(&sources.address.tls);
-    let router = api::router(sources, guard.clone());
+    let router = api::router(sources, doors);
     let serving = axum::serve(
         conn::ApiListener::new(listener, tls, close),
         router.into_make_service_with_connect_info::<conn::Peer>(),

@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 
 use crate::Sources;
 use crate::actor::{Actor, Role};
+use crate::audit::audited;
 use crate::error::ApiError;
 
 /// What comes back.
@@ -33,6 +34,8 @@ pub(crate) struct Operation {
     pub(crate) path: &'static str,
     /// Who may ask for it; `None` is everybody, even without a session.
     pub(crate) role: Option<Role>,
+    /// Whether it changes anything, so that it stands in the audit log.
+    pub(crate) changes: bool,
     /// What it does, in one sentence without its full stop.
     pub(crate) summary: &'static str,
     /// What may stand in the query.
@@ -107,7 +110,7 @@ impl Operations {
         self,
         method: Method,
         path: &'static str,
-        role: Role,
+        role: impl Into<Option<Role>>,
         summary: &'static str,
         handler: H,
     ) -> Self
@@ -118,7 +121,8 @@ impl Operations {
         let operation = Operation {
             method,
             path,
-            role: Some(role),
+            role: role.into(),
+            changes: true,
             summary,
             query: None,
             body: Some(Described::of::<B>()),
@@ -129,6 +133,27 @@ impl Operations {
 
     /// Does something that needs nothing but its path, and answers `T`.
     pub(crate) fn act_alone<T: JsonSchema, H, A>(
+        self,
+        path: &'static str,
+        role: impl Into<Option<Role>>,
+        summary: &'static str,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<A, Arc<Sources>>,
+        A: 'static,
+    {
+        let answer = Answer::Json(Described::of::<T>());
+        let mut operation = Operation::get(path, summary, answer);
+        operation.method = Method::POST;
+        operation.role = role.into();
+        operation.changes = true;
+        self.add(operation, handler)
+    }
+
+    /// Answers a question with a body of the form `B`, which changes nothing: `POST`, and `T` comes back.
+    #[allow(dead_code)] // The next ones: validation of configurations, simulations.
+    pub(crate) fn ask<B: JsonSchema, T: JsonSchema, H, A>(
         self,
         path: &'static str,
         role: Role,
@@ -143,6 +168,7 @@ impl Operations {
         let mut operation = Operation::get(path, summary, answer);
         operation.method = Method::POST;
         operation.role = Some(role);
+        operation.body = Some(Described::of::<B>());
         self.add(operation, handler)
     }
 
@@ -168,6 +194,10 @@ impl Operations {
             let only = move |actor, request, next| only(role, actor, request, next);
             method = method.route_layer(middleware::from_fn(only));
         }
+        if operation.changes {
+            // Outside of the former: that somebody has tried is written down, too.
+            method = method.route_layer(middleware::from_fn(audited));
+        }
         self.router = self.router.route(operation.path, method);
         self.all.push(operation);
         self
@@ -185,6 +215,7 @@ impl Operation {
             method: Method::GET,
             path,
             role: Some(Role::View),
+            changes: false,
             summary,
             query: None,
             body: None,

@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,9 +26,11 @@ use evenkeel_proxy::Proxy;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::actor::Role;
 use crate::address::Address;
 use crate::client::{Client, ClientError};
 use crate::exposition::strict;
+use crate::users::UsersFile;
 use crate::wire::{Done, Explain, Reloaded};
 use crate::{Sources, access_log, serve};
 
@@ -55,13 +58,19 @@ fn configuration(members: &[SocketAddr]) -> String {
 
 impl Balancer {
     fn start(members: &[SocketAddr], token: Option<&str>) -> Balancer {
+        Self::start_as(members, "", |admin| admin.token = token.map(str::to_owned))
+    }
+
+    /// One with these lines before all tables, and these settings of the API.
+    fn start_as(members: &[SocketAddr], first: &str, change: impl FnOnce(&mut Admin)) -> Balancer {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);
         let config_file: PathBuf = std::env::temp_dir().join(format!(
             "evenkeel-admin-{}-{unique}.toml",
             std::process::id()
         ));
-        std::fs::write(&config_file, configuration(members)).unwrap();
+        let text = format!("{first}\n{}", configuration(members));
+        std::fs::write(&config_file, text).unwrap();
 
         let clock = Clock::start();
         let proxy = Proxy::start(clock, 1).unwrap();
@@ -95,11 +104,11 @@ impl Balancer {
             .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
             .unwrap();
         let address = listener.local_addr().unwrap();
-        let settings = Admin {
+        let mut settings = Admin {
             listen: address,
-            token: token.map(str::to_owned),
             ..Admin::default()
         };
+        change(&mut settings);
         let (close, closed) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let of_thread = Arc::clone(&sources);
@@ -822,4 +831,344 @@ fn descriptions_refuse_what_is_not_so() {
     assert!(!validator.is_valid(&group));
     group["members"] = Value::Null;
     assert!(!validator.is_valid(&group));
+}
+
+/// A balancer with the users anna (administer, `secret`), olga (operate, a token) and vera (view, a token), and
+/// the folder of its files.
+fn with_users(change: impl FnOnce(&mut Admin)) -> (Balancer, PathBuf, [String; 2]) {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+    let folder =
+        std::env::temp_dir().join(format!("evenkeel-login-{}-{unique}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("users");
+    let line = "anna:administer:$2y$04$eOnKaXwwoXrWN2nnApD3l.ljv56/.n/6aNhVUC3NuZgmfJiewvCIy\n";
+    std::fs::write(&path, line).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let file = UsersFile(&path);
+    let tokens = [("olga", Role::Operate), ("vera", Role::View)]
+        .map(|(name, role)| file.set_token(name, role).unwrap());
+    let first = format!("[admin]\nusers_file = {path:?}");
+    let balancer = Balancer::start_as(&["127.0.0.1:1".parse().unwrap()], &first, |admin| {
+        admin.users_file = Some(path.clone().into());
+        change(admin);
+    });
+    (balancer, folder, tokens)
+}
+
+impl Balancer {
+    /// Sends a request with these fields; answers status, head and body.
+    fn ask(&self, line: &str, fields: &[&str], body: &str) -> (u16, String, String) {
+        let mut request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+        for field in fields {
+            request += &format!("{field}\r\n");
+        }
+        request += &format!("Content-Length: {}\r\n\r\n{body}", body.len());
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, head.to_owned(), body.to_owned())
+    }
+
+    /// Logs anna in: the fields of her requests, first the cookie, then what changes need.
+    fn log_in(&self) -> [String; 2] {
+        let (status, head, body) = self.ask(
+            "POST /v1/login",
+            &[JSON],
+            r#"{"user": "anna", "password": "secret"}"#,
+        );
+        assert_eq!(status, 200, "{body}");
+        let cookie = head
+            .lines()
+            .find_map(|line| line.strip_prefix("set-cookie: "))
+            .unwrap();
+        for part in [
+            "; HttpOnly",
+            "; SameSite=Strict",
+            "; Path=/",
+            "; Max-Age=43200",
+        ] {
+            assert!(cookie.contains(part), "{cookie}");
+        }
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            (&answer["user"], &answer["role"]),
+            (&json!("anna"), &json!("administer"))
+        );
+        let cookie = cookie.split(';').next().unwrap();
+        let csrf = answer["csrf"].as_str().unwrap();
+        [
+            format!("Cookie: a=b; {cookie}"),
+            format!("X-Csrf-Token: {csrf}"),
+        ]
+    }
+}
+
+const JSON: &str = "Content-Type: application/json";
+
+#[test]
+fn users_log_in_and_out() {
+    let (balancer, _folder, _) = with_users(|_| ());
+    let session = |fields: &[&str]| -> Value {
+        let (status, _, body) = balancer.ask("GET /v1/session", fields, "");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    };
+    let nobody = json!({ "user": null, "role": null, "csrf": null, "login": true, "free": false });
+    assert_eq!(session(&[]), nobody);
+    assert_eq!(balancer.ask("GET /v1/status", &[], "").0, 401);
+    assert_eq!(balancer.ask("GET /nothing", &[], "").0, 401);
+    assert_eq!(balancer.ask("GET /healthz", &[], "").0, 200);
+
+    let wrong = r#"{"user": "anna", "password": "Secret"}"#;
+    let (status, _, body) = balancer.ask("POST /v1/login", &[JSON], wrong);
+    assert_eq!(status, 401);
+    assert!(body.contains("wrong_login"), "{body}");
+    // A form of another site cannot log anybody in.
+    assert_eq!(balancer.ask("POST /v1/login", &[], wrong).0, 415);
+    let origin = "Origin: http://evil.example";
+    assert_eq!(
+        balancer.ask("POST /v1/login", &[JSON, origin], wrong).0,
+        403
+    );
+
+    let [cookie, csrf] = balancer.log_in();
+    assert_eq!(session(&[&cookie])["user"], "anna");
+    assert_eq!(balancer.ask("GET /v1/status", &[&cookie], "").0, 200);
+    let drain = r#"{"state": "drain"}"#;
+    let path = "PUT /v1/groups/web/members/127.0.0.1:1/state";
+    let (status, _, body) = balancer.ask(path, &[&cookie, JSON], drain);
+    assert_eq!(
+        status, 403,
+        "without its second secret a session changes nothing"
+    );
+    assert!(body.contains("wrong_csrf_token"), "{body}");
+    assert_eq!(
+        balancer
+            .ask(path, &[&cookie, JSON, "X-Csrf-Token: x"], drain)
+            .0,
+        403
+    );
+    assert_eq!(balancer.ask(path, &[&cookie, JSON, &csrf], drain).0, 200);
+
+    assert_eq!(
+        balancer
+            .ask("POST /v1/logout", &[&cookie, JSON, &csrf], "")
+            .0,
+        200
+    );
+    assert_eq!(session(&[&cookie]), nobody);
+    assert_eq!(balancer.ask("GET /v1/status", &[&cookie], "").0, 401);
+}
+
+#[test]
+fn roles_are_kept() {
+    let (balancer, _folder, [olga, vera]) = with_users(|_| ());
+    let (olga, vera) = (
+        format!("Authorization: Bearer {olga}"),
+        format!("Authorization: Bearer {vera}"),
+    );
+    let change = |fields: &[&str]| {
+        let mut fields = fields.to_vec();
+        fields.push(JSON);
+        let path = "PUT /v1/groups/web/members/127.0.0.1:1/weight";
+        balancer.ask(path, &fields, r#"{"weight": 2}"#).0
+    };
+    let reload = |fields: &[&str]| {
+        let mut fields = fields.to_vec();
+        fields.push(JSON);
+        balancer.ask("POST /v1/reload", &fields, "").0
+    };
+    assert_eq!(balancer.ask("GET /v1/status", &[&vera], "").0, 200);
+    assert_eq!((change(&[&vera]), reload(&[&vera])), (403, 403));
+    assert_eq!((change(&[&olga]), reload(&[&olga])), (200, 403));
+    assert_eq!(change(&["Authorization: Bearer nobodys"]), 401);
+    let [cookie, csrf] = balancer.log_in();
+    assert_eq!(
+        (change(&[&cookie, &csrf]), reload(&[&cookie, &csrf])),
+        (200, 200)
+    );
+
+    let (_, _, body) = balancer.ask("GET /v1/audit", &[&vera], "");
+    let audit: Vec<Value> = serde_json::from_str(&body).unwrap();
+    let seen: Vec<_> = audit
+        .iter()
+        .map(|entry| {
+            let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+            (
+                text("user"),
+                text("path"),
+                entry["status"].as_u64().unwrap(),
+            )
+        })
+        .rev()
+        .collect();
+    let weight = "/v1/groups/web/members/127.0.0.1:1/weight";
+    let wanted = [
+        ("vera", weight, 403),
+        ("vera", "/v1/reload", 403),
+        ("olga", weight, 200),
+        ("olga", "/v1/reload", 403),
+        ("", "/v1/login", 200),
+        ("anna", weight, 200),
+        ("anna", "/v1/reload", 200),
+    ];
+    assert_eq!(
+        seen,
+        wanted.map(|(user, path, status)| (user.to_owned(), path.to_owned(), status))
+    );
+    assert_eq!(audit.last().unwrap()["what"], r#"{"weight": 2}"#);
+    assert_eq!(audit[2]["what"], r#"login of "anna""#, "and no password");
+}
+
+#[test]
+fn changes_are_written_down_before_they_are_answered() {
+    let mut file = PathBuf::new();
+    let (balancer, folder, [olga, _]) = with_users(|admin| {
+        file = admin
+            .users_file
+            .as_ref()
+            .unwrap()
+            .path
+            .with_file_name("audit.log");
+        admin.audit_log = Some(file.clone());
+    });
+    let olga = format!("Authorization: Bearer {olga}");
+    let path = "PUT /v1/groups/web/members/127.0.0.1:1/weight";
+    for (number, weight) in ["2", "3", "x"].into_iter().enumerate() {
+        balancer.ask(path, &[&olga, JSON], &format!("{{\"weight\": {weight}}}"));
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(text.lines().count(), number + 1);
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!(last["user"], "olga");
+        assert_eq!(last["from"], "127.0.0.1");
+        assert_eq!(last["status"], if weight == "x" { 422 } else { 200 });
+    }
+    // It is moved away, as programs that rotate logs do.
+    std::fs::rename(&file, folder.join("old")).unwrap();
+    balancer.ask(path, &[&olga, JSON], "{}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn too_many_wrong_passwords_lock_an_address_out() {
+    let (balancer, _folder, _) = with_users(|_| ());
+    let login = |password: &str| {
+        let body = format!(r#"{{"user": "anna", "password": "{password}"}}"#);
+        balancer.ask("POST /v1/login", &[JSON], &body)
+    };
+    for _ in 0..5 {
+        assert_eq!(login("wrong").0, 401);
+    }
+    let (status, head, body) = login("secret");
+    assert_eq!(status, 429, "{body}");
+    assert!(head.contains("retry-after: 10"), "{head}");
+    assert!(body.contains("locked_out"), "{body}");
+}
+
+#[test]
+fn local_access_is_free_where_it_is_set() {
+    let (balancer, _folder, _) = with_users(|admin| admin.local_access = true);
+    assert_eq!(balancer.ask("GET /v1/status", &[], "").0, 200);
+    let (_, _, session) = balancer.ask("GET /v1/session", &[], "");
+    assert!(
+        session.contains(r#""user":"local""#) && session.contains(r#""free":true"#),
+        "{session}"
+    );
+    let request = "GET /v1/status HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+    assert_eq!(
+        balancer.raw(request).0,
+        401,
+        "a name that was bound to loopback"
+    );
+    let forwarded = "X-Forwarded-For: 192.0.2.1";
+    assert_eq!(balancer.ask("GET /v1/status", &[forwarded], "").0, 403);
+}
+
+#[test]
+fn users_change_with_a_reload() {
+    let (balancer, folder, [_, vera]) = with_users(|_| ());
+    let [cookie, csrf] = balancer.log_in();
+    let vera = format!("Authorization: Bearer {vera}");
+    let reload = || balancer.ask("POST /v1/reload", &[&cookie, &csrf, JSON], "");
+    let path = folder.join("users");
+    UsersFile(&path).remove("vera").unwrap();
+    assert_eq!(
+        balancer.ask("GET /v1/status", &[&vera], "").0,
+        200,
+        "not before the reload"
+    );
+    assert_eq!(reload().0, 200);
+    assert_eq!(balancer.ask("GET /v1/status", &[&vera], "").0, 401);
+
+    let good = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{good}bert:boss:x\n")).unwrap();
+    let (status, _, body) = reload();
+    assert_eq!(status, 409, "{body}");
+    assert!(body.contains("users:3: the role is none of"), "{body}");
+    std::fs::write(&path, good).unwrap();
+    UsersFile(&path)
+        .set_password("anna", Role::View, "another one")
+        .unwrap();
+    assert_eq!(reload().0, 200);
+    assert_eq!(
+        balancer.ask("GET /v1/status", &[&cookie], "").0,
+        401,
+        "her session is over"
+    );
+}
+
+#[test]
+fn nothing_but_the_login_page_is_shown_without_a_session() {
+    let (balancer, _folder, _) = with_users(|_| ());
+    let (status, head, _) = balancer.ask("GET /", &[], "");
+    assert_eq!(status, 303);
+    assert!(head.contains("location: /console/"), "{head}");
+    for path in ["/console/", "/console/groups/web"] {
+        let (status, head, _) = balancer.ask(&format!("GET {path}"), &[], "");
+        assert_eq!(status, 303, "{path}");
+        assert!(head.contains("location: /login/"), "{head}");
+    }
+    assert_eq!(balancer.ask("GET /console/assets/x.js", &[], "").0, 401);
+    let (status, head, body) = balancer.ask("GET /login/", &[], "");
+    assert!(
+        head.contains("content-security-policy: default-src 'none'; script-src 'self'"),
+        "{head}"
+    );
+    assert!(!head.contains("unsafe"), "{head}");
+    let [cookie, _] = balancer.log_in();
+    let (page, _, console) = balancer.ask("GET /console/", &[&cookie], "");
+    match evenkeel_console::is_there() {
+        true => {
+            assert_eq!((status, page), (200, 200));
+            for text in [body, console] {
+                assert!(
+                    !text.contains("<style")
+                        && !text.contains(" style=")
+                        && !text.contains("<script>"),
+                    "{text}"
+                );
+            }
+            assert_eq!(
+                balancer
+                    .ask("GET /console/assets/nothing.js", &[&cookie], "")
+                    .0,
+                404
+            );
+            assert_eq!(
+                balancer.ask("GET /login/../console/index.html", &[], "").0,
+                404
+            );
+        }
+        false => {
+            assert_eq!((status, page), (404, 404));
+            assert!(console.contains("make console"), "{console}");
+        }
+    }
+    let (other, _folder, _) = with_users(|admin| admin.console = false);
+    let [cookie, _] = other.log_in();
+    assert_eq!(other.ask("GET /console/", &[&cookie], "").0, 404);
 }

@@ -69,12 +69,64 @@ pub(crate) enum Command {
     Sim(Sim),
     /// List the strategies and their parameters
     Strategies,
+    /// Change the file with the users of the admin API and the console (`users_file` in [admin])
+    ///
+    /// A running balancer takes the change within five seconds.
+    Users(Users),
     /// Compare the default strategy with round robin, live
     Demo {
         /// End after this many seconds; 0 runs until Ctrl-C
         #[arg(long, default_value_t = 0)]
         seconds: u64,
     },
+}
+
+/// `evenkeel users`.
+#[derive(Debug, Args)]
+pub(crate) struct Users {
+    /// File with users; made if it is not there
+    pub file: PathBuf,
+    #[command(subcommand)]
+    pub command: UsersCommand,
+}
+
+/// What is done with users.
+#[derive(Debug, Subcommand)]
+pub(crate) enum UsersCommand {
+    /// List the users with their roles
+    List,
+    /// Give a user a role and a password, asked for here or read from standard input
+    Add {
+        /// Name of the user
+        name: String,
+        /// What the user may do
+        #[arg(long, value_enum, default_value = "view")]
+        role: RoleName,
+    },
+    /// Give a program a role and a new token, which is printed and stands nowhere else
+    Token {
+        /// Name of the program
+        name: String,
+        /// What the program may do
+        #[arg(long, value_enum, default_value = "view")]
+        role: RoleName,
+    },
+    /// Remove a user
+    Remove {
+        /// Name of the user
+        name: String,
+    },
+}
+
+/// A role.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum RoleName {
+    /// Sees everything but secrets
+    View,
+    /// Changes states, weights, strategies and alerts, too
+    Operate,
+    /// Changes the configuration, too
+    Administer,
 }
 
 /// `evenkeel sim`.

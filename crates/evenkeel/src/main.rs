@@ -10,6 +10,7 @@ mod process;
 mod run;
 mod sim;
 mod strategies;
+mod users;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Kernel(args) => kernel::run(&args),
         Command::Demo { seconds } => demo(seconds),
         Command::Sim(args) => sim::run(&args),
+        Command::Users(args) => users::run(&args).and_then(print),
         Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
     };
     process::flush_log();

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
+use argon2::{Algorithm, Argon2, Params, Version};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 use base64::{Engine, alphabet};
@@ -31,6 +33,9 @@ pub const MAX_PASSWORD: usize = 256;
 /// Highest cost of bcrypt, and most rounds of SHA-crypt: more takes seconds for each password.
 const MAX_COST: u32 = 15;
 const MAX_ROUNDS: u32 = 500_000;
+
+/// What Argon2 may take for each password: memory in KiB, rounds, and lanes.
+const MAX_ARGON2: (u32, u32, u32) = (64 * 1024, 10, 4);
 
 /// Most complaints about one file.
 const MAX_PROBLEMS: usize = 20;
@@ -80,29 +85,41 @@ fn read(file: &FileName) -> Result<Users, Vec<Problem>> {
 
 /// What is wrong with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum LineError {
+pub enum LineError {
+    /// No colon.
     #[error("not USER:HASH")]
     Form,
+    /// The name is too long, or has odd characters.
     #[error("not the name of a user: 1 to {MAX_USER} bytes without control characters")]
     User,
+    /// The name comes twice.
     #[error("this user stands in a line before")]
     Twice,
+    /// A hash of old.
     #[error("the hash is MD5 ($apr1$), which is broken too fast: write it anew with htpasswd -B")]
     Md5,
-    #[error("not a hash of bcrypt ($2y$) or SHA-crypt ($5$, $6$): write it with htpasswd -B")]
-    Hash,
+    /// Something else.
     #[error(
-        "takes too long for each request: bcrypt may have a cost of {MAX_COST}, SHA-crypt \
-         {MAX_ROUNDS} rounds"
+        "not a hash of Argon2 ($argon2id$), bcrypt ($2y$) or SHA-crypt ($5$, $6$): write it with htpasswd -B"
+    )]
+    Hash,
+    /// A check would take too long.
+    #[error(
+        "takes too much for each request: bcrypt may have a cost of {MAX_COST}, SHA-crypt \
+         {MAX_ROUNDS} rounds, Argon2 {} KiB, {} rounds and {} lanes",
+        MAX_ARGON2.0,
+        MAX_ARGON2.1,
+        MAX_ARGON2.2
     )]
     Cost,
+    /// An empty file.
     #[error("there is no user")]
     Nobody,
 }
 
 /// A hash of a password.
 #[derive(Clone, PartialEq, Eq)]
-struct Hash {
+pub struct Hash {
     kind: Kind,
     salt: Box<[u8]>,
     /// As it stands in the file, without what is before it.
@@ -116,6 +133,14 @@ enum Kind {
     /// With its rounds.
     Sha256(u32),
     Sha512(u32),
+    /// All of it is in the hash.
+    Argon2,
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hash")
+    }
 }
 
 /// What bcrypt takes of a password, with the NUL at its end.
@@ -129,7 +154,26 @@ const BCRYPT_64: GeneralPurpose = GeneralPurpose::new(
 );
 
 impl Hash {
-    fn parse(text: &str) -> Result<Self, LineError> {
+    /// Argon2id of a password with a salt of 16 random bytes, at what OWASP recommends: 19 MiB and two
+    /// rounds (RFC 9106; Password Storage Cheat Sheet). `None` if the password is longer than [`MAX_PASSWORD`].
+    pub fn text_of(password: &str, salt: &[u8; 16]) -> Option<String> {
+        if password.len() > MAX_PASSWORD {
+            return None;
+        }
+        let salt = SaltString::encode_b64(salt).ok()?;
+        let hash = Argon2::default().hash_password(password.as_bytes(), &salt);
+        hash.ok().map(|hash| hash.to_string())
+    }
+
+    /// A hash as it stands in a file.
+    ///
+    /// # Errors
+    ///
+    /// It is none, or takes too long.
+    pub fn parse(text: &str) -> Result<Self, LineError> {
+        if text.starts_with("$argon2") {
+            return Self::argon2(text);
+        }
         if text.starts_with("$apr1$") || text.starts_with("$1$") {
             return Err(LineError::Md5);
         }
@@ -170,6 +214,7 @@ impl Hash {
             Kind::Bcrypt(_) => 31,
             Kind::Sha256(_) => 43,
             Kind::Sha512(_) => 86,
+            Kind::Argon2 => return Err(LineError::Hash),
         };
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"./".contains(&byte);
         let is_one = hash.len() == length && hash.bytes().all(fits);
@@ -181,8 +226,37 @@ impl Hash {
         is_one.then(one).ok_or(LineError::Hash)
     }
 
-    fn is_of(&self, password: &str) -> bool {
+    fn argon2(text: &str) -> Result<Self, LineError> {
+        let hash = PasswordHash::new(text).map_err(|_| LineError::Hash)?;
+        let known = Algorithm::try_from(hash.algorithm).is_ok();
+        let version = hash.version.map(Version::try_from);
+        if !known || !matches!(version, None | Some(Ok(_))) {
+            return Err(LineError::Hash);
+        }
+        let cost = Params::try_from(&hash).map_err(|_| LineError::Hash)?;
+        let (memory, rounds, lanes) = MAX_ARGON2;
+        if cost.m_cost() > memory || cost.t_cost() > rounds || cost.p_cost() > lanes {
+            return Err(LineError::Cost);
+        }
+        match (hash.salt, hash.hash) {
+            (Some(_), Some(_)) => Ok(Hash {
+                kind: Kind::Argon2,
+                salt: Box::default(),
+                hash: text.into(),
+            }),
+            _ => Err(LineError::Hash),
+        }
+    }
+
+    /// Whether it is that of `password`. That takes up to a second of a CPU.
+    pub fn is_of(&self, password: &str) -> bool {
         let hash = match self.kind {
+            Kind::Argon2 => {
+                let known = PasswordHash::new(&self.hash);
+                let password = password.as_bytes();
+                return known
+                    .is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok());
+            }
             Kind::Bcrypt(cost) => {
                 let Ok(salt) = <[u8; 16]>::try_from(&*self.salt) else {
                     return false;
@@ -423,6 +497,34 @@ mod tests {
             assert!(!users.are(name, "secret"));
         }
         assert!(!Users::default().are("anna", "secret"));
+    }
+
+    #[test]
+    fn argon2_has_bounds() {
+        let text = Hash::text_of("secret", &[7; 16]).unwrap();
+        assert!(
+            text.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"),
+            "{text}"
+        );
+        let all = users(&[&format!("anna:{text}")]).unwrap();
+        assert!(all.are("anna", "secret"));
+        assert!(!all.are("anna", "Secret"));
+        assert_ne!(Hash::text_of("secret", &[8; 16]).unwrap(), text);
+        assert_eq!(Hash::text_of(&"x".repeat(257), &[7; 16]), None);
+        for (from, to, error) in [
+            ("m=19456", "m=999999", LineError::Cost),
+            ("t=2", "t=11", LineError::Cost),
+            ("p=1", "p=5", LineError::Cost),
+            ("m=19456", "m=0", LineError::Hash),
+            ("argon2id", "argon2x", LineError::Hash),
+            ("v=19", "v=18", LineError::Hash),
+        ] {
+            let line = format!("anna:{}", text.replace(from, to));
+            assert_eq!(users(&[&line]).unwrap_err(), [(1, error)], "{line}");
+        }
+        let (without_hash, _) = text.rsplit_once('$').unwrap();
+        assert!(Hash::parse(without_hash).is_err());
+        assert!(Hash::parse("$argon2").is_err());
     }
 
     #[test]

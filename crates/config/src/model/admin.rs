@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use toml::de::DeValue;
 
 use super::listeners::Listeners;
 use super::tls::Tls;
 use crate::schema::document::{Item, quote};
-use crate::schema::field::{Field, Limits, Texts, WRONG_TYPE};
-use crate::schema::key::{docs, section};
+use crate::schema::field::{Field, FileName, Limits, Texts, WRONG_TYPE};
+use crate::schema::key::{DAY, docs, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source::read_bounded;
@@ -37,6 +38,21 @@ section! {
         /// `X-Forwarded-…` or `X-Real-IP` get 403, so that no rule of this or another proxy exposes
         /// the admin API by mistake. Needs a token.
         behind_proxy: bool = false; "true",
+        /// A file with [users](admin-api.md#users) of the admin API and the console, with their roles and hashes of their
+        /// passwords or tokens: `evenkeel users` writes it. A relative path starts at the folder of the configuration
+        /// file. The file must be readable only for its owner and group. Changes of it need no restart, but whether there is one does.
+        users_file: Option<FileName> = None; r#""/etc/evenkeel/admin-users""#,
+        /// Whether requests from this machine itself, to a loopback address, need neither a token nor a login, though others do. They may do everything.
+        local_access: bool = false; "true",
+        /// How long a login to the console holds without a request.
+        session_idle: Duration [Time(secs(60), DAY)] = secs(3600); r#""30m""#,
+        /// How long a login to the console holds at most.
+        session_lifetime: Duration [Time(secs(60), Duration::from_secs(30 * 86_400))] = secs(12 * 3600); r#""8h""#,
+        /// A file to which every change by the admin API is appended, as a line of JSON: when, who, from
+        /// where, what, and how it went. The last ones are in `GET /v1/audit`, too.
+        audit_log: Option<PathBuf> = None; r#""/var/log/evenkeel/audit.log""#,
+        /// Whether the admin API serves the web console, at `/console/`.
+        console: bool = true; "false",
         /// TLS between clients and the admin API: a table with the keys of `[rule.NAME.tls]`. If
         /// clients must have a certificate, an address that is not loopback needs no token.
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/admin.pem" }"#,
@@ -68,6 +84,12 @@ pub(crate) fn read(
         if let Some(tls) = &mut admin.tls {
             tls.resolve(folder);
         }
+        if let Some(file) = &mut admin.users_file {
+            file.resolve(folder);
+        }
+        if let Some(file) = &mut admin.audit_log {
+            *file = folder.join(&*file);
+        }
         resolve_token(&mut admin, &table, folder, report);
         table.finish(report);
     }
@@ -90,16 +112,35 @@ fn resolve_token(admin: &mut Admin, table: &Table<'_>, folder: &Path, report: &m
             Err(message) => return table.problem("token_file", message, report),
         }
     }
-    if admin.token.is_some() || table.given("token") {
+    if admin.local_access && admin.behind_proxy {
+        let message = "with `behind_proxy` everybody comes from the proxy's address, which is perhaps \
+                       on this machine";
+        table.misplaced("local_access", message, report);
+    }
+    let asks = admin.token.is_some() || table.given("token") || admin.users_file.is_some();
+    if admin.users_file.is_some()
+        && admin.tls.is_none()
+        && !admin.behind_proxy
+        && !admin.listen.ip().is_loopback()
+    {
+        let message = "passwords of users cross the network in clear: add tls in [admin]";
+        table.warning(message, report);
+    }
+    if asks {
         return;
     }
+    if admin.local_access {
+        let message = "without `token` and `users_file` nobody is asked for anything anyway";
+        table.misplaced("local_access", message, report);
+    }
     if admin.behind_proxy {
-        let message = "without `token` or `token_file` anybody whom the proxy lets through would \
+        let message = "without `token`, `token_file` or `users_file` anybody whom the proxy lets through would \
                        administer the balancer";
         table.misplaced("behind_proxy", message, report);
     }
     if admin.enabled && !admin.listen.ip().is_loopback() && !admin.knows_clients() {
-        let what = "is not a loopback address, so `token` or `token_file` is required";
+        let what =
+            "is not a loopback address, so `token`, `token_file` or `users_file` is required";
         table.misplaced("listen", format!("{} {what}", admin.listen), report);
     }
 }

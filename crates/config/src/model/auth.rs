@@ -21,8 +21,8 @@ section! {
     pub struct Auth {}
     keys AUTH {
         /// File with users and hashes of their passwords, a line `USER:HASH` each, as `htpasswd -B` writes
-        /// it: bcrypt (`$2y$`, `$2b$`), or SHA-crypt (`$5$`, `$6$`, as `openssl passwd -6`). **Required**,
-        /// unless there is a `group`. It is read again when it changes.
+        /// it: bcrypt (`$2y$`, `$2b$`), Argon2 (`$argon2id$`), or SHA-crypt (`$5$`, `$6$`, as `openssl passwd -6`).
+        /// **Required**, unless there is a `group`. It is read again when it changes.
         users_file: Option<FileName> = None; r#""/etc/evenkeel/users""#,
         /// What browsers call it when they ask for a password. Only with `users_file`.
         realm: String [Text(REALM)] = "Restricted".into(); r#""Shop administration""#,

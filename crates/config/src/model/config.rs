@@ -140,6 +140,8 @@ impl Config {
         let cookies = self.groups.iter().flat_map(|group| &group.sticky);
         let cookies = cookies.filter_map(|sticky| sticky.key_file.as_ref());
         let answers = rules.flat_map(|rule| rule.routes.files());
+        let administrators = self.admin.iter().flat_map(|admin| &admin.users_file);
+        let users = users.chain(administrators);
         let answers = answers.chain(cookies).chain(users).map(|file| &file.path);
         let all = token
             .chain(broker)

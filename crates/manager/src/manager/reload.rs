@@ -125,6 +125,10 @@ fn fixed(admin: &Option<Admin>) -> impl PartialEq {
         (
             admin.listen,
             admin.behind_proxy,
+            admin.local_access,
+            admin.console,
+            admin.audit_log.clone(),
+            admin.users_file.is_some(),
             secured,
             admin.knows_clients(),
         )

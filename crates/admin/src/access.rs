@@ -1,0 +1,454 @@
+//! Who is logged in, and who tries too often.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use evenkeel_manager::config::Admin;
+use parking_lot::Mutex;
+use subtle::ConstantTimeEq;
+use tokio::sync::Semaphore;
+
+use crate::actor::{Actor, Role};
+use crate::users::{User, Users, sha256};
+
+/// Most logins at a time; the one that was used longest ago ends for another.
+const MAX_SESSIONS: usize = 1000;
+
+/// Failures of an address before it must wait.
+const FREE_FAILURES: u32 = 5;
+
+/// Failures of a user, wherever they come from, before everybody must wait who is not logged in.
+const FREE_FAILURES_OF_USER: u32 = 50;
+
+/// The first wait. Each further failure doubles it.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
+
+/// After so long without a failure all is forgotten.
+const FORGET: Duration = Duration::from_secs(30 * 60);
+
+/// Most addresses and users whose failures are counted.
+const MAX_COUNTED: usize = 10_000;
+
+/// Passwords that are checked at a time, and most that wait for that: each takes 19 MiB or what its hash says,
+/// and a tenth of a second of a core.
+const CHECKS: usize = 2;
+const MAX_WAITING: usize = 16;
+
+/// Everything about who may come in.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// Those of the configuration that is in effect.
+    users: Arc<ArcSwapOption<Users>>,
+    sessions: Mutex<Sessions>,
+    failures: Mutex<Failures>,
+    /// One for each password that is checked.
+    checks: Arc<Semaphore>,
+    /// The same, and those that wait.
+    queue: Semaphore,
+    idle: Duration,
+    lifetime: Duration,
+}
+
+/// A new login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Login {
+    /// The value of the cookie.
+    pub(crate) cookie: String,
+    /// What requests that change anything must carry.
+    pub(crate) csrf: String,
+    pub(crate) role: Role,
+}
+
+/// Why somebody is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoLogin {
+    /// The name or the password is wrong.
+    Wrong,
+    /// There were too many failures: not before so long from now.
+    Wait(Duration),
+    /// Too many passwords are being checked.
+    Busy,
+    /// The system gives no random numbers.
+    NoRandom,
+}
+
+/// Somebody who is logged in.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    pub(crate) user: String,
+    pub(crate) csrf: String,
+    /// The user's line when the session began: it ends when that changes.
+    was: User,
+    begun: Instant,
+    used: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    /// By SHA-256 of the cookie, so that the time of a search tells nothing.
+    by_cookie: HashMap<[u8; 32], Session>,
+}
+
+impl Access {
+    pub(crate) fn new(settings: &Admin, users: Arc<ArcSwapOption<Users>>) -> Self {
+        Access {
+            users,
+            sessions: Mutex::default(),
+            failures: Mutex::default(),
+            checks: Arc::new(Semaphore::new(CHECKS)),
+            queue: Semaphore::new(CHECKS + MAX_WAITING),
+            idle: settings.session_idle,
+            lifetime: settings.session_lifetime,
+        }
+    }
+
+    /// Lets a user in whose password is right.
+    pub(crate) async fn login(
+        &self,
+        name: &str,
+        password: &str,
+        from: IpAddr,
+        now: Instant,
+    ) -> Result<Login, NoLogin> {
+        let Ok(_place) = self.queue.try_acquire() else {
+            return Err(NoLogin::Busy);
+        };
+        if let Some(wait) = self.failures.lock().wait(name, from, now) {
+            return Err(NoLogin::Wait(wait));
+        }
+        let users = self.users.load_full();
+        let right = match (&users, Arc::clone(&self.checks).acquire_owned().await) {
+            (Some(users), Ok(permit)) => {
+                let (users, name, password) =
+                    (Arc::clone(users), name.to_owned(), password.to_owned());
+                let check = move || {
+                    let right = users.are(&name, &password);
+                    drop(permit);
+                    right
+                };
+                tokio::task::spawn_blocking(check).await.unwrap_or(false)
+            }
+            _ => false,
+        };
+        let user = users
+            .as_ref()
+            .and_then(|users| users.get(name))
+            .filter(|_| right);
+        let Some(user) = user else {
+            self.failures.lock().count(name, from, now);
+            return Err(NoLogin::Wrong);
+        };
+        self.failures.lock().forget(name, from);
+        self.begin(name, user, now)
+    }
+
+    fn begin(&self, name: &str, user: &User, now: Instant) -> Result<Login, NoLogin> {
+        let random = || evenkeel_net::random::<32>().map_err(|_| NoLogin::NoRandom);
+        let cookie = URL_SAFE_NO_PAD.encode(random()?);
+        let csrf = URL_SAFE_NO_PAD.encode(random()?);
+        let session = Session {
+            user: name.to_owned(),
+            csrf: csrf.clone(),
+            was: user.clone(),
+            begun: now,
+            used: now,
+        };
+        let mut sessions = self.sessions.lock();
+        sessions.retain(|session| self.is_alive(session, now));
+        sessions.make_room();
+        sessions
+            .by_cookie
+            .insert(sha256(cookie.as_bytes()), session);
+        let role = user.role;
+        Ok(Login { cookie, csrf, role })
+    }
+
+    fn is_alive(&self, session: &Session, now: Instant) -> bool {
+        let users = self.users.load();
+        let user = users.as_ref().and_then(|users| users.get(&session.user));
+        now.duration_since(session.used) < self.idle
+            && now.duration_since(session.begun) < self.lifetime
+            && user == Some(&session.was)
+    }
+
+    /// The session of a cookie, and what its user may do. That counts as a use.
+    pub(crate) fn session(&self, cookie: &str, now: Instant) -> Option<(Session, Role)> {
+        let key = sha256(cookie.as_bytes());
+        let mut sessions = self.sessions.lock();
+        let session = sessions.by_cookie.get_mut(&key)?;
+        if !self.is_alive(session, now) {
+            sessions.by_cookie.remove(&key);
+            return None;
+        }
+        session.used = now;
+        Some((session.clone(), session.was.role))
+    }
+
+    /// How long a login lasts at most.
+    pub(crate) fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+
+    /// Ends the session of a cookie.
+    pub(crate) fn logout(&self, cookie: &str) {
+        self.sessions
+            .lock()
+            .by_cookie
+            .remove(&sha256(cookie.as_bytes()));
+    }
+
+    /// The user of a token.
+    pub(crate) fn of_token(&self, token: &str, from: IpAddr) -> Option<Actor> {
+        let users = self.users.load();
+        let (name, user) = users.as_ref()?.of_token(token)?;
+        Some(Actor {
+            user: name.to_owned(),
+            role: user.role,
+            from: Some(from),
+            csrf: None,
+        })
+    }
+}
+
+impl Session {
+    /// Whether that is what its requests carry.
+    pub(crate) fn is_csrf(&self, given: &str) -> bool {
+        self.csrf.as_bytes().ct_eq(given.as_bytes()).into()
+    }
+}
+
+impl Sessions {
+    fn retain(&mut self, keep: impl Fn(&Session) -> bool) {
+        self.by_cookie.retain(|_, session| keep(session));
+    }
+
+    fn make_room(&mut self) {
+        if self.by_cookie.len() < MAX_SESSIONS {
+            return;
+        }
+        let oldest = self
+            .by_cookie
+            .iter()
+            .min_by_key(|(_, session)| session.used);
+        if let Some(key) = oldest.map(|(key, _)| *key) {
+            self.by_cookie.remove(&key);
+        }
+    }
+}
+
+/// Whose failures are counted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Whose {
+    Address(IpAddr),
+    User(String),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    failures: u32,
+    last: Instant,
+}
+
+/// Failures of late.
+#[derive(Debug, Default)]
+struct Failures {
+    counts: HashMap<Whose, Count>,
+}
+
+/// The network of an address that one customer has: with IPv6 the first 64 bits.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
+}
+
+impl Failures {
+    fn both(name: &str, from: IpAddr) -> [(Whose, u32); 2] {
+        [
+            (Whose::Address(network(from)), FREE_FAILURES),
+            (Whose::User(name.to_owned()), FREE_FAILURES_OF_USER),
+        ]
+    }
+
+    /// How long somebody must wait who comes from there.
+    fn wait(&self, name: &str, from: IpAddr, now: Instant) -> Option<Duration> {
+        let waits = Self::both(name, from)
+            .into_iter()
+            .filter_map(|(whose, free)| {
+                let count = self.counts.get(&whose)?;
+                let beyond = count.failures.checked_sub(free)?;
+                let wait = FIRST_WAIT
+                    .saturating_mul(1 << beyond.min(10))
+                    .min(LONGEST_WAIT);
+                let passed = now.duration_since(count.last);
+                wait.checked_sub(passed).filter(|left| !left.is_zero())
+            });
+        waits.max()
+    }
+
+    fn count(&mut self, name: &str, from: IpAddr, now: Instant) {
+        if self.counts.len() >= MAX_COUNTED {
+            self.counts
+                .retain(|_, count| now.duration_since(count.last) < FORGET);
+        }
+        for (whose, _) in Self::both(name, from) {
+            if self.counts.len() >= MAX_COUNTED && !self.counts.contains_key(&whose) {
+                // Somebody fills the table: the one that has failed longest ago makes room.
+                let oldest = self.counts.iter().min_by_key(|(_, count)| count.last);
+                if let Some(whose) = oldest.map(|(whose, _)| whose.clone()) {
+                    self.counts.remove(&whose);
+                }
+            }
+            let count = self.counts.entry(whose).or_insert(Count {
+                failures: 0,
+                last: now,
+            });
+            if now.duration_since(count.last) >= FORGET {
+                count.failures = 0;
+            }
+            count.failures = count.failures.saturating_add(1);
+            count.last = now;
+        }
+    }
+
+    fn forget(&mut self, name: &str, from: IpAddr) {
+        for (whose, _) in Self::both(name, from) {
+            self.counts.remove(&whose);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::users::tests::users;
+
+    const FROM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+    fn access() -> Access {
+        let users = ArcSwapOption::from_pointee(users());
+        Access::new(&Admin::default(), Arc::new(users))
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[tokio::test]
+    async fn a_login_lasts_while_it_is_used_and_not_for_ever() {
+        let (access, begun) = (access(), Instant::now());
+        let login = access.login("anna", "secret", FROM, begun).await.unwrap();
+        assert_eq!(login.role, Role::Administer);
+        let ask = |now: Duration| access.session(&login.cookie, begun + now);
+        let (session, role) = ask(seconds(1)).unwrap();
+        assert_eq!((session.user.as_str(), role), ("anna", Role::Administer));
+        assert!(session.is_csrf(&login.csrf));
+        assert!(!session.is_csrf("") && !session.is_csrf(&login.cookie));
+        for hour in 0..12 {
+            let now = seconds(1 + hour * 3590);
+            assert!(ask(now).is_some(), "{hour}");
+        }
+        assert!(ask(seconds(12 * 3600)).is_none(), "used, but too old");
+
+        let login = access.login("anna", "secret", FROM, begun).await.unwrap();
+        assert!(
+            access
+                .session(&login.cookie, begun + seconds(3601))
+                .is_none()
+        );
+        assert!(access.session("", begun).is_none());
+
+        let login = access.login("anna", "secret", FROM, begun).await.unwrap();
+        access.logout(&login.cookie);
+        assert!(access.session(&login.cookie, begun).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_session_ends_with_the_line_of_its_user() {
+        let (access, now) = (access(), Instant::now());
+        let login = access.login("anna", "secret", FROM, now).await.unwrap();
+        access.users.store(Some(Arc::new(users())));
+        assert!(access.session(&login.cookie, now).is_some());
+        access.users.store(None);
+        assert!(access.session(&login.cookie, now).is_none());
+    }
+
+    #[tokio::test]
+    async fn who_fails_too_often_must_wait() {
+        let (access, now) = (access(), Instant::now());
+        let at = |after: u64| now + seconds(after);
+        for _ in 0..FREE_FAILURES {
+            let wrong = access.login("anna", "wrong", FROM, now).await;
+            assert_eq!(wrong, Err(NoLogin::Wrong));
+        }
+        let wait = access.login("anna", "secret", FROM, now).await;
+        assert_eq!(wait, Err(NoLogin::Wait(FIRST_WAIT)), "even if it is right");
+        let elsewhere = "192.0.2.2".parse().unwrap();
+        assert!(access.login("anna", "secret", elsewhere, now).await.is_ok());
+        // Waiting is no failure.
+        let wait = access.login("anna", "secret", FROM, at(9)).await;
+        assert_eq!(wait, Err(NoLogin::Wait(seconds(1))));
+        assert_eq!(
+            access.login("bert", "x", FROM, at(10)).await,
+            Err(NoLogin::Wrong)
+        );
+        let wait = access.login("anna", "secret", FROM, at(10)).await;
+        assert_eq!(wait, Err(NoLogin::Wait(FIRST_WAIT * 2)));
+        assert!(access.login("anna", "secret", FROM, at(30)).await.is_ok());
+        // All is forgotten.
+        assert_eq!(
+            access.login("anna", "x", FROM, at(31)).await,
+            Err(NoLogin::Wrong)
+        );
+        assert!(access.login("anna", "secret", FROM, at(31)).await.is_ok());
+    }
+
+    #[test]
+    fn failures_are_counted_in_bounded_memory() {
+        let (mut failures, now) = (Failures::default(), Instant::now());
+        for number in 0..3 * MAX_COUNTED as u32 {
+            let from = std::net::Ipv4Addr::from_bits(number).into();
+            failures.count("anna", from, now + Duration::from_millis(number.into()));
+        }
+        assert!(failures.counts.len() <= MAX_COUNTED);
+        let later = now + Duration::from_millis(3 * MAX_COUNTED as u64);
+        // Whoever comes from everywhere is slowed down by the user's name.
+        assert_eq!(
+            failures
+                .wait("anna", FROM, later)
+                .map(|wait| wait > seconds(800)),
+            Some(true)
+        );
+        assert_eq!(failures.wait("bert", FROM, later), None);
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one() {
+        let [a, b, c] = ["2001:db8::1", "2001:db8::ffff:1", "2001:db8:0:1::1"]
+            .map(|address| network(address.parse().unwrap()));
+        assert_eq!(a, b);
+        assert_ne!(a, c);
+        assert_eq!(network("::ffff:192.0.2.1".parse().unwrap()), FROM);
+    }
+
+    #[test]
+    fn sessions_are_bounded() {
+        let (access, now) = (access(), Instant::now());
+        let users = access.users.load_full().unwrap();
+        let anna = users.get("anna").unwrap();
+        let first = access.begin("anna", anna, now).unwrap();
+        for number in 0..MAX_SESSIONS {
+            let at = now + Duration::from_millis(1 + number as u64);
+            access.begin("anna", anna, at).unwrap();
+        }
+        assert_eq!(access.sessions.lock().by_cookie.len(), MAX_SESSIONS);
+        assert!(access.session(&first.cookie, now).is_none());
+    }
+}

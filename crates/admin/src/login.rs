@@ -1,0 +1,190 @@
+//! Logging in and out, for browsers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::ConnectInfo;
+use axum::http::header::{COOKIE as COOKIES, RETRY_AFTER, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::access::{Access, NoLogin};
+use crate::actor::{Actor, Role};
+use crate::api::Body;
+use crate::audit::Told;
+use crate::conn::Peer;
+use crate::error::ApiError;
+use crate::guard::{COOKIE, session_of};
+use crate::wire::Done;
+
+/// Who wants to come in.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Credentials {
+    /// The name of the user.
+    user: String,
+    /// The password.
+    password: String,
+}
+
+/// Who has come in.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct LoggedIn {
+    user: String,
+    role: Role,
+    /// What requests that change anything must carry as `X-Csrf-Token`.
+    csrf: String,
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct SessionStatus {
+    /// The name; `null` if nobody is logged in.
+    user: Option<String>,
+    role: Option<Role>,
+    /// What requests that change anything must carry as `X-Csrf-Token`; `null` if that is not needed.
+    csrf: Option<String>,
+    /// Whether users can log in: there are some.
+    login: bool,
+    /// Whether the user needs no login here.
+    free: bool,
+}
+
+/// What the handlers need to know of the settings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cookies {
+    /// Whether the API speaks TLS.
+    pub(crate) has_tls: bool,
+    /// Whether a proxy may do so instead.
+    pub(crate) behind_proxy: bool,
+    /// Whether there are users.
+    pub(crate) has_users: bool,
+}
+
+impl Cookies {
+    /// The field that sets the cookie, for so many seconds.
+    fn set(self, value: &str, seconds: u64, headers: &HeaderMap) -> Option<HeaderValue> {
+        let by_proxy = headers
+            .get("x-forwarded-proto")
+            .is_some_and(|proto| proto == "https");
+        let secure = match self.has_tls || self.behind_proxy && by_proxy {
+            true => "; Secure",
+            false => "",
+        };
+        let text = format!(
+            "{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+        );
+        HeaderValue::try_from(text).ok()
+    }
+}
+
+pub(crate) async fn login(
+    Extension(access): Extension<Arc<Access>>,
+    Extension(cookies): Extension<Cookies>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+    Body(given): Body<Credentials>,
+) -> Response {
+    let from = peer.address.ip();
+    let now = Instant::now();
+    let mut response = match access.login(&given.user, &given.password, from, now).await {
+        Ok(login) => {
+            let set = cookies.set(&login.cookie, access.lifetime().as_secs(), &headers);
+            let body = LoggedIn {
+                user: given.user.clone(),
+                role: login.role,
+                csrf: login.csrf,
+            };
+            let mut response = Json(body).into_response();
+            response
+                .headers_mut()
+                .extend(set.map(|set| (SET_COOKIE, set)));
+            response
+        }
+        Err(refused) => refuse(refused),
+    };
+    let told = Told(format!("login of {:?}", given.user));
+    response.extensions_mut().insert(told);
+    response
+}
+
+fn refuse(refused: NoLogin) -> Response {
+    let (status, word, detail, wait) = match refused {
+        NoLogin::Wrong => {
+            let detail = "the name or the password is wrong";
+            (
+                StatusCode::UNAUTHORIZED,
+                "wrong_login",
+                detail.to_owned(),
+                None,
+            )
+        }
+        NoLogin::Wait(wait) => {
+            let seconds = wait.as_secs_f64().ceil();
+            let detail = format!("too many logins have failed: try again in {seconds} seconds");
+            (
+                StatusCode::TOO_MANY_REQUESTS,
+                "locked_out",
+                detail,
+                Some(seconds),
+            )
+        }
+        NoLogin::Busy => {
+            let detail = "too many others are logging in: try again in a moment";
+            (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "busy",
+                detail.to_owned(),
+                Some(1.0),
+            )
+        }
+        NoLogin::NoRandom => {
+            let detail = "the system gives no random numbers for a session";
+            (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "no_session",
+                detail.to_owned(),
+                None,
+            )
+        }
+    };
+    let mut response = ApiError::new(status, word, detail).into_response();
+    let after = wait.and_then(|wait| HeaderValue::try_from(wait.to_string()).ok());
+    response
+        .headers_mut()
+        .extend(after.map(|after| (RETRY_AFTER, after)));
+    response
+}
+
+pub(crate) async fn logout(
+    Extension(access): Extension<Arc<Access>>,
+    Extension(cookies): Extension<Cookies>,
+    headers: HeaderMap,
+) -> Response {
+    for cookie in headers.get_all(COOKIES).iter().filter_map(session_of) {
+        access.logout(cookie);
+    }
+    let mut response = Json(Done { ok: true }).into_response();
+    let gone = cookies.set("", 0, &headers);
+    response
+        .headers_mut()
+        .extend(gone.map(|gone| (SET_COOKIE, gone)));
+    response
+}
+
+pub(crate) async fn session(
+    Extension(cookies): Extension<Cookies>,
+    actor: Option<Extension<Actor>>,
+) -> Json<SessionStatus> {
+    let actor = actor.map(|Extension(actor)| actor);
+    Json(SessionStatus {
+        user: actor.as_ref().map(|actor| actor.user.clone()),
+        role: actor.as_ref().map(|actor| actor.role),
+        login: cookies.has_users,
+        free: actor.as_ref().is_some_and(|actor| actor.csrf.is_none()),
+        csrf: actor.and_then(|actor| actor.csrf),
+    })
+}

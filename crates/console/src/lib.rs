@@ -1,0 +1,74 @@
+//! The web console's bundle, as it was built from the folder `console`; nothing where it was not.
+
+#![forbid(unsafe_code)]
+
+/// A file of the bundle.
+#[derive(Debug)]
+pub struct File {
+    /// Its path in the bundle, as in `assets/index.js`.
+    pub path: &'static str,
+    /// What is in it.
+    pub plain: &'static [u8],
+    /// The same, compressed with gzip.
+    pub gzip: &'static [u8],
+}
+
+static FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
+
+/// Whether the program was built with the console.
+pub fn is_there() -> bool {
+    !FILES.is_empty()
+}
+
+/// All files, by path.
+pub fn files() -> &'static [File] {
+    FILES
+}
+
+/// The file at a path of the bundle.
+pub fn file(path: &str) -> Option<&'static File> {
+    let found = FILES.binary_search_by(|file| file.path.cmp(path));
+    FILES.get(found.ok()?)
+}
+
+impl File {
+    /// What browsers take it for.
+    pub fn media_type(&self) -> &'static str {
+        match self.path.rsplit_once('.').map(|(_, end)| end) {
+            Some("html") => "text/html; charset=utf-8",
+            Some("js") => "text/javascript; charset=utf-8",
+            Some("css") => "text/css; charset=utf-8",
+            Some("svg") => "image/svg+xml",
+            Some("png") => "image/png",
+            Some("ico") => "image/x-icon",
+            Some("json") => "application/json",
+            Some("woff2") => "font/woff2",
+            _ => "application/octet-stream",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_found_by_path() {
+        for file in files() {
+            assert_eq!(
+                super::file(file.path).map(|found| found.path),
+                Some(file.path)
+            );
+            assert!(file.gzip.starts_with(&[0x1f, 0x8b]), "{}", file.path);
+        }
+        assert!(super::file("../Cargo.toml").is_none());
+        assert_eq!(is_there(), super::file("index.html").is_some());
+    }
+
+    /// The issue of the console's bundle: what a browser loads is small.
+    #[test]
+    fn the_bundle_is_small() {
+        let bytes: usize = files().iter().map(|file| file.gzip.len()).sum();
+        assert!(bytes <= 300_000, "{bytes} bytes compressed");
+    }
+}
