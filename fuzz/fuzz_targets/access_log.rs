@@ -15,5 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
         let number = |name: Option<usize>| name.is_none_or(|name| name < log.names.len());
         assert!(log.entries.iter().all(|entry| number(entry.member) && number(entry.class)));
         assert!(log.entries.iter().all(|entry| entry.at.is_finite()));
+        let tried = |at: &usize| number(Some(*at));
+        assert!(log.entries.iter().all(|entry| entry.tried.iter().all(tried) && entry.tried.len() <= 16));
     }
 });

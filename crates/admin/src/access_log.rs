@@ -272,6 +272,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<&'a str>,
     member: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tried: Vec<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -284,6 +286,10 @@ struct Line<'a> {
     status: Option<u16>,
     bytes_received: u64,
     bytes_sent: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect_ms: Option<f64>,
     response_ms: Option<f64>,
     total_ms: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -299,6 +305,7 @@ struct Line<'a> {
 /// Appends a record as a line; answers whether it did.
 fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
     let start = batch.len();
+    let tries = record.tries.as_deref();
     let line = Line {
         time: rfc3339(record.at),
         rule: &record.rule,
@@ -306,7 +313,12 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         user: record.user.as_deref(),
         route: record.route.as_deref(),
         group: record.group.as_deref(),
-        member: record.member.as_deref(),
+        member: tries.map(|tries| &*tries.member),
+        tried: tries
+            .into_iter()
+            .flat_map(|tries| &tries.before)
+            .map(|name| &**name)
+            .collect(),
         tls: record.tls.as_ref().map(|tls| tls.version),
         server_name: match &record.tls {
             Some(tls) => tls.name.as_deref(),
@@ -317,6 +329,8 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         status: record.status,
         bytes_received: record.bytes_received,
         bytes_sent: record.bytes_sent,
+        queue_ms: tries.map(|tries| millis(tries.queued)),
+        connect_ms: tries.and_then(|tries| tries.connect_time).map(millis),
         response_ms: record.response_time.map(millis),
         total_ms: millis(record.total_time),
         cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
@@ -352,7 +366,7 @@ mod tests {
     use std::sync::mpsc::sync_channel;
     use std::time::UNIX_EPOCH;
 
-    use evenkeel_proxy::access::End;
+    use evenkeel_proxy::access::{End, Tries};
 
     use super::*;
 
@@ -364,9 +378,14 @@ mod tests {
             tls: None,
             user: None,
             route: None,
-            group: None,
+            group: Some("app".into()),
             server_name: None,
-            member: Some("a:80".into()),
+            tries: Some(Box::new(Tries {
+                member: "a:80".into(),
+                before: vec!["b:80".into(), "c:80".into()],
+                queued: Duration::from_millis(3),
+                connect_time: Some(Duration::from_micros(150)),
+            })),
             request: Some(("GET".into(), target.into())),
             status: Some(200),
             bytes_received: 0,
@@ -387,9 +406,10 @@ mod tests {
         let mut batch = Vec::new();
         assert!(push(&record("/a?b=c"), &mut batch));
         let wanted = "{\"time\":\"2024-02-29T12:34:56.789Z\",\"rule\":\"web\",\
-            \"client\":\"[::1]:4711\",\"member\":\"a:80\",\"method\":\"GET\",\
+            \"client\":\"[::1]:4711\",\"group\":\"app\",\"member\":\"a:80\",\
+            \"tried\":[\"b:80\",\"c:80\"],\"method\":\"GET\",\
             \"target\":\"/a?b=c\",\"status\":200,\"bytes_received\":0,\"bytes_sent\":1234,\
-            \"response_ms\":1.25,\"total_ms\":2.5,\"retries\":1,\"end\":\"complete\"}\n";
+            \"queue_ms\":3.0,\"connect_ms\":0.15,\"response_ms\":1.25,\"total_ms\":2.5,\"retries\":1,\"end\":\"complete\"}\n";
         assert_eq!(String::from_utf8(batch).unwrap(), wanted);
     }
 
@@ -419,7 +439,7 @@ mod tests {
         let record = Record {
             request: None,
             status: None,
-            member: None,
+            tries: None,
             cost: Cost::new(2.5).unwrap(),
             ..record("")
         };
@@ -429,6 +449,8 @@ mod tests {
         assert!(line.get("target").is_none() && line.get("status").is_none());
         assert_eq!(line["cost"], 2.5);
         assert!(line["member"].is_null());
+        let tried = ["tried", "queue_ms", "connect_ms"].map(|key| line.get(key));
+        assert_eq!(tried, [None; 3]);
     }
 
     #[test]

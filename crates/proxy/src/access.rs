@@ -42,6 +42,44 @@ impl fmt::Display for Peer {
     }
 }
 
+/// The members that a request or connection was bound to. In a box, and only where there is a log: connections
+/// are to stay small.
+#[derive(Clone, Debug)]
+pub struct Tries {
+    /// The member that answered, or was tried last.
+    pub member: Arc<str>,
+    /// Those that were tried before it, in their order.
+    pub before: Vec<Arc<str>>,
+    /// How long all of them were waited for in the group's queue.
+    pub queued: Duration,
+    /// What it took to connect to the last one, if no connection was used again.
+    pub connect_time: Option<Duration>,
+}
+
+impl Tries {
+    pub(crate) fn new(member: Arc<str>) -> Box<Self> {
+        Box::new(Tries {
+            member,
+            before: Vec::new(),
+            queued: Duration::ZERO,
+            connect_time: None,
+        })
+    }
+
+    /// Adds what came next to `all`.
+    pub(crate) fn add(all: &mut Option<Box<Tries>>, next: Option<Box<Tries>>) {
+        let Some(mut next) = next else {
+            return;
+        };
+        if let Some(before) = all.take() {
+            next.queued = next.queued.saturating_add(before.queued);
+            next.before = before.before;
+            next.before.push(before.member);
+        }
+        *all = Some(next);
+    }
+}
+
 /// One line of the log: an HTTP request, or a TCP connection.
 #[derive(Clone, Debug)]
 pub struct Record {
@@ -55,10 +93,10 @@ pub struct Record {
     pub user: Option<Arc<str>>,
     /// HTTP: the route, by its name or number, if the rule has routes and one was found.
     pub route: Option<Arc<str>>,
-    /// HTTP: the group, if the rule has several.
+    /// The group that served, or was to; `None` if the balancer answered by itself.
     pub group: Option<Arc<str>>,
-    /// The member that answered, or was tried last.
-    pub member: Option<Arc<str>>,
+    /// Where it was tried, if anywhere.
+    pub tries: Option<Box<Tries>>,
     /// What was agreed on with a client that speaks TLS.
     pub tls: Option<Arc<Agreed>>,
     /// The name that a client asked for whose TLS ends at the member.

@@ -22,6 +22,7 @@ use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Unserved};
 use evenkeel_tls::server::Server;
 use tokio::sync::Notify;
 
+use crate::access::Tries;
 use crate::bandwidth::Paces;
 use crate::io::Io;
 use crate::listen::Session;
@@ -178,7 +179,7 @@ pub(crate) struct Bound {
     pub(crate) member: MemberId,
     pub(crate) address: Address,
     /// Kept for the access log only.
-    pub(crate) name: Option<Arc<str>>,
+    pub(crate) tries: Option<Box<Tries>>,
 }
 
 /// Most groups of which it is kept which member a client is bound to. A rule may have more, but few
@@ -251,6 +252,7 @@ impl Session {
                 Err(PickError::AllFull | PickError::Held) => {}
             }
         }
+        let began = self.worker.now();
         let again = |ahead: Option<u32>| {
             let now = self.worker.now();
             let request = Request {
@@ -287,13 +289,17 @@ impl Session {
             Err(Stop::Cut) => Err(Refusal::Cut),
         };
         self.watch.disarm();
-        match bound {
+        let mut bound = match bound {
             // Those in it may wait for other members than this one can use, or better ones.
             Err(refusal @ (Refusal::QueueFull | Refusal::QueueTimeout)) => {
                 again(None).map_err(|_| refusal)
             }
             bound => bound,
+        }?;
+        if let Some(tries) = &mut bound.tries {
+            tries.queued = bound.ticket.started().since(began);
         }
+        Ok(bound)
     }
 
     /// Whether the client has reset its connection, looked at now and then
@@ -380,7 +386,7 @@ impl Session {
         Ok(Bound {
             member: member.id,
             address: member.address.clone(),
-            name: logs.then(|| Arc::clone(&member.name)),
+            tries: logs.then(|| Tries::new(Arc::clone(&member.name))),
             ticket,
         })
     }

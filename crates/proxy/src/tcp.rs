@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +18,7 @@ use evenkeel_net::stream;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpSocket;
 
-use crate::access::{End, Limit, Record};
+use crate::access::{End, Limit, Record, Tries};
 use crate::age::Age;
 use crate::buffer::Buffer;
 use crate::files::{ConnectionFile, Taken};
@@ -44,8 +45,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         session.watch.limit(left);
     }
     let mut traffic = Traffic::default();
-    let mut member = None;
-    let mut retries = 0;
+    let (mut tries, mut retries) = (None, 0);
     let mut response_time = None;
     let mut server_name = None;
     let target = match rule.names.is_empty() {
@@ -58,7 +58,8 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         Ok(target) => {
             let asked = session.worker.now();
             // In a box, which is gone when the member is found: connections live longer than that.
-            let connected = connect_member(&session, &rule, target, &mut client, &mut retries);
+            let counts = (&mut tries, &mut retries);
+            let connected = connect_member(&session, &rule, target, &mut client, counts);
             let end = match Box::pin(connected).await {
                 Err(end) => {
                     traffic.up.release(&session.worker);
@@ -68,7 +69,6 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
                 Ok((mut bound, mut upstream)) => {
                     let waited = session.worker.now().since(asked);
                     session.service.metrics.waits.add(waited);
-                    member = bound.name.take();
                     let tunnel = Tunnel {
                         session: &session,
                         idle: rule.rule.timeouts.idle,
@@ -110,8 +110,10 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         rule: session.service.name.clone(),
         user: None,
         route: None,
-        group: None,
-        member,
+        group: target
+            .ok()
+            .map(|target| Arc::clone(target.group.current.load().name())),
+        tries,
         tls: client.agreed().cloned(),
         server_name,
         request: None,
@@ -148,13 +150,13 @@ async fn named<'a>(
     Ok(route.target)
 }
 
-/// Finds a member that can be connected to.
+/// Finds a member that can be connected to. Adds those that it tries, and counts those that failed.
 pub(crate) async fn connect_member(
     session: &Session,
     rule: &RuleSnapshot,
     target: &Target,
     client: &mut Io,
-    retries: &mut u32,
+    (tries, retries): (&mut Option<Box<Tries>>, &mut u32),
 ) -> Result<(Bound, Upstream), End> {
     let mut tried: Vec<MemberId> = Vec::new();
     let mut failed = None;
@@ -169,7 +171,7 @@ pub(crate) async fn connect_member(
             tried: &tried,
             ..Request::at(now)
         };
-        let bound = match session
+        let mut bound = match session
             .bind(
                 group,
                 &RefCell::default(),
@@ -192,7 +194,9 @@ pub(crate) async fn connect_member(
                 });
             }
         };
-        match connect(session, target, timeouts, &bound, &[]).await {
+        let connected = connect(session, target, timeouts, &mut bound, &[]).await;
+        Tries::add(tries, bound.tries.take());
+        match connected {
             Ok((stream, _)) => return Ok((bound, stream)),
             Err(failure) => {
                 let outcome = failure.outcome();
@@ -266,10 +270,11 @@ pub(crate) async fn connect(
     session: &Session,
     target: &Target,
     timeouts: &Timeouts,
-    bound: &Bound,
+    bound: &mut Bound,
     protocols: &[&str],
 ) -> Result<(Upstream, bool), ConnectFailure> {
     let (metrics, address) = (&session.service.metrics, &bound.address);
+    let began = session.worker.now();
     session.watch.arm(timeouts.connect);
     let from = transparent::source(session, target, address);
     let mut result = open(session, address, from)
@@ -290,6 +295,9 @@ pub(crate) async fn connect(
         result = Box::pin(secured).await;
     }
     session.watch.disarm();
+    if let Some(tries) = &mut bound.tries {
+        tries.connect_time = Some(session.worker.now().since(began));
+    }
     match &result {
         Ok(_) => metrics.member_connects.add(1),
         Err(ConnectFailure::Cut) => {}

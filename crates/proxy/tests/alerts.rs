@@ -89,7 +89,7 @@ fn idle_connections_are_closed_and_come_back_elsewhere() {
     assert_eq!(bed.totals().closed_by_alert, 1);
     let records = std::iter::from_fn(|| Some(bed.record()));
     let record = { records }.find(|record| record.end == End::Alert).unwrap();
-    assert_eq!(record.member.as_deref(), Some("m1"));
+    assert_eq!(&*record.tries.unwrap().member, "m1");
 }
 
 #[test]

@@ -12,6 +12,8 @@ const MAX_LINE: u64 = 64 * 1024;
 const MAX_REQUESTS: usize = 1_000_000;
 /// The most different names (members, groups, classes) that are kept; further ones are as if they had none.
 const MAX_NAMES: usize = 1000;
+/// The most members of a request that are kept, of those that failed it.
+const MAX_TRIED: usize = 16;
 /// The most unreadable lines that are shown.
 const SHOWN: usize = 10;
 /// The longest time that is believed, in milliseconds: a day.
@@ -45,6 +47,10 @@ pub struct Entry {
     pub waited: Option<f64>,
     /// The part of it in the balancer's queue, in milliseconds; `None` if the log does not say.
     pub queued: Option<f64>,
+    /// The part of it in which a connection to the member was opened; `None` if none was, or the log does not say.
+    pub connect: Option<f64>,
+    /// Members that failed it before, as far as the log names them.
+    pub tried: Vec<usize>,
     /// Whether it failed for a reason that is not the client's.
     pub failed: bool,
     /// Whether it was tried more than once.
@@ -215,7 +221,10 @@ fn json(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
     // Refusals for the client's own sake are not what members could do anything about.
     let failed = matches!(end, "member" | "member_timeout" | "stale" | "refused")
         || number("status").is_some_and(|status| status >= 500.0);
-    let [response, queued] = ["response_ms", "queue_ms"].map(|key| number(key).and_then(time));
+    let times = ["response_ms", "queue_ms", "connect_ms"];
+    let [response, queued, connect] = times.map(|key| number(key).and_then(time));
+    let tried = value.get("tried").and_then(Value::as_array);
+    let tried = tried.into_iter().flatten().filter_map(Value::as_str);
     Ok(Entry {
         at,
         member: text("member").and_then(|name| names.number(name)),
@@ -225,6 +234,10 @@ fn json(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         // What the client waited for is both.
         waited: response.map(|response| response + queued.unwrap_or(0.0)),
         queued,
+        connect,
+        tried: (tried.take(MAX_TRIED))
+            .filter_map(|name| names.number(name))
+            .collect(),
         failed,
         retried: number("retries").is_some_and(|retries| retries > 0.0),
     })
@@ -279,12 +292,16 @@ fn combined(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         port.is_some_and(|port| port.is_ok())
     };
     let member = extra.iter().find(is_address);
-    let member = member.and_then(|part| part.rsplit(", ").next());
+    let mut members = member.into_iter().flat_map(|part| part.rsplit(", "));
+    let member = members.next();
     Ok(Entry {
         at,
         member: member.and_then(|name| names.number(name)),
         class: request.and_then(|(method, target)| names.number(&class(method, target))),
         waited,
+        tried: (members.take(MAX_TRIED))
+            .filter_map(|name| names.number(name))
+            .collect(),
         failed: status >= 500,
         ..Entry::default()
     })
@@ -311,17 +328,17 @@ fn haproxy(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
     let times: Option<Vec<f64>> = times.collect();
     let times = times.ok_or("no times as in 0/0/1/5/6")?;
     let known = |time: f64| (time >= 0.0).then_some(time);
-    let (start, queued, waited, http) = match times[..] {
+    let (start, queued, connect, waited, http) = match times[..] {
         // TR/Tw/Tc/Tr/Ta; -1 is what did not come to pass.
         [head, queue, connect, response, _] => {
             let all = known(queue).zip(known(connect)).zip(known(response));
             let waited = all.map(|((queue, connect), response)| queue + connect + response);
-            (head.max(0.0), known(queue), waited, true)
+            (head.max(0.0), known(queue), known(connect), waited, true)
         }
         // Tw/Tc/Tt: a connection is what is balanced, for as long as it lasts.
         [queue, connect, all] => {
             let all = known(connect).and(known(all));
-            (0.0, known(queue), all, false)
+            (0.0, known(queue), known(connect), all, false)
         }
         _ => return Err("no times as in 0/0/1/5/6, or 0/1/5"),
     };
@@ -357,8 +374,11 @@ fn haproxy(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         class: request.and_then(|(method, target)| names.number(&class(method, target))),
         waited,
         queued,
+        // 0 is also what it is where a connection was used again.
+        connect: connect.filter(|&connect| connect > 0.0),
         failed: by_server || status.is_some_and(|status| status >= 500),
         retried,
+        ..Entry::default()
     })
 }
 
@@ -446,6 +466,16 @@ mod tests {
             r#"{"time":"2024-02-29T12:34:56.789Z","rule":"web","member":"a:80","queue_ms":40.0,"response_ms":2.5,"end":"complete"}"#,
         );
         assert_eq!((entry.waited, entry.queued), (Some(42.5), Some(40.0)));
+        assert!(entry.tried.is_empty() && entry.connect.is_none());
+
+        let (log, entry) = one(
+            r#"{"time":"2024-02-29T12:34:56.789Z","rule":"web","member":"a:80","tried":["b:80",7,"c:80"],"connect_ms":0.5,"response_ms":2.5,"retries":2,"end":"complete"}"#,
+        );
+        assert_eq!(entry.connect, Some(0.5));
+        assert_eq!(
+            [0, 1].map(|at| name(&log, entry.tried.get(at).copied())),
+            ["b:80", "c:80"]
+        );
 
         let line = r#"127.0.0.1 - - [29/Feb/2024:14:34:56 +0200] "GET /a/b HTTP/1.1" 502 5 "-" "a \"b\" c" 0.120 10.0.0.1:80"#;
         let (log, entry) = one(line);
@@ -453,13 +483,18 @@ mod tests {
         assert_eq!(entry.at, 1_709_210_096_000.0);
         assert_eq!(entry.waited, Some(120.0));
         assert_eq!(name(&log, entry.member), "10.0.0.1:80");
-        assert!(entry.failed && log.whole_seconds);
+        assert!(entry.failed && log.whole_seconds && entry.tried.is_empty());
+
+        let (log, entry) = one(&line.replace(" 10.0.0.1:80", r#" "10.0.0.1:80, 10.0.0.2:80""#));
+        assert_eq!(name(&log, entry.member), "10.0.0.2:80");
+        assert_eq!(name(&log, entry.tried.first().copied()), "10.0.0.1:80");
 
         let line = r#"Feb 29 12:34:56 host haproxy[14389]: 10.0.1.2:33317 [29/Feb/2024:12:34:56.655] in web/s1 10/3/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {1wt.eu} {} "GET /index.html HTTP/1.1""#;
         let (log, entry) = one(line);
         assert_eq!(log.format, Some(Format::Haproxy));
         assert_eq!(entry.at, 1_709_210_096_665.0);
         assert_eq!((entry.waited, entry.queued), (Some(102.0), Some(3.0)));
+        assert_eq!(entry.connect, Some(30.0));
         assert_eq!(name(&log, entry.group), "web");
 
         let line =

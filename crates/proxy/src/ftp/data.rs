@@ -14,7 +14,7 @@ use evenkeel_wire::ftp::Mode;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::ports::Lease;
-use crate::access::{End, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
+use crate::access::{End, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record, Tries};
 use crate::files::ConnectionFile;
 use crate::io::Io;
 use crate::listen::Session;
@@ -139,8 +139,10 @@ impl Data {
             rule: Arc::clone(&session.service.name),
             user: None,
             route: None,
-            group: None,
-            member: entry.member,
+            group: Some(Arc::clone(
+                session.service.rule().own.group.current.load().name(),
+            )),
+            tries: entry.member.map(Tries::new),
             tls: carried.tls,
             server_name: None,
             limit: None,

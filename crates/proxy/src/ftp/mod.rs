@@ -9,12 +9,13 @@ mod control;
 mod data;
 mod ports;
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use evenkeel_core::group::Outcome;
 
 use self::control::{Control, Ended};
-use crate::access::{End, Record};
+use crate::access::{End, Record, Tries};
 use crate::io::Io;
 use crate::listen::Session;
 use crate::tcp::connect_member;
@@ -37,10 +38,12 @@ pub(crate) async fn serve(session: Session, client: Io) {
     if let Some(socket) = client.socket() {
         let _ = socket.set_out_of_band_inline(true);
     }
-    let (mut member, mut response_time, mut retries) = (None, None, 0);
+    let (mut response_time, mut retries) = (None, 0);
+    let mut tries: Option<Box<Tries>> = None;
     let (mut moved, mut agreed) = ([0; 2], None);
     let mut client = client;
-    let connected = connect_member(&session, &rule, &rule.own, &mut client, &mut retries);
+    let counts = (&mut tries, &mut retries);
+    let connected = connect_member(&session, &rule, &rule.own, &mut client, counts);
     let end = match Box::pin(connected).await {
         Err(end) => {
             if end != End::Client {
@@ -50,9 +53,8 @@ pub(crate) async fn serve(session: Session, client: Io) {
         }
         Ok((mut bound, mut upstream)) => {
             metrics.waits.add(session.worker.now().since(started));
-            member = bound.name.take();
-            let mut control =
-                Control::new(&session, &rule, &bound, &client, &upstream, member.clone());
+            let member = tries.as_ref().map(|tries| Arc::clone(&tries.member));
+            let mut control = Control::new(&session, &rule, &bound, &client, &upstream, member);
             let mut greeted = |is_good| {
                 let now = session.worker.now();
                 response_time = Some(now.since(bound.ticket.started()));
@@ -95,8 +97,8 @@ pub(crate) async fn serve(session: Session, client: Io) {
         rule: session.service.name.clone(),
         user: None,
         route: None,
-        group: None,
-        member,
+        group: Some(Arc::clone(rule.own.group.current.load().name())),
+        tries,
         tls: agreed,
         server_name: None,
         limit: None,

@@ -18,7 +18,7 @@ use super::progress::Progress;
 use super::response::{Head, MAX_INTERIM};
 use super::route::Routed;
 use super::{After, Client, Request, Summary};
-use crate::access::End;
+use crate::access::{End, Tries};
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::write_question;
 use crate::http1::{Asked, Body, Fields, Hop, Limits, Parsed, ResponseHead};
@@ -55,7 +55,7 @@ enum Answer {
     /// It may not.
     Refused(Box<Refused>),
     /// Nobody can say.
-    Failed(Failure, Option<Arc<str>>),
+    Failed(Failure, Option<Box<Tries>>),
     /// There is nobody to ask.
     NoMember(Refusal),
 }
@@ -214,9 +214,9 @@ impl Client {
                 metrics.auth_refused.add(1);
                 Err(self.refuse_as_said(request, *refused, summary).await)
             }
-            Answer::Failed(failure, member) => {
+            Answer::Failed(failure, tries) => {
                 self.was_to_say(request, asked);
-                summary.member = member;
+                summary.tries = tries;
                 Err(self.cannot_say(request, failure, summary).await)
             }
             Answer::NoMember(refusal) => {
@@ -271,7 +271,7 @@ impl Client {
         let routed = asking.routed.clone();
         let bindings = Rc::clone(&self.bindings);
         let (mut tried, mut retries) = (Vec::new(), 0);
-        let mut failed = None;
+        let (mut failed, mut tries) = (None, None);
         loop {
             let asks = group::Request {
                 client: self.session.peer.ip(),
@@ -291,8 +291,8 @@ impl Client {
             );
             let bound = match (bound.await, failed) {
                 (Ok(bound), _) => bound,
-                (Err(Refusal::NoMember), Some((failure, name))) => {
-                    return Answer::Failed(failure, name);
+                (Err(Refusal::NoMember), Some(failure)) => {
+                    return Answer::Failed(failure, tries);
                 }
                 (Err(refusal), _) => return Answer::NoMember(refusal),
             };
@@ -300,13 +300,15 @@ impl Client {
                 group: Arc::clone(handle),
                 bound: Some(bound),
             };
-            let Some(bound) = &held.bound else {
+            let Some(bound) = &mut held.bound else {
                 return Answer::NoMember(Refusal::NoMember);
             };
-            let (member, name) = (bound.member, bound.name.clone());
-            let failure = match self.hear(&mut asking, &routed, bound, auth, asked).await {
+            let member = bound.member;
+            let heard = self.hear(&mut asking, &routed, bound, auth, asked).await;
+            Tries::add(&mut tries, bound.tries.take());
+            let failure = match heard {
                 Ok((upstream, input, said)) => {
-                    let Some(bound) = held.bound.take() else {
+                    let Some(mut bound) = held.bound.take() else {
                         return Answer::NoMember(Refusal::NoMember);
                     };
                     return match said {
@@ -314,15 +316,18 @@ impl Client {
                             let taken = self.take_whole(asking, routed, bound, upstream, input);
                             match taken.await {
                                 Ok(()) => Answer::Passes(passed),
-                                Err(failure) => Answer::Failed(failure, name),
+                                Err(failure) => Answer::Failed(failure, tries),
                             }
                         }
-                        None => Answer::Refused(Box::new(Refused {
-                            asking,
-                            bound,
-                            upstream,
-                            input,
-                        })),
+                        None => {
+                            bound.tries = tries;
+                            Answer::Refused(Box::new(Refused {
+                                asking,
+                                bound,
+                                upstream,
+                                input,
+                            }))
+                        }
                     };
                 }
                 Err(failure) => failure,
@@ -331,12 +336,12 @@ impl Client {
                 && self.may_retry(&mut asking, &routed, &failure, retries);
             held.finish(failure.outcome(), worker.now());
             if !again {
-                return Answer::Failed(failure, name);
+                return Answer::Failed(failure, tries);
             }
             retries += 1;
             self.session.service.metrics.retries.add(1);
             insert(&mut tried, member);
-            failed = Some((failure, name));
+            failed = Some(failure);
         }
     }
 
@@ -346,7 +351,7 @@ impl Client {
         &mut self,
         asking: &mut Request,
         routed: &Routed,
-        bound: &Bound,
+        bound: &mut Bound,
         auth: &Auth,
         asked: &auth::Asked,
     ) -> Result<(Upstream, Buffer, Option<Passed>), Failure> {
@@ -497,7 +502,7 @@ impl Client {
         // Nothing binds the client to a member of this group.
         request.stuck = None;
         request.routed = routed.clone();
-        summary.member = bound.name.take();
+        summary.tries = bound.tries.take();
         // What is sent on is the question, which mostly has been.
         std::mem::swap(&mut request.up, &mut asking.up);
         let head = self.response_head(request, &routed, &mut bound, &mut upstream, Some(input));

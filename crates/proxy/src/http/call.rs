@@ -28,7 +28,7 @@ impl Client {
     pub(super) async fn call(
         &self,
         routed: &Routed,
-        bound: &Bound,
+        bound: &mut Bound,
         protocols: &[&str],
     ) -> Result<Upstream, ConnectFailure> {
         let worker = &self.session.worker;
@@ -51,7 +51,7 @@ impl Client {
     async fn reach(
         &self,
         routed: &Routed,
-        bound: &Bound,
+        bound: &mut Bound,
         protocols: &[&str],
     ) -> Result<Chosen, ConnectFailure> {
         let (session, worker) = (&self.session, &self.session.worker);
@@ -91,7 +91,7 @@ impl Client {
     async fn open(
         &self,
         routed: &Routed,
-        bound: &Bound,
+        bound: &mut Bound,
         protocols: &[&str],
     ) -> Result<Chosen, ConnectFailure> {
         let worker = &self.session.worker;

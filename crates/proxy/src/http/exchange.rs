@@ -14,7 +14,7 @@ use super::response::{Head, take_reports};
 use super::route::Routed;
 use super::sticky::Stuck;
 use super::{After, Client, Request, Summary};
-use crate::access::{End, Hedged, Limit};
+use crate::access::{End, Limit, Tries};
 use crate::http2::grpc;
 use crate::io::{Broken, Io};
 use crate::maintenance;
@@ -108,20 +108,17 @@ impl Client {
                     break refused.await;
                 }
             };
-            summary.member = bound.name.take();
             let answered = if request.is_hedged(&routed, summary.retries) {
                 // In a box: the connections of others are to stay small.
                 let (bound, tried) = (&mut bound, &mut tried);
                 let both = Box::pin(self.attempt_both(request, &routed, bound, tried));
                 let (answered, hedged) = both.await;
-                if hedged == Some(Hedged::Won) {
-                    summary.member = bound.name.take();
-                }
                 summary.hedged = hedged;
                 answered
             } else {
                 self.attempt(request, &routed, &mut bound).await
             };
+            Tries::add(&mut summary.tries, bound.tries.take());
             let failure = match answered {
                 Ok((head, upstream))
                     if self.may_ask_another(
@@ -288,7 +285,7 @@ impl Client {
         &self,
         request: &Request,
         routed: &Routed,
-        bound: &Bound,
+        bound: &mut Bound,
     ) -> Result<Upstream, ConnectFailure> {
         let protocol = routed.rule.http.member_protocol;
         // What is to become another protocol needs a connection of its own.

@@ -161,7 +161,7 @@ impl Client {
             Failure::Connect(ConnectFailure::NoWebSocket) => {
                 let service = &self.session.service;
                 service.metrics.refused_no_websocket.add(1);
-                let member = summary.member.as_deref().unwrap_or_default();
+                let member = summary.tries.as_ref().map_or("", |tries| &tries.member);
                 evenkeel_limits::warn_throttled!(rule = %service.name, member,
                     "a client asks for WebSocket, but the member's SETTINGS of HTTP/2 do not allow it \
                      (ENABLE_CONNECT_PROTOCOL, RFC 8441)");

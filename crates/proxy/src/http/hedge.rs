@@ -143,7 +143,7 @@ impl Client {
         worker.timers.until(at).await;
         let routed = request.routed.clone();
         let mut held = self.bind_second(&request, &routed, first)?;
-        let bound = held.bound.as_ref()?;
+        let bound = held.bound.as_mut()?;
         sent.set(Some(bound.member));
         self.session.service.metrics.hedges_sent.add(1);
         let answered = self.first_bytes(&mut request, &routed, bound, true);
@@ -202,7 +202,7 @@ impl Client {
         &mut self,
         request: &mut Request,
         routed: &Routed,
-        bound: &Bound,
+        bound: &mut Bound,
         may_reuse: bool,
     ) -> Result<(Upstream, Buffer), Failure> {
         let idle = match may_reuse {
@@ -288,6 +288,9 @@ impl Client {
         self.session.service.metrics.hedges_won.add(1);
         insert(tried, bound.member);
         let usual = std::mem::replace(bound, second);
+        if let (Some(tries), Some(usual)) = (&mut bound.tries, &usual.tries) {
+            tries.queued = usual.queued;
+        }
         let now = self.session.worker.now();
         routed.target().group.finish(usual.ticket, outcome, now);
         self.session.watch.disarm();

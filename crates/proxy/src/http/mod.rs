@@ -34,7 +34,7 @@ use evenkeel_tls::challenge;
 use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use crate::access::{End, Hedged, Limit, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record};
+use crate::access::{End, Hedged, Limit, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record, Tries};
 use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::chunked::ChunkError;
@@ -674,7 +674,7 @@ impl Client {
                 user,
                 route,
                 group,
-                member: summary.member,
+                tries: summary.tries,
                 tls: self.stream.agreed().cloned(),
                 server_name: None,
                 request: line.map(|line| (line.method, line.target)),
@@ -699,7 +699,7 @@ struct Summary {
     end: End,
     /// The status that the client got.
     status: Option<u16>,
-    member: Option<Arc<str>>,
+    tries: Option<Box<Tries>>,
     received: u64,
     sent: u64,
     response_time: Option<Duration>,
@@ -715,7 +715,7 @@ impl Summary {
         Summary {
             end,
             status: None,
-            member: None,
+            tries: None,
             received: 0,
             sent: 0,
             response_time: None,

@@ -183,14 +183,14 @@ impl Routed {
 
     /// The route, and the group that served it, as the access log names them.
     pub(crate) fn names(&self) -> (Option<Arc<str>>, Option<Arc<str>>) {
+        let group = || Arc::clone(self.target().group.current.load().name());
         if self.rule.routes.index().is_none() && self.target == 0 {
-            return (None, None);
+            return (None, Some(group()));
         }
         let route = self.route();
         let asked = route.auth.as_deref().and_then(Auth::asked);
         let is_served = route.instead.is_none() && !matches!(route.targets, Targets::Nowhere)
             || asked.is_some_and(|asked| asked.target == self.target);
-        let group = || Arc::clone(self.target().group.current.load().name());
         (route.label.clone(), is_served.then(group))
     }
 

@@ -306,7 +306,7 @@ fn learn(
         .map(|(entry, at)| {
             let waited = entry.waited.unwrap_or(0.0);
             Timed {
-                member: members.of(entry),
+                member: members.of(entry.member),
                 class: class(entry),
                 start: at + entry.queued.unwrap_or(0.0).min(waited),
                 end: at + waited,
@@ -404,8 +404,8 @@ struct Members {
 }
 
 impl Members {
-    fn of(&self, entry: &Entry) -> usize {
-        let found = entry.member.and_then(|name| self.by_name.get(&name));
+    fn of(&self, name: Option<usize>) -> usize {
+        let found = name.and_then(|name| self.by_name.get(&name));
         // All that nobody knows are as one more.
         found.copied().unwrap_or(self.count - 1)
     }
@@ -418,7 +418,9 @@ fn members_of(
     facts: &mut Vec<String>,
     unknown: &mut Vec<String>,
 ) -> Members {
-    let mut seen: Vec<usize> = entries.iter().filter_map(|entry| entry.member).collect();
+    let mut seen: Vec<usize> = (entries.iter())
+        .flat_map(|entry| entry.member.iter().chain(&entry.tried).copied())
+        .collect();
     seen.sort_unstable();
     seen.dedup();
     let text = |number: &usize| log.names.get(*number).cloned().unwrap_or_default();
@@ -632,10 +634,14 @@ fn models(
     (mean, concurrency): (f64, usize),
 ) -> Vec<Model> {
     let mut counts = vec![(0usize, 0usize); members.count];
-    for entry in entries.iter().filter(|entry| entry.member.is_some()) {
-        let of = &mut counts[members.of(entry)];
+    let tries = entries.iter().flat_map(|entry| {
+        let before = entry.tried.iter().map(|name| (*name, true));
+        before.chain(entry.member.map(|name| (name, entry.failed)))
+    });
+    for (name, has_failed) in tries {
+        let of = &mut counts[members.of(Some(name))];
         of.0 += 1;
-        of.1 += usize::from(entry.failed);
+        of.1 += usize::from(has_failed);
     }
     let all = names.iter().enumerate().map(|(index, name)| {
         let (count, failed) = counts[index];
@@ -643,7 +649,7 @@ fn models(
         let slow = slowness.get(index).copied().unwrap_or(1.0);
         if members.known && names.len() <= 50 {
             facts.push(format!(
-                "{name}: {count} requests, {} of service each, {concurrency} at once, {} failed.",
+                "{name}: {count} tries, {} of service each, {concurrency} at once, {} failed.",
                 Unit::Millis.show(mean * slow / 1e6),
                 Unit::Share.show(failing)
             ));
@@ -687,8 +693,28 @@ fn cannot_tell(
             "Rare things: {played} requests in {seconds:.0} s say little of the slowest per cent."
         ));
     }
-    if entries.iter().any(|entry| entry.retried) {
+    let any = |is: &dyn Fn(&Entry) -> bool| entries.iter().any(|entry| is(entry));
+    if any(&|entry| entry.retried && entry.tried.is_empty()) {
         tell("Failed tries: of a request that was tried at several members it has only the last one.".into());
+    }
+    if any(&|entry| !entry.tried.is_empty()) {
+        let what = match log.format {
+            Some(Format::Json) => "what it has begins with the last one",
+            _ => "that counts for the member that answered",
+        };
+        tell(format!("How long failed tries took: {what}."));
+    }
+    let connects = entries
+        .iter()
+        .map(|entry| entry.connect.unwrap_or(0.0))
+        .sum::<f64>();
+    let all: f64 = entries.iter().filter_map(|entry| entry.waited).sum();
+    if connects > all * WORTH {
+        tell(format!(
+            "What members do themselves: {} of what clients waited was opening connections to members, which counts as service here. \
+             Connections that stay open would save that, which no strategy does.",
+            Unit::Share.show(connects / all)
+        ));
     }
     if entries
         .iter()
@@ -968,6 +994,37 @@ mod tests {
             "{told}"
         );
         assert!(slow.contains(" 1 at once"), "{told}");
+    }
+
+    #[test]
+    fn failed_tries_count_for_their_members_and_connecting_is_told() {
+        let tried = log(1.0, 3000).replace(
+            r#""member":"c:1""#,
+            r#""member":"a:1","tried":["c:1"],"retries":1,"connect_ms":4.5"#,
+        );
+        let (plan, study) = asked(&tried).unwrap();
+        let told = text(&study, &advise(&plan, &run(&plan, &|_| ()), &study));
+        let of_member = |name: &str| {
+            let mut facts = study.facts.iter();
+            facts.find(|fact| fact.starts_with(name)).unwrap().clone()
+        };
+        let (bad, good) = (of_member("c:1: "), of_member("a:1: "));
+        assert!(
+            bad.starts_with("c:1: 1000 tries") && bad.ends_with("100.00 % failed."),
+            "{told}"
+        );
+        assert!(
+            good.starts_with("a:1: 2000 tries") && good.ends_with(" 0.00 % failed."),
+            "{told}"
+        );
+        assert!(
+            told.contains("How long failed tries took: what it has begins"),
+            "{told}"
+        );
+        assert!(
+            told.contains("was opening connections to members"),
+            "{told}"
+        );
     }
 
     #[test]
