@@ -1,0 +1,143 @@
+// The flow picture: rules at the left, groups in the middle, members at the right. The width of a line is its
+// traffic; colour, shape and dashes say what is wrong.
+
+import type { JSX } from "preact";
+import { percent, rate } from "./format";
+import { levelOf, rank, ruleLevel, stateOf } from "./health";
+import { href } from "./router";
+import type { Group, GroupSample, Member, Rule, Sample } from "./types";
+import { SignShape, type Level } from "./ui/icons";
+import { useWidth } from "./ui/kit";
+
+const ROW = 34;
+const MEMBER_ROW = 24;
+const GAP = 14;
+/** About so many rows of members are shown, however many groups there are. */
+const ROWS = 48;
+
+interface Spot { y: number; level: Level; out: number; into: number }
+
+export function Flow({ sample, rules, groups }: { sample: Sample; rules: Rule[]; groups: Group[] | null }): JSX.Element {
+  const [ref, width] = useWidth<HTMLDivElement>();
+  return <div ref={ref} class="flow-box">{width > 0 && <Picture width={width} sample={sample} rules={rules} groups={groups} />}</div>;
+}
+
+function shorten(text: string, px: number): string {
+  const max = Math.max(3, Math.floor(px / 7));
+  return text.length > max ? `${text.slice(0, max - 1)}…` : text;
+}
+
+function Picture({ width, sample, rules, groups }: { width: number; sample: Sample; rules: Rule[]; groups: Group[] | null }): JSX.Element {
+  const narrow = width < 620;
+  const pad = 12;
+  const box = narrow ? Math.floor((width - 2 * pad) * 0.29) : Math.min(230, Math.floor(width * 0.2));
+  const x1 = pad;
+  const x2 = Math.floor((width - box) / 2);
+  const x3 = width - box - pad;
+  const max = Math.max(1, ...sample.groups.map((group) => group.rate));
+  const stroke = (value: number) => Math.max(1.5, Math.min(26, (26 * value) / max));
+  const perGroup = Math.max(3, Math.floor(ROWS / Math.max(1, sample.groups.length)));
+  const details = new Map((groups ?? []).map((group) => [group.name, group]));
+
+  // Members and groups first: they decide about the height.
+  let y = 34;
+  const spots = new Map<string, Spot & { group: GroupSample; members: Row[] }>();
+  for (const group of sample.groups) {
+    const members = pick(group, details.get(group.name), perGroup);
+    const tall = Math.max(ROW, members.length * MEMBER_ROW);
+    spots.set(group.name, { y: y + tall / 2, level: levelOf(group), out: 0, into: 0, group, members });
+    y += tall + GAP;
+  }
+  const tallRight = y;
+  const step = Math.max(ROW + 8, (tallRight - 34) / Math.max(1, sample.rules.length));
+  const height = Math.max(tallRight, 34 + step * sample.rules.length) + 4;
+
+  const edges: JSX.Element[] = [];
+  const curve = (key: string, ax: number, ay: number, bx: number, by: number, w: number, level: Level | "plain") => {
+    const mid = (ax + bx) / 2;
+    edges.push(<path key={key} class={`edge ${level === "plain" || level === "ok" ? "" : level}`} d={`M${ax} ${ay.toFixed(1)}C${mid} ${ay.toFixed(1)} ${mid} ${by.toFixed(1)} ${bx} ${by.toFixed(1)}`} stroke-width={w.toFixed(1)} />);
+  };
+
+  const known = new Map(rules.map((rule) => [rule.name, rule]));
+  const left = sample.rules.map((rule, i) => {
+    const at = 34 + step * i + step / 2;
+    const group = spots.get(rule.group);
+    const level = ruleLevel(rule, group?.group);
+    const more = known.get(rule.name);
+    const targets = new Set([rule.group, ...(more?.routed ?? []), ...Object.values(more?.sni ?? {})].filter((name) => spots.has(name)));
+    for (const name of targets) {
+      const spot = spots.get(name)!;
+      // What goes by a route is not counted apart; its line is thin.
+      const main = name === rule.group || targets.size === 1;
+      curve(`r-${rule.name}-${name}`, x1 + box, at, x2, spot.y, main ? stroke(rule.rate) : 1.5, level === "off" ? "off" : spot.level === "bad" ? "bad" : level);
+    }
+    return <Node key={rule.name} x={x1} y={at} w={box} level={level} title={rule.name} note={rule.enabled ? (rule.maintenance ? "maintenance" : rate(rule.rate)) : "disabled"} to={href("config", "rule", rule.name)} kind="rule" stacked={narrow} />;
+  });
+
+  const middle: JSX.Element[] = [];
+  const right: JSX.Element[] = [];
+  for (const [name, spot] of spots) {
+    const top = spot.y - ((spot.members.length - 1) * MEMBER_ROW) / 2;
+    spot.members.forEach((member, i) => {
+      const at = top + i * MEMBER_ROW;
+      curve(`m-${name}-${i}`, x2 + box, spot.y, x3, at, member.rate > 0 ? stroke(member.rate) : 1.5, member.rate > 0 ? (member.level === "bad" ? "bad" : member.level === "warn" ? "warn" : "plain") : member.level === "bad" ? "bad" : "off");
+      right.push(
+        <g key={`${name}-${member.name}`} class={`sign-${member.level}`}>
+          <title>{`${member.name}: ${member.word}, ${percent(member.share)} of the traffic${member.load === null ? "" : `, load ${member.load.toFixed(2)}`}`}</title>
+          <g transform={`translate(${x3 + 4} ${at - 6})`}><SignShape level={member.level} /></g>
+          <text x={x3 + 22} y={at + 4}>{shorten(member.name, box - 22 - (narrow ? 0 : 48))}</text>
+          {!narrow && <text class="dim end" x={x3 + box} y={at + 4}>{member.note}</text>}
+        </g>,
+      );
+    });
+    middle.push(<Node key={name} x={x2} y={spot.y} w={box} level={spot.level} title={name} note={narrow ? rate(spot.group.rate) : `${rate(spot.group.rate)} · ${spot.group.up}/${spot.group.members}`} to={href("groups", name)} kind="group" stacked={narrow} />);
+  }
+  return (
+    <svg class="flow" width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-label="Flow of traffic from rules over groups to members; the tables below say the same">
+      <g aria-hidden="true">
+        <text class="column" x={x1} y="18">Rules</text>
+        <text class="column" x={x2} y="18">Groups</text>
+        <text class="column" x={x3} y="18">Members</text>
+        {edges}
+      </g>
+      {left}
+      {middle}
+      <g aria-hidden="true">{right}</g>
+    </svg>
+  );
+}
+
+function Node({ x, y, w, level, title, note, to, kind, stacked }: { x: number; y: number; w: number; level: Level; title: string; note: string; to: string; kind: string; stacked: boolean }): JSX.Element {
+  const h = stacked ? 40 : 28;
+  return (
+    <a class="node" href={to} aria-label={`${kind} ${title}: ${note}${level === "ok" ? "" : level === "off" ? ", off" : ", trouble"}`}>
+      <rect x={x} y={y - h / 2} width={w} height={h} rx="5" />
+      <g class={`sign-${level}`} transform={`translate(${x + 8} ${stacked ? y - 14 : y - 6})`}><SignShape level={level} /></g>
+      <text x={x + 26} y={stacked ? y - 4 : y + 4}>{shorten(title, stacked ? w - 30 : w - 30 - note.length * 6.6)}</text>
+      {stacked ? <text class="dim" x={x + 8} y={y + 13}>{note}</text> : <text class="dim end" x={x + w - 8} y={y + 4}>{note}</text>}
+    </a>
+  );
+}
+
+interface Row { name: string; level: Level; word: string; share: number; rate: number; load: number | null; note: string }
+
+/** The members to show: those in trouble first, then those with most traffic; the rest in one row. */
+function pick(group: GroupSample, details: Group | undefined, most: number): Row[] {
+  if (!details) {
+    const out = group.members - group.up;
+    const level = levelOf(group);
+    return [{ name: `${group.up} of ${group.members} up`, level, word: out ? `${out} out` : "all up", share: 1, rate: group.rate, load: null, note: "" }];
+  }
+  const row = (member: Member): Row => {
+    const { level, word } = member.alert && member.state !== "down" ? { level: "warn" as const, word: "under a load alert" } : stateOf(member.state);
+    return { name: member.name, level, word, share: member.share, rate: member.share * group.rate, load: member.load, note: level === "bad" || level === "off" ? word : percent(member.share) };
+  };
+  if (details.members.length <= most) return details.members.map(row);
+  const sorted = [...details.members].sort((a, b) => rank(b.state) - rank(a.state) || Number(b.alert) - Number(a.alert) || b.share - a.share);
+  const shown = sorted.slice(0, most - 1).map(row);
+  const rest = sorted.slice(most - 1);
+  const share = rest.reduce((sum, member) => sum + member.share, 0);
+  const worst = rest.some((member) => stateOf(member.state).level === "bad") ? "bad" : rest.some((member) => member.alert) ? "warn" : "ok";
+  shown.push({ name: `${rest.length} more`, level: worst, word: "together", share, rate: share * group.rate, load: null, note: percent(share) });
+  return shown;
+}

@@ -1,0 +1,2 @@
+export { send } from "../api";
+export { needs } from "../ui/kit";
