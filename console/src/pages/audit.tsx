@@ -1,5 +1,61 @@
+// Who is logged in, and what was changed by whom.
+
 import type { JSX } from "preact";
-import { Loading } from "../ui/kit";
+import { useEffect, useState } from "preact/hooks";
+import { session } from "../api";
+import { logout } from "../app";
+import { when } from "../format";
+import { focus } from "../live";
+import { Empty, Failed, Health, Loading, Panel, Scroll, useAnswer } from "../ui/kit";
+
+interface Entry { at: number; user: string | null; role: string | null; from: string | null; method: string; path: string; status: number; what: string | null }
+
+const ROLES: Record<string, string> = {
+  view: "may look at everything, and change nothing",
+  operate: "may change what is live: members, weights, strategies, alerts, rules",
+  administer: "may change everything, the configuration too",
+};
+
 export function AuditPage(): JSX.Element {
-  return <Loading />;
+  useEffect(() => {
+    focus.value = null;
+  }, []);
+  const answer = useAnswer<Entry[]>("/v1/audit", 5);
+  const [find, setFind] = useState("");
+  const who = session.value!;
+  const wanted = find.trim().toLowerCase();
+  const rows = (answer.data ?? []).filter((entry) => !wanted || `${entry.user ?? ""} ${entry.from ?? ""} ${entry.method} ${entry.path} ${entry.what ?? ""}`.toLowerCase().includes(wanted));
+  return (
+    <>
+      <div class="page-head"><h1>Audit and session</h1></div>
+      <div class="stack">
+        <Panel title="This session" pad actions={who.user && <button type="button" class="button small" onClick={() => void logout()}>Log out</button>}>
+          <dl class="props">
+            <dt>User</dt><dd>{who.user ?? (who.free ? "nobody: this machine may use the console without logging in" : "nobody: no users are configured")}</dd>
+            <dt>Role</dt><dd>{who.role ? <>{who.role} <span class="muted">– {ROLES[who.role]}</span></> : "–"}</dd>
+          </dl>
+        </Panel>
+        <Panel title="Changes" actions={<input type="search" aria-label="Filter changes" placeholder="Filter" value={find} onInput={(event) => setFind(event.currentTarget.value)} />}>
+          {answer.error && !answer.data ? <div class="body"><Failed error={answer.error} retry={answer.again} /></div> : answer.at === 0 ? <Loading /> : rows.length === 0 ? <Empty title={wanted ? "Nothing matches" : "Nothing was changed yet"}>{!wanted && "Each change by the API, this console and evenkeel ctl is listed here."}</Empty> : (
+            <Scroll label="Changes">
+              <table>
+                <thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">From</th><th scope="col">What</th><th scope="col">Result</th></tr></thead>
+                <tbody>
+                  {rows.slice(0, 300).map((entry, i) => (
+                    <tr key={`${entry.at}-${i}`}>
+                      <th scope="row" class="nowrap">{when(entry.at)}</th>
+                      <td>{entry.user || <span class="muted">–</span>}{entry.role && <span class="muted small"> {entry.role}</span>}</td>
+                      <td class="nowrap">{entry.from ?? "–"}</td>
+                      <td><span class="mono small">{entry.method} {entry.path}</span>{entry.what && entry.what !== "{}" && <div class="small muted">{entry.what}</div>}</td>
+                      <td><Health level={entry.status < 400 ? "ok" : "bad"}>{entry.status < 400 ? "done" : `refused (${entry.status})`}</Health></td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            </Scroll>
+          )}
+        </Panel>
+      </div>
+    </>
+  );
 }
