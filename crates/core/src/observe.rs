@@ -267,6 +267,19 @@ impl Record {
         self.histogram.snapshot()
     }
 
+    /// Adds the latencies since `earlier`, a snapshot of this member, to `sum`: what
+    /// [`Latencies::since`] and [`Latencies::merge`] do together, without copies.
+    pub fn add_latencies_since(&self, earlier: &Latencies, sum: &mut Latencies) {
+        let counts = self.histogram.buckets.iter().zip(&earlier.buckets);
+        for (sum, (now, then)) in sum.buckets.iter_mut().zip(counts) {
+            let more = now.load(Ordering::Relaxed).wrapping_sub(*then);
+            *sum = sum.wrapping_add(more);
+        }
+        let micros = self.histogram.micros.load(Ordering::Relaxed);
+        let more = micros.wrapping_sub(earlier.micros);
+        sum.micros = sum.micros.wrapping_add(more);
+    }
+
     /// Clients that were ever sent to the member, to go there themselves.
     pub fn assigned(&self) -> u64 {
         self.assigned.load(Ordering::Relaxed)
@@ -646,6 +659,15 @@ mod tests {
             assert!((got / ms - 1.0).abs() < 0.04, "{q}: {got} ms");
         }
         assert_eq!(between.sum(), Duration::from_millis(5050));
+        let record = Record {
+            histogram,
+            ..Record::default()
+        };
+        let mut twice = between.clone();
+        record.add_latencies_since(&before, &mut twice);
+        let mut expected = between.clone();
+        expected.merge(&between);
+        assert_eq!(twice, expected);
         assert_eq!(Latencies::default().quantile(0.5), None);
     }
 }

@@ -15,8 +15,9 @@ use tokio::time::{Duration, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::config::{HealthCheck, SendProxy};
-use crate::manager::Manager;
+use crate::manager::{ManageError, Manager, entry};
 use crate::probe::{CheckError, Target, check_once};
+use crate::sample::CheckedNow;
 use crate::state::{Checked, Endpoint, GroupEntry};
 
 /// A time limit is counted in pieces of this length, see [`within`].
@@ -132,6 +133,88 @@ pub(crate) fn take_in(
     endpoint
         .health
         .apply(found, limits, of, endpoint.weight, now)
+}
+
+impl Manager {
+    /// Checks a member once, now: as its group checks it, or whether it takes a connection where the
+    /// group has no check. The result counts as that of any other check.
+    ///
+    /// # Errors
+    ///
+    /// There is no such group or member.
+    pub async fn check_now(&self, group: &str, member: &str) -> Result<CheckedNow, ManageError> {
+        let (id, configured, target) = {
+            let owned = self.lock();
+            let entry = entry(&owned.state, group)?;
+            let mut endpoints = entry.endpoints.iter();
+            let endpoint = endpoints.find(|endpoint| &*endpoint.member.name == member);
+            let endpoint = endpoint.ok_or_else(|| ManageError::NoMember {
+                group: group.into(),
+                member: member.into(),
+            })?;
+            let configured = entry.config.health_check.clone();
+            let only_connects = HealthCheck {
+                plain: true,
+                ..HealthCheck::default()
+            };
+            let has_address = match &endpoint.member.address {
+                Address::Ip(address) => endpoint.resolved && address.port() != 0,
+                Address::Unix(_) => true,
+            };
+            let target = match &configured {
+                _ if !has_address => None,
+                Some(check) => Some(Target::of(
+                    endpoint,
+                    check,
+                    entry.tls.as_ref(),
+                    entry.config.send_proxy,
+                )),
+                None => Some(Target::of(endpoint, &only_connects, None, None)),
+            };
+            (endpoint.member.id, configured, target)
+        };
+        let Some(target) = target else {
+            return Ok(CheckedNow {
+                error: Some(
+                    "it has no address to connect to: its name is not resolved, or clients find it by a reference".into(),
+                ),
+                took: Duration::ZERO,
+                what: "nothing".into(),
+            });
+        };
+        let _permit = self.asked_checks.acquire().await;
+        let started = tokio::time::Instant::now();
+        let limit = target.check.timeout;
+        let result = match within(limit, check_once(&target)).await {
+            Some(result) => result,
+            None => Err(CheckError::Timeout(limit)),
+        };
+        let took = started.elapsed();
+        let error = result.as_ref().err();
+        let mut said = error.map(ToString::to_string);
+        let shortage = error.and_then(CheckError::shortage);
+        match (shortage, &configured) {
+            (Some(shortage), _) => {
+                shortage.met("check a member's health");
+                said =
+                    said.map(|said| format!("{said}; that is a shortage here, and does not count"));
+            }
+            (None, Some(check)) => {
+                self.checked(id, check, result);
+            }
+            (None, None) => {}
+        }
+        Ok(CheckedNow {
+            error: said,
+            took,
+            what: match &configured {
+                Some(_) => "the health check of the group".into(),
+                None => {
+                    "a connection only, and it does not count: the group has no health check".into()
+                }
+            },
+        })
+    }
 }
 
 fn targets(entry: &GroupEntry) -> Vec<(MemberId, Target)> {

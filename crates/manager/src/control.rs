@@ -10,6 +10,7 @@ use parking_lot::MutexGuard;
 use tracing::{debug, info, warn};
 
 use crate::manager::{Manager, Owned};
+use crate::sample::AlertNews;
 use crate::state::{GroupEntry, State};
 
 /// Time between two rounds of the control loop. Short against what people notice, and
@@ -64,7 +65,10 @@ impl Manager {
     /// who follow changes were last told of one of groups that do not stand in the file.
     fn step(&self, round: &mut Round, told: &mut Option<Instant>) -> bool {
         let mut owned = self.lock();
-        let more = owned.state.step(round, GROUPS_PER_STEP);
+        let more = owned.state.step(round, GROUPS_PER_STEP, &mut |news| {
+            // Mostly nobody listens.
+            let _ = self.alert_news.send(news);
+        });
         if !more {
             self.tell_late(&mut owned, round.now(), told);
         }
@@ -85,9 +89,20 @@ impl Manager {
 
 impl State {
     /// A part of a round, with so many of the groups. Answers whether there is more to do.
-    pub(crate) fn step(&mut self, round: &mut Round, most: usize) -> bool {
+    /// `noted` is told of load alerts.
+    pub(crate) fn step(
+        &mut self,
+        round: &mut Round,
+        most: usize,
+        noted: &mut dyn FnMut(AlertNews),
+    ) -> bool {
         let (groups, around) = self.controlled();
-        let Step { looked, more } = round.step(groups, around, most, tell);
+        let Step { looked, more } = round.step(groups, around, most, |entry, event| {
+            tell(entry, event);
+            if let Some(news) = alert_news(entry, event) {
+                noted(news);
+            }
+        });
         for entry in &mut self.groups[looked] {
             for endpoint in &mut entry.endpoints {
                 if round.keeps() || endpoint.history.is_empty() {
@@ -97,6 +112,20 @@ impl State {
         }
         more
     }
+}
+
+/// The load alert that begins or ends, if it is one.
+fn alert_news(entry: &GroupEntry, event: &Event) -> Option<AlertNews> {
+    let (location, on) = match event {
+        Event::AlertRaised { location, .. } => (location, true),
+        Event::AlertLifted { location, .. } => (location, false),
+        _ => return None,
+    };
+    Some(AlertNews {
+        location: Arc::clone(location),
+        group: Arc::clone(entry.group.name()),
+        on,
+    })
 }
 
 /// How many groups are looked at while the lock is held.

@@ -1,4 +1,4 @@
-//! The Prometheus text exposition format, version 0.0.4.
+//! Counters with names and labels: in the Prometheus text exposition format, version 0.0.4, or as JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -53,12 +53,36 @@ impl Type {
 pub struct Exposition {
     text: String,
     family: &'static str,
+    /// As JSON; how many samples the family has so far.
+    json: Option<usize>,
 }
 
 impl Exposition {
+    /// One that writes JSON: an array of families with `name`, `type`, `help` and `samples`, each of which
+    /// has `labels` and `value`, and those of a histogram a `suffix`. A value that is no finite number is null.
+    pub fn as_json() -> Self {
+        Exposition {
+            json: Some(0),
+            ..Exposition::default()
+        }
+    }
+
     /// Begins a family. All its samples must follow, before the next one begins.
     pub fn family(&mut self, name: &'static str, kind: Type, help: &str) {
         self.family = name;
+        if self.json.is_some() {
+            self.json = Some(0);
+            let begin = if self.text.is_empty() { "[" } else { "]},\n" };
+            self.text.push_str(begin);
+            self.text.push_str("{\"name\":");
+            quote(&mut self.text, name);
+            self.text.push_str(",\"type\":");
+            quote(&mut self.text, kind.name());
+            self.text.push_str(",\"help\":");
+            quote(&mut self.text, help);
+            self.text.push_str(",\"samples\":[");
+            return;
+        }
         let help = help.replace('\\', r"\\").replace('\n', r"\n");
         // Writing to a string cannot fail.
         let _ = writeln!(self.text, "# HELP {name} {help}");
@@ -72,6 +96,10 @@ impl Exposition {
 
     /// Adds a sample whose name is that of the family and a `suffix` (`_bucket`).
     fn sample_of(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
+        if let Some(samples) = self.json {
+            self.json = Some(samples + 1);
+            return self.json_sample(samples == 0, suffix, labels, value);
+        }
         self.text.push_str(self.family);
         self.text.push_str(suffix);
         for (index, (name, value)) in labels.iter().enumerate() {
@@ -95,6 +123,29 @@ impl Exposition {
             writeln!(self.text, " {}Inf", if value > 0.0 { '+' } else { '-' })
         } else {
             writeln!(self.text, " {value}")
+        };
+    }
+
+    fn json_sample(&mut self, is_first: bool, suffix: &str, labels: &[(&str, &str)], value: f64) {
+        let text = &mut self.text;
+        text.push_str(if is_first { "{" } else { ",{" });
+        if !suffix.is_empty() {
+            text.push_str("\"suffix\":");
+            quote(text, suffix);
+            text.push(',');
+        }
+        text.push_str("\"labels\":{");
+        for (index, (name, label)) in labels.iter().enumerate() {
+            if index > 0 {
+                text.push(',');
+            }
+            quote(text, name);
+            text.push(':');
+            quote(text, label);
+        }
+        let _ = match value.is_finite() {
+            true => write!(text, "}},\"value\":{value}}}"),
+            false => write!(text, "}},\"value\":null}}"),
         };
     }
 
@@ -122,12 +173,62 @@ impl Exposition {
     }
 
     /// The text.
-    pub fn finish(self) -> String {
+    pub fn finish(mut self) -> String {
+        if self.json.is_some() {
+            self.text
+                .push_str(if self.text.is_empty() { "[]" } else { "]}]" });
+        }
         self.text
     }
+}
+
+/// Writes a JSON string.
+fn quote(out: &mut String, text: &str) {
+    // A string can always be written.
+    out.push_str(&serde_json::to_string(text).unwrap_or_default());
 }
 
 /// 1 if it holds, else 0.
 pub fn flag(holds: bool) -> f64 {
     f64::from(u8::from(holds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn families(mut out: Exposition) -> String {
+        out.family("a_total", Type::Counter, "What \"a\" is.");
+        out.sample(&[("of", "x\"\\\n\u{1}é"), ("by", "y")], 2.5);
+        out.sample(&[], f64::NAN);
+        out.family("none", Type::Gauge, "Empty.");
+        out.family("b", Type::Histogram, "Times.");
+        out.histogram(&[], [(0.5, 1), (f64::INFINITY, 2)], 3.0);
+        out.finish()
+    }
+
+    #[test]
+    fn json_says_what_the_text_says() {
+        let json = families(Exposition::as_json());
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            read,
+            serde_json::json!([
+                {"name": "a_total", "type": "counter", "help": "What \"a\" is.", "samples": [
+                    {"labels": {"of": "x\"\\\n\u{1}é", "by": "y"}, "value": 2.5},
+                    {"labels": {}, "value": null},
+                ]},
+                {"name": "none", "type": "gauge", "help": "Empty.", "samples": []},
+                {"name": "b", "type": "histogram", "help": "Times.", "samples": [
+                    {"suffix": "_bucket", "labels": {"le": "0.5"}, "value": 1},
+                    {"suffix": "_bucket", "labels": {"le": "+Inf"}, "value": 3},
+                    {"suffix": "_sum", "labels": {}, "value": 3},
+                    {"suffix": "_count", "labels": {}, "value": 3},
+                ]},
+            ])
+        );
+        assert_eq!(Exposition::as_json().finish(), "[]");
+        let text = families(Exposition::default());
+        assert_eq!(text.lines().count(), 6 + 2 + 4, "{text}");
+    }
 }

@@ -13,7 +13,7 @@ use evenkeel_core::time::Instant;
 pub(crate) struct History(VecDeque<Arc<Moment>>);
 
 #[derive(Debug)]
-struct Moment {
+pub(crate) struct Moment {
     at: Instant,
     bound: u64,
     totals: Totals,
@@ -25,6 +25,8 @@ struct Moment {
 pub(crate) struct Past {
     pub span: Duration,
     pub picks: u64,
+    /// Requests that are over and have a verdict about the member.
+    pub ended: u64,
     pub failures: u64,
     pub latencies: Latencies,
 }
@@ -50,17 +52,16 @@ impl History {
 
     /// What happened since the oldest moment that is kept.
     pub(crate) fn past(&self, slot: &Slot, now: Instant) -> Past {
-        let Some(then) = self.0.front() else {
-            return Past::default();
-        };
-        let now = Moment::of(slot, now);
-        let failed = |totals: &Totals| totals.failures + totals.overloads;
-        Past {
-            span: now.at.since(then.at),
-            picks: now.bound.saturating_sub(then.bound),
-            failures: failed(&now.totals).saturating_sub(failed(&then.totals)),
-            latencies: now.latencies.since(&then.latencies),
+        let mut past = Past::default();
+        if let Some(then) = self.0.front() {
+            then.add_to(slot, now, &mut past);
         }
+        past
+    }
+
+    /// The oldest moment that is kept.
+    pub(crate) fn oldest(&self) -> Option<Arc<Moment>> {
+        self.0.front().cloned()
     }
 }
 
@@ -69,19 +70,42 @@ impl Moment {
         let totals = slot.record().totals();
         Moment {
             at: now,
-            // All that was ever bound: over, in flight, or clients that were sent to go there themselves.
-            bound: totals.total() + u64::from(slot.in_flight()) + slot.record().assigned(),
+            bound: bound(slot, &totals),
             totals,
             latencies: slot.record().latencies(),
         }
     }
+
+    /// Adds what has happened between this moment and `now` to `sum`.
+    pub(crate) fn add_to(&self, slot: &Slot, now: Instant, sum: &mut Past) {
+        let totals = slot.record().totals();
+        let failed = |totals: &Totals| totals.failures + totals.overloads;
+        let ended = |totals: &Totals| totals.total() - totals.cancelled;
+        sum.span = sum.span.max(now.since(self.at));
+        sum.picks += bound(slot, &totals).saturating_sub(self.bound);
+        sum.ended += ended(&totals).saturating_sub(ended(&self.totals));
+        sum.failures += failed(&totals).saturating_sub(failed(&self.totals));
+        let record = slot.record();
+        record.add_latencies_since(&self.latencies, &mut sum.latencies);
+    }
+}
+
+/// All that was ever bound: over, in flight, or clients that were sent to go there themselves.
+fn bound(slot: &Slot, totals: &Totals) -> u64 {
+    totals.total() + u64::from(slot.in_flight()) + slot.record().assigned()
 }
 
 impl Past {
+    /// The latency that a share `q` of the requests did not exceed.
+    pub(crate) fn ms(&self, q: f64) -> Option<f64> {
+        Some(self.latencies.quantile(q)?.as_secs_f64() * 1e3)
+    }
+
     /// Adds what happened elsewhere in the same time.
     pub(crate) fn merge(&mut self, other: &Past) {
         self.span = self.span.max(other.span);
         self.picks += other.picks;
+        self.ended += other.ended;
         self.failures += other.failures;
         self.latencies.merge(&other.latencies);
     }

@@ -25,6 +25,7 @@ mod names;
 mod probe;
 mod query;
 pub mod routes;
+pub mod sample;
 pub mod service;
 pub mod snapshot;
 mod state;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_net::Clock;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, broadcast, watch};
 use tracing::warn;
 
 use crate::admission::Refused;
@@ -18,6 +18,7 @@ use crate::dns::Lookup;
 use crate::dns::Resolver;
 use crate::inputs::Inputs;
 use crate::lists::Troubles;
+use crate::sample::AlertNews;
 use crate::snapshot::Snapshot;
 use crate::state::{GroupEntry, State, name_taken};
 use crate::subsystem::{ApplyError, Subsystem};
@@ -47,6 +48,10 @@ pub struct Manager {
     snapshots: watch::Sender<Arc<Snapshot>>,
     /// Told when there may be other members to check or names to resolve.
     changes: watch::Sender<()>,
+    /// Told of load alerts that begin and end.
+    pub(crate) alert_news: broadcast::Sender<AlertNews>,
+    /// So that checks that somebody asks for use few files.
+    pub(crate) asked_checks: Semaphore,
     owned: Mutex<Owned>,
     /// One reload at a time: it waits for DNS while others may go on.
     reloading: tokio::sync::Mutex<()>,
@@ -66,6 +71,12 @@ pub(crate) struct Owned {
     /// What only a restart changes, as it was when it came into effect.
     pub started: Option<Config>,
 }
+
+/// News of load alerts that are kept for those who have not read them yet.
+const ALERT_NEWS: usize = 256;
+
+/// Checks that somebody has asked for, at a time.
+const ASKED_CHECKS: usize = 4;
 
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,6 +111,8 @@ impl Manager {
             resolver: Arc::new(resolver),
             snapshots: watch::Sender::new(Arc::default()),
             changes: watch::Sender::new(()),
+            alert_news: broadcast::Sender::new(ALERT_NEWS),
+            asked_checks: Semaphore::new(ASKED_CHECKS),
             owned: Mutex::new(Owned {
                 state: State::empty(),
                 untold: false,
@@ -136,6 +149,11 @@ impl Manager {
     /// Whether there is a group of that name, whoever has it.
     pub fn has_group(&self, name: &str) -> bool {
         self.lock().state.group(name).is_some()
+    }
+
+    /// Load alerts that begin and end from now on.
+    pub fn alert_news(&self) -> broadcast::Receiver<AlertNews> {
+        self.alert_news.subscribe()
     }
 
     /// Told when there may be other members, names to resolve, or locations.

@@ -10,7 +10,7 @@ use evenkeel_control::opinion::Opinions;
 use evenkeel_core::address::Address;
 use evenkeel_core::group::{Decision, Granularity, Group, GroupSettings, Request};
 use evenkeel_core::load::LoadId;
-use evenkeel_core::member::{Member, Reason};
+use evenkeel_core::member::{Member, Reason, Slot};
 use evenkeel_core::time::Instant;
 
 use crate::admission::Refused;
@@ -41,11 +41,7 @@ impl Manager {
         let now = self.clock().now();
         let owned = self.lock();
         let state = &owned.state;
-        let raised = state
-            .groups
-            .iter()
-            .flat_map(|entry| entry.control.alerts.raised().keys());
-        let alerted = alerted(raised.cloned(), &state.locations, &state.inputs.live.alerts);
+        let alerted = self.alerted(state);
         let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
             name: rule.rule.name.clone(),
             enabled: rule.rule.enabled,
@@ -109,6 +105,13 @@ impl Manager {
         drop(owned);
         self.subsystems().status(&mut status);
         status
+    }
+
+    /// The locations that are under alert.
+    pub(crate) fn alerted(&self, state: &State) -> Alerted {
+        let groups = state.groups.iter();
+        let raised = groups.flat_map(|entry| entry.control.alerts.raised().keys());
+        alerted(raised.cloned(), &state.locations, &state.inputs.live.alerts)
     }
 
     /// All groups as the data plane has them, in the order of the file.
@@ -351,7 +354,6 @@ fn member_status(
         .filter(|&reason| slot.has(reason) && reason != Reason::Standby)
         .map(|reason| reason.name().into())
         .collect();
-    let warming = slot.ramp_from().is_some();
     let totals = slot.record().totals();
     MemberStatus {
         name: member.name.to_string(),
@@ -361,12 +363,7 @@ fn member_status(
         },
         joined: endpoint.joined,
         location: member.location.name().to_string(),
-        state: match reasons.first() {
-            Some(reason) => reason.clone(),
-            None if endpoint.backup && !serves => Reason::Standby.name().into(),
-            None if warming => "warming".into(),
-            None => "up".into(),
-        },
+        state: state_word(slot, endpoint.backup, serves).into(),
         reasons,
         admin: endpoint.admin,
         weight: endpoint.weight.get(),
@@ -412,8 +409,19 @@ fn member_status(
     }
 }
 
+/// What a member does, in a word; `serves` is whether the group would pick it now.
+pub(crate) fn state_word(slot: &Slot, is_backup: bool, serves: bool) -> &'static str {
+    let mut reasons = Reason::ALL.into_iter();
+    match reasons.find(|&reason| slot.has(reason) && reason != Reason::Standby) {
+        Some(reason) => reason.name(),
+        None if is_backup && !serves => Reason::Standby.name(),
+        None if slot.ramp_from().is_some() => "warming",
+        None => "up",
+    }
+}
+
 /// The load that counts in the group, as it was reported.
-fn load_of(member: &Member, settings: &GroupSettings, now: Instant) -> Option<f32> {
+pub(crate) fn load_of(member: &Member, settings: &GroupSettings, now: Instant) -> Option<f32> {
     let fresh = |id| member.location.fresh(id, now, settings.load_max_age);
     fresh(settings.load_id).or_else(|| match settings.load_id {
         LoadId::UTILIZATION => fresh(LoadId::CPU),
@@ -423,12 +431,11 @@ fn load_of(member: &Member, settings: &GroupSettings, now: Instant) -> Option<f3
 
 /// What happened lately.
 fn recent(past: &Past) -> Recent {
-    let ms = |q| Some(past.latencies.quantile(q)?.as_secs_f64() * 1e3);
     Recent {
         seconds: past.span.as_secs_f64(),
         picks: past.picks,
         failures: past.failures,
-        p50_ms: ms(0.5),
-        p99_ms: ms(0.99),
+        p50_ms: past.ms(0.5),
+        p99_ms: past.ms(0.99),
     }
 }

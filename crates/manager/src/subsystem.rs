@@ -91,6 +91,11 @@ pub trait Subsystem: Send + Sync {
         let _ = out;
     }
 
+    /// What it has counted of each rule. Asked every second while somebody watches.
+    fn traffic(&self) -> Vec<RuleTraffic> {
+        Vec::new()
+    }
+
     /// What it answers in the admin API.
     fn endpoints(&self) -> Vec<Endpoint> {
         Vec::new()
@@ -100,6 +105,18 @@ pub trait Subsystem: Send + Sync {
     fn certificates(&self) -> Vec<(String, Details)> {
         Vec::new()
     }
+}
+
+/// What was counted of a rule. The three numbers are: all, those of which it is known how they ended, and
+/// those of them that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleTraffic {
+    /// Name of the rule.
+    pub rule: Arc<str>,
+    /// Requests.
+    pub requests: [u64; 3],
+    /// Connections.
+    pub connections: [u64; 3],
 }
 
 /// Something that only one process can have at a time.
@@ -289,6 +306,10 @@ impl<S: Subsystem + ?Sized> Subsystem for Vec<Arc<S>> {
 
     fn metrics(&self, out: &mut Exposition) {
         self.iter().for_each(|one| one.metrics(out));
+    }
+
+    fn traffic(&self) -> Vec<RuleTraffic> {
+        self.iter().flat_map(|one| one.traffic()).collect()
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use evenkeel_core::binding::Why;
 use evenkeel_manager::exposition::TIME_LIMITS;
+use evenkeel_manager::subsystem::RuleTraffic;
 
 use crate::access::Limit;
 
@@ -378,6 +379,42 @@ impl Metrics {
                 (Arc::clone(rule), totals)
             })
             .collect()
+    }
+
+    /// What each rule was asked for, and how that ended.
+    pub(crate) fn traffic(&self) -> Vec<RuleTraffic> {
+        let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_rule = |(rule, cells): (&Arc<str>, &Cells)| {
+            let sum = |counters: &[fn(&RuleMetrics) -> &Counter]| -> u64 {
+                let of = |cell: &Arc<RuleMetrics>| -> u64 {
+                    counters.iter().map(|counter| counter(cell).get()).sum()
+                };
+                cells.iter().map(of).sum()
+            };
+            let failed = sum(&[|cell| &cell.responses_5xx]);
+            let others = sum(&[
+                |cell| &cell.responses_2xx,
+                |cell| &cell.responses_3xx,
+                |cell| &cell.responses_4xx,
+            ]);
+            RuleTraffic {
+                rule: Arc::clone(rule),
+                requests: [sum(&[|cell| &cell.requests]), failed + others, failed],
+                connections: [
+                    sum(&[|cell| &cell.connections]),
+                    sum(&[|cell| &cell.connections_closed]),
+                    sum(&[
+                        |cell| &cell.refused_no_member,
+                        |cell| &cell.refused_queue_full,
+                        |cell| &cell.refused_queue_timeout,
+                        |cell| &cell.refused_overload,
+                        |cell| &cell.refused_exhausted,
+                        |cell| &cell.member_failures,
+                    ]),
+                ],
+            }
+        };
+        cells.iter().map(of_rule).collect()
     }
 
     /// How many requests the limit of `rule` that is called `label` has refused; made when it is seen first.

@@ -18,7 +18,9 @@ use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::status::Status;
 use evenkeel_manager::sticky::{self, Cookies};
-use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_manager::subsystem::{
+    Commit, Exclusive, PrepareError, PrepareErrors, RuleTraffic, Subsystem,
+};
 use evenkeel_net::Clock;
 use evenkeel_net::listen::{self, Options};
 use evenkeel_net::unix::{self, SocketFile};
@@ -529,6 +531,10 @@ impl Subsystem for Proxy {
 
     fn metrics(&self, out: &mut Exposition) {
         self.families(out);
+    }
+
+    fn traffic(&self) -> Vec<RuleTraffic> {
+        self.metrics().traffic()
     }
 
     fn certificates(&self) -> Vec<(String, Details)> {

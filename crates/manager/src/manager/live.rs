@@ -210,6 +210,7 @@ impl Manager {
             AlertSetting::Off => alerts.insert(location.into(), false),
         };
         info!(location, alert = ?to, "load alert set by an administrator");
+        self.tell_changes();
         Ok(())
     }
 
