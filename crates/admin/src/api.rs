@@ -42,7 +42,7 @@ use crate::wire::{
     Done, Explain, Reloaded, Report, SetAlert, SetBackup, SetEnabled, SetMaintenance, SetState,
     SetStrategy, SetWeight,
 };
-use crate::{Sources, console, metrics, openapi};
+use crate::{Sources, console, live, metrics, openapi};
 
 /// The longest request body, in bytes. A load report has a few hundred.
 const MAX_BODY: usize = 64 * 1024;
@@ -77,6 +77,10 @@ pub(crate) fn router(sources: Arc<Sources>, doors: Doors) -> Router {
         .layer(middleware::from_fn_with_state(
             Arc::clone(&sources),
             nothing_new_while_draining,
+        ))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&sources),
+            live::api::note_who,
         ))
         .with_state(sources)
         .layer(Extension(Description(description.into())))
@@ -228,6 +232,7 @@ fn operations(sources: &Sources) -> Operations {
             "Reads the configuration file and applies it",
             reload,
         );
+    let own = live::api::operations(own);
     let endpoints = sources.manager.subsystems().endpoints();
     endpoints.into_iter().fold(own, with_endpoint)
 }
@@ -379,7 +384,7 @@ const MAX_ALLOWED: usize = 32;
 
 impl Sources {
     /// The manager's refusal, with what it would have accepted.
-    fn refused(&self, error: ManageError) -> ApiError {
+    pub(crate) fn refused(&self, error: ManageError) -> ApiError {
         let detail = error.to_string();
         let allowed = self.alternatives(&error);
         let error = match error {

@@ -22,6 +22,7 @@ mod error;
 #[cfg(test)]
 mod exposition;
 mod guard;
+pub mod live;
 mod login;
 mod metrics;
 mod openapi;
@@ -64,6 +65,8 @@ pub struct Sources {
     pub address: Arc<Address>,
     /// Set when the process begins to shut down: `/readyz` then says no.
     pub draining: AtomicBool,
+    /// What goes on now, for those who watch.
+    pub live: Arc<live::Live>,
 }
 
 impl Sources {
@@ -101,17 +104,34 @@ pub async fn serve(
         console: settings.console,
     };
     let manager = Arc::clone(&sources.manager);
+    let live = Arc::clone(&sources.live);
     let tls = Arc::clone(&sources.address.tls);
     let router = api::router(sources, doors);
+    let (give_up, given_up) = oneshot::channel();
     let serving = axum::serve(
-        conn::ApiListener::new(listener, tls, close),
+        conn::ApiListener::new(listener, tls, given_up),
         router.into_make_service_with_connect_info::<conn::Peer>(),
     )
     .with_graceful_shutdown(shutdown);
     tokio::select! {
         result = serving.into_future() => result,
         never = follow_token(&manager, &guard) => match never {},
+        never = Arc::clone(&live).run() => match never {},
+        never = end_streams(&live, close, give_up) => match never {},
     }
+}
+
+/// Who watches goes to whoever takes the address over.
+async fn end_streams(
+    live: &live::Live,
+    close: oneshot::Receiver<()>,
+    give_up: oneshot::Sender<()>,
+) -> std::convert::Infallible {
+    // Its loss says the same.
+    let _ = close.await;
+    live.end();
+    drop(give_up);
+    std::future::pending().await
 }
 
 /// The token of each configuration is that of the API.

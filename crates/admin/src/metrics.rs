@@ -11,8 +11,16 @@ use crate::Sources;
 
 /// All metrics as text.
 pub(crate) fn render(sources: &Sources) -> String {
+    written(sources, Exposition::default())
+}
+
+/// The same as JSON.
+pub(crate) fn as_json(sources: &Sources) -> String {
+    written(sources, Exposition::as_json())
+}
+
+fn written(sources: &Sources, mut out: Exposition) -> String {
     let status = sources.manager.status();
-    let mut out = Exposition::default();
     process(&mut out, sources, &status);
     sources.manager.metrics(&status, &mut out);
     out.finish()

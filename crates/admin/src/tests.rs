@@ -94,6 +94,7 @@ impl Balancer {
         runtime.block_on(manager.apply(config)).unwrap();
 
         let sources = Arc::new(Sources {
+            live: crate::live::Live::new(&manager, 1),
             manager,
             config_file,
             access_log: access_log::Counts::default(),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use evenkeel_admin::access_log::{Counts, Writer};
 use evenkeel_admin::address::Address;
+use evenkeel_admin::live::Live;
 use evenkeel_admin::{Sources, serve};
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
@@ -67,6 +68,7 @@ async fn live(file: &Path) -> Result<(), Failure> {
     let process = Process {
         manager: Manager::new(clock, Arc::new(subsystems.clone())),
         proxy,
+        workers,
         subsystems,
         address,
     };
@@ -97,6 +99,7 @@ struct Process {
     manager: Arc<Manager>,
     address: Arc<Address>,
     proxy: Proxy,
+    workers: usize,
     subsystems: Vec<Arc<dyn Service>>,
 }
 
@@ -137,6 +140,7 @@ impl Process {
             access_log: access_log.counts.clone(),
             address: Arc::clone(&self.address),
             draining: AtomicBool::new(false),
+            live: Live::new(&self.manager, self.workers),
         });
         let (close_admin, admin_closed) = oneshot::channel();
         let (stop_admin, admin_stopped) = oneshot::channel::<()>();

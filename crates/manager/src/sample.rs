@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use evenkeel_control::alerts::Alerted;
 use evenkeel_core::alert::Threshold;
 use evenkeel_core::group::{Group, Request};
 use evenkeel_core::time::Instant;
@@ -17,6 +18,7 @@ use crate::inputs::AdminState;
 use crate::manager::Manager;
 use crate::query::{load_of, state_word};
 use crate::snapshot::GroupHandle;
+use crate::state::GroupEntry;
 use crate::status::Word;
 use crate::subsystem::RuleTraffic;
 
@@ -165,27 +167,7 @@ impl Manager {
         let alerted = self.alerted(state);
         let taken = state.groups.iter().take(most).map(|entry| {
             let detail = detail(&entry.config.name, entry.endpoints.len());
-            let endpoints = entry.endpoints.iter();
-            let values = &entry.config.strategy;
-            Taken {
-                group: Arc::clone(&entry.group),
-                handle: Arc::clone(&entry.handle),
-                detail,
-                alerts: entry.control.alerts.raised().len(),
-                reject: values
-                    .try_get("reject_threshold")
-                    .filter(|reject| *reject > 0.0),
-                moments: endpoints.clone().map(|e| e.history.oldest()).collect(),
-                members: match detail {
-                    Detail::Group => Vec::new(),
-                    _ => endpoints
-                        .map(|e| {
-                            let alert = alerted.contains_key(e.member.location.name());
-                            (e.weight.get(), e.admin, e.backup, alert)
-                        })
-                        .collect(),
-                },
-            }
+            Taken::of(entry, detail, &alerted)
         });
         let taken: Vec<Taken> = taken.collect();
         let left_out = state.groups.len() - taken.len();
@@ -221,6 +203,41 @@ impl Manager {
             all: together(&groups, &past),
             groups,
             left_out,
+        }
+    }
+
+    /// What goes on in a group, with everything about its members; `None` if there is no such group.
+    pub fn sample_group(&self, group: &str) -> Option<GroupSample> {
+        let now = self.clock().now();
+        let taken = {
+            let owned = self.lock();
+            let entry = owned.state.group(group)?;
+            Taken::of(entry, Detail::Latencies, &self.alerted(&owned.state))
+        };
+        Some(look(&taken, now, &mut Past::default()))
+    }
+}
+
+impl Taken {
+    fn of(entry: &GroupEntry, detail: Detail, alerted: &Alerted) -> Self {
+        let endpoints = entry.endpoints.iter();
+        let reject = entry.config.strategy.try_get("reject_threshold");
+        Taken {
+            group: Arc::clone(&entry.group),
+            handle: Arc::clone(&entry.handle),
+            detail,
+            alerts: entry.control.alerts.raised().len(),
+            reject: reject.filter(|reject| *reject > 0.0),
+            moments: endpoints.clone().map(|e| e.history.oldest()).collect(),
+            members: match detail {
+                Detail::Group => Vec::new(),
+                _ => endpoints
+                    .map(|e| {
+                        let alert = alerted.contains_key(e.member.location.name());
+                        (e.weight.get(), e.admin, e.backup, alert)
+                    })
+                    .collect(),
+            },
         }
     }
 }

@@ -1,0 +1,175 @@
+//! What the API answers about what goes on now.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{ConnectInfo, Path, Query, Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use evenkeel_manager::ManageError;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::events::NoStream;
+use super::wire::{CheckDone, Family, LastHour, Process};
+use crate::actor::{Actor, Role};
+use crate::conn::Peer;
+use crate::error::ApiError;
+use crate::operation::Operations;
+use crate::{Sources, metrics};
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+/// The media type of streams.
+const EVENTS: &str = "text/event-stream";
+
+/// Adds what is answered here.
+pub(crate) fn operations(operations: Operations) -> Operations {
+    operations
+        .act_alone::<CheckDone, _, _>(
+            "/v1/groups/{group}/members/{member}/check",
+            Role::Operate,
+            "Checks a member once, now; the result counts as that of any check",
+            check,
+        )
+        .show::<Vec<Family>, _, _>("/v1/counters", "All metrics as JSON", counters)
+        .show::<Process, _, _>("/v1/process", "What the process uses", process)
+        .show_text(
+            "/v1/events",
+            EVENTS,
+            "Samples once a second, changes and load alerts, as server-sent events",
+            events,
+        )
+        .with_query::<EventsQuery>()
+        .show::<LastHour, _, _>(
+            "/v1/history",
+            "The last hour of a group and its members, or of all groups together",
+            history,
+        )
+        .with_query::<HistoryQuery>()
+}
+
+/// Notes who has asked for what changes something, so that the news of it can say so.
+pub(crate) async fn note_who(
+    State(sources): State<Arc<Sources>>,
+    actor: Option<Extension<Actor>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(Extension(actor)) = actor.filter(|_| *request.method() != Method::GET) else {
+        return next.run(request).await;
+    };
+    let changes = sources.manager.changes();
+    let response = next.run(request).await;
+    // If nobody changes anything any more, nobody asks.
+    if changes.has_changed().unwrap_or(false) {
+        sources.live.asked(&actor.user);
+    }
+    response
+}
+
+async fn check(
+    State(sources): State<Arc<Sources>>,
+    Path((group, member)): Path<(String, String)>,
+) -> Answer<CheckDone> {
+    let checked = sources.manager.check_now(&group, &member).await;
+    let checked = checked.map_err(|error| sources.refused(error))?;
+    Ok(Json(CheckDone {
+        ok: checked.error.is_none(),
+        error: checked.error,
+        took_ms: super::rounded(checked.took.as_secs_f64() * 1e3),
+        what: checked.what.into_owned(),
+    }))
+}
+
+async fn counters(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
+    (
+        [(CONTENT_TYPE, "application/json")],
+        metrics::as_json(&sources),
+    )
+}
+
+async fn process(State(sources): State<Arc<Sources>>) -> Json<Process> {
+    Json(sources.live.process())
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct EventsQuery {
+    /// The group whose members samples tell of, too.
+    group: Option<String>,
+}
+
+async fn events(
+    State(sources): State<Arc<Sources>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    query: Result<Query<EventsQuery>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|error| bad_query(&error))?;
+    if let Some(group) = &query.group {
+        known(&sources, group)?;
+    }
+    let last = headers.get("last-event-id");
+    // What is no text is no place that anybody was told.
+    let last = last.map(|last| last.to_str().unwrap_or_default());
+    let stream = sources.live.stream(query.group, last, peer.activity);
+    let body = stream.map_err(|why| {
+        let detail = match why {
+            NoStream::TooMany(most) => format!(
+                "{most} streams of events are open, and there may be no more; close a console or `evenkeel ctl watch`"
+            ),
+            NoStream::Ending => "shutting down".into(),
+        };
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_stream", detail)
+    })?;
+    let fields = [(CONTENT_TYPE, EVENTS), (CACHE_CONTROL, "no-store")];
+    Ok((fields, body).into_response())
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct HistoryQuery {
+    /// The group; without it, all groups together.
+    group: Option<String>,
+    /// One of its members, instead of all.
+    member: Option<String>,
+    /// Nothing before this time, in seconds since 1970.
+    since: Option<u64>,
+}
+
+async fn history(
+    State(sources): State<Arc<Sources>>,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
+) -> Answer<LastHour> {
+    let Query(query) = query.map_err(|error| bad_query(&error))?;
+    if let Some(group) = &query.group {
+        known(&sources, group)?;
+    }
+    // With many members there are megabytes.
+    let told = tokio::task::spawn_blocking(move || {
+        let group = query.group.as_deref().unwrap_or_default();
+        let since = query.since.unwrap_or(0);
+        sources
+            .live
+            .last_hour(group, query.member.as_deref(), since)
+    });
+    told.await.map(Json).map_err(|error| {
+        let detail = format!("{error}; please report what was logged before");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", detail)
+    })
+}
+
+fn bad_query(error: &QueryRejection) -> ApiError {
+    ApiError::invalid("bad_query", error.body_text())
+}
+
+fn known(sources: &Sources, group: &str) -> Result<(), ApiError> {
+    match sources.manager.has_group(group) {
+        true => Ok(()),
+        false => Err(sources.refused(ManageError::NoGroup(group.into()))),
+    }
+}

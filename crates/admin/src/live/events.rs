@@ -1,0 +1,164 @@
+//! Streams of server-sent events (WHATWG HTML, section 9.2).
+//!
+//! A stream holds at most one event that is not sent: who reads slowly misses samples, and gets the newest
+//! one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use evenkeel_net::http::Activity;
+use http_body_util::channel::{Channel, SendError, Sender};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::MissedTickBehavior;
+
+use super::news::Id;
+use super::{Live, locked};
+
+/// Time between two comments, so that nobody takes a quiet connection for a dead one.
+const COMMENT: Duration = Duration::from_secs(15);
+
+/// How soon who was cut off shall come back, in milliseconds.
+const RETRY: &[u8] = b"retry: 2000\n\n";
+
+/// Why there is no stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NoStream {
+    /// There are as many as there may be.
+    TooMany(usize),
+    /// The process ends.
+    Ending,
+}
+
+/// Somebody watches a group.
+struct Watched {
+    live: Arc<Live>,
+    group: Option<String>,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let Some(group) = &self.group else {
+            return;
+        };
+        let mut watched: std::sync::MutexGuard<'_, HashMap<String, usize>> =
+            locked(&self.live.watched);
+        if let Some(count) = watched.get_mut(group) {
+            *count -= 1;
+            if *count == 0 {
+                watched.remove(group);
+            }
+        }
+    }
+}
+
+impl Live {
+    /// A stream of events, with the members of `group`; of what has happened since the place `last`, if
+    /// that is given. `activity` is of its connection.
+    pub(crate) fn stream(
+        self: &Arc<Self>,
+        group: Option<String>,
+        last: Option<&str>,
+        activity: Activity,
+    ) -> Result<Body, NoStream> {
+        if *self.ended.borrow() {
+            return Err(NoStream::Ending);
+        }
+        let place = Arc::clone(&self.streams).try_acquire_owned();
+        let place = place.map_err(|_| NoStream::TooMany(self.most_streams))?;
+        if let Some(group) = &group {
+            *locked(&self.watched).entry(group.clone()).or_default() += 1;
+        }
+        let watched = Watched {
+            live: Arc::clone(self),
+            group,
+        };
+        let (sender, body) = Channel::new(1);
+        let since = match last {
+            None => Ok(self.news.now()),
+            Some(last) => Id::parse(last).ok_or(()),
+        };
+        tokio::spawn(feed(watched, since, Events { sender, activity }, place));
+        Ok(Body::new(body))
+    }
+}
+
+/// Where events go.
+struct Events {
+    sender: Sender<Bytes>,
+    activity: Activity,
+}
+
+impl Events {
+    async fn send(&mut self, event: impl Into<Bytes>) -> Result<(), SendError> {
+        // As long as its events are taken it is not silent, and makes way for nobody.
+        self.activity.begin();
+        self.sender.send_data(event.into()).await
+    }
+}
+
+/// Feeds a stream until its client, or the process, ends.
+async fn feed(
+    watched: Watched,
+    since: Result<Id, ()>,
+    mut events: Events,
+    _place: OwnedSemaphorePermit,
+) {
+    let mut ended = watched.live.ended.subscribe();
+    tokio::select! {
+        // Whether the client has gone, or can be told nothing more, is the same.
+        _ = follow(&watched, since, &mut events) => {}
+        _ = ended.wait_for(|ended| *ended) => {}
+    }
+}
+
+async fn follow(
+    watched: &Watched,
+    since: Result<Id, ()>,
+    events: &mut Events,
+) -> Result<(), SendError> {
+    let live = &watched.live;
+    let mut ticks = live.ticks.subscribe();
+    let mut news = live.news.follow();
+    let mut comments = tokio::time::interval(COMMENT);
+    comments.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    comments.reset();
+    // It must not begin with a sample of the time before.
+    ticks.borrow_and_update();
+    events.send(RETRY).await?;
+    let mut lost = since.is_err();
+    let mut since = since.unwrap_or_else(|()| live.news.now());
+    let mut last = 0;
+    loop {
+        news.borrow_and_update();
+        let missed = live.news.since(since);
+        since = missed.id;
+        lost |= missed.lost;
+        if std::mem::take(&mut lost) {
+            let detail = "what happened meanwhile is not known any more: ask for everything anew";
+            let event = format!("event: lost\nid: {since}\ndata: {{\"detail\":\"{detail}\"}}\n\n");
+            events.send(event).await?;
+        }
+        for event in missed.events {
+            events.send(event).await?;
+        }
+        tokio::select! {
+            // If the sender is gone, so is the process.
+            more = news.changed() => if more.is_err() { return Ok(()) },
+            more = ticks.changed() => {
+                let tick = ticks.borrow_and_update().clone();
+                if more.is_err() {
+                    return Ok(());
+                }
+                if let Some(tick) = tick {
+                    let text = tick.event(watched.group.as_deref(), last);
+                    last = tick.number;
+                    events.send(format!("id: {since}\n")).await?;
+                    events.send(text).await?;
+                }
+            }
+            _ = comments.tick() => events.send(": still here\n\n").await?,
+        }
+    }
+}

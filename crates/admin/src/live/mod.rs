@@ -1,0 +1,351 @@
+//! What goes on now, and in the last hour: one sample a second for all who watch, and news of changes and
+//! alerts.
+//!
+//! Nothing is sampled while nobody watches, but for the history, every five seconds.
+
+pub(crate) mod api;
+mod events;
+mod news;
+mod past;
+mod process;
+mod tick;
+pub mod wire;
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use evenkeel_limits::files::Shares;
+use evenkeel_manager::Manager;
+use evenkeel_manager::sample::{Detail, RuleSample, Sample};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::MissedTickBehavior;
+
+use news::News;
+use past::Past;
+use process::Meter;
+use tick::Tick;
+use wire::{AlertEvent, ChangeEvent, LastHour, Process, RuleRow, Thresholds};
+
+/// Groups that are told of.
+const MOST_GROUPS: usize = 1000;
+
+/// Streams of events at a time.
+const MOST_STREAMS: usize = 64;
+
+/// For how long rates of rules are averaged.
+const RATE_TIME: Duration = Duration::from_secs(10);
+
+/// From a change to its news: what follows at once is the same one, and who has asked for it is known.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// For how long who has asked for a change is known until its news come.
+const ASKED: Duration = Duration::from_secs(1);
+
+/// What goes on.
+#[derive(Debug)]
+pub struct Live {
+    manager: Arc<Manager>,
+    news: News,
+    ticks: watch::Sender<Option<Arc<Tick>>>,
+    /// How many streams watch a group.
+    watched: Mutex<HashMap<String, usize>>,
+    /// Places for streams that are free.
+    streams: Arc<Semaphore>,
+    most_streams: usize,
+    past: Mutex<Past>,
+    meter: Meter,
+    workers: usize,
+    rules: Mutex<RuleRates>,
+    /// Who has asked for the change that is not told of yet.
+    asked: Mutex<Option<(Instant, String)>>,
+    /// Whether the process ends.
+    ended: watch::Sender<bool>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    (since.unwrap_or_default().as_secs_f64() * 1e3).round() / 1e3
+}
+
+/// With as many digits as a picture shows.
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+impl Live {
+    /// What goes on in the rules and groups of `manager`, for which so many threads forward.
+    pub fn new(manager: &Arc<Manager>, workers: usize) -> Arc<Self> {
+        // Others must find a place beside the streams.
+        let most_streams = MOST_STREAMS.min(Shares::of_process().admin / 2).max(1);
+        // Numbers of news of another process must not be taken for ours.
+        let process = SystemTime::now().duration_since(UNIX_EPOCH);
+        Arc::new(Live {
+            manager: Arc::clone(manager),
+            news: News::new(process.unwrap_or_default().as_micros() as u64),
+            ticks: watch::Sender::new(None),
+            watched: Mutex::default(),
+            streams: Arc::new(Semaphore::new(most_streams)),
+            most_streams,
+            past: Mutex::default(),
+            meter: Meter::new(),
+            workers,
+            rules: Mutex::default(),
+            asked: Mutex::default(),
+            ended: watch::Sender::new(false),
+        })
+    }
+
+    /// Samples, keeps the history and follows news, as long as it is polled.
+    pub(crate) async fn run(self: Arc<Self>) -> Infallible {
+        tokio::join!(
+            Arc::clone(&self).sample_forever(),
+            self.follow_changes(),
+            self.follow_alerts()
+        );
+        std::future::pending().await
+    }
+
+    /// The process ends: so do all streams.
+    pub(crate) fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    async fn sample_forever(self: Arc<Self>) {
+        let mut seconds = tokio::time::interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            seconds.tick().await;
+            let is_watched = self.streams.available_permits() < self.most_streams;
+            if !is_watched && self.ticks.borrow().is_some() {
+                // Nobody will ask what has changed since.
+                self.ticks.send_replace(None);
+            }
+            if !is_watched && !locked(&self.past).is_due(now() as u64) {
+                continue;
+            }
+            // With many members it takes a few milliseconds, in which others go on.
+            let live = Arc::clone(&self);
+            let sampled = tokio::task::spawn_blocking(move || live.sample_once(is_watched)).await;
+            if let Err(error) = sampled {
+                tracing::error!(%error, "sampling has failed; please report what was logged before");
+            }
+        }
+    }
+
+    fn sample_once(&self, is_watched: bool) {
+        let at = now();
+        let is_due = locked(&self.past).is_due(at as u64);
+        let watched: Vec<String> = locked(&self.watched).keys().cloned().collect();
+        let is_group_watched = |name: &str| is_watched && watched.iter().any(|of| of == name);
+        let mut room = past::MEMBERS;
+        let sample = self.manager.sample(MOST_GROUPS, |name, members| {
+            let is_kept = is_due && members <= room;
+            if is_kept {
+                room -= members;
+            }
+            match (is_group_watched(name), is_kept) {
+                (true, _) => Detail::Latencies,
+                (false, true) => Detail::Members,
+                (false, false) => Detail::Group,
+            }
+        });
+        let process = self.meter.usage();
+        let rules = locked(&self.rules).rows(&sample.rules, Instant::now());
+        if is_watched {
+            let before = self.ticks.borrow().clone();
+            let tick = Tick::new(
+                before.as_deref(),
+                at,
+                process,
+                &rules,
+                &sample.groups,
+                sample.left_out,
+                is_group_watched,
+            );
+            self.ticks.send_replace(Some(Arc::new(tick)));
+        }
+        if is_due {
+            locked(&self.past).keep(&within(sample), at as u64);
+        }
+    }
+
+    async fn follow_changes(&self) {
+        let mut changes = self.manager.changes();
+        let mut snapshots = self.manager.snapshots();
+        let mut generation = snapshots.borrow_and_update().generation;
+        loop {
+            let more = tokio::select! {
+                more = changes.changed() => more,
+                more = snapshots.changed() => more,
+            };
+            if more.is_err() {
+                return;
+            }
+            tokio::time::sleep(SETTLED).await;
+            changes.borrow_and_update();
+            let before =
+                std::mem::replace(&mut generation, snapshots.borrow_and_update().generation);
+            let how = if generation == before {
+                "live"
+            } else {
+                "configuration"
+            };
+            let event = ChangeEvent {
+                generation,
+                at: now(),
+                who: locked(&self.asked)
+                    .take()
+                    .filter(|(at, _)| at.elapsed() < ASKED)
+                    .map(|(_, who)| who),
+                how: how.into(),
+            };
+            self.news.tell("change", &event);
+        }
+    }
+
+    /// What the user has asked for has changed something.
+    pub(crate) fn asked(&self, user: &str) {
+        *locked(&self.asked) = Some((Instant::now(), user.into()));
+    }
+
+    async fn follow_alerts(&self) {
+        let mut alerts = self.manager.alert_news();
+        loop {
+            let news = match alerts.recv().await {
+                Ok(news) => news,
+                // The next sample says how many alerts there are.
+                Err(RecvError::Lagged(_)) => continue,
+                Err(RecvError::Closed) => return,
+            };
+            let event = AlertEvent {
+                t: now(),
+                location: news.location,
+                group: news.group,
+                on: news.on,
+            };
+            self.news.tell("alert", &event);
+        }
+    }
+
+    /// What the process uses.
+    pub(crate) fn process(&self) -> Process {
+        self.meter.process(self.workers)
+    }
+
+    /// The last hour of a group, or of all together if it is "".
+    pub(crate) fn last_hour(&self, group: &str, member: Option<&str>, since: u64) -> LastHour {
+        let mut hour = locked(&self.past).tell(group, member, since);
+        if group.is_empty() {
+            return hour;
+        }
+        if let Some(now) = self.manager.sample_group(group) {
+            hour.thresholds = Thresholds {
+                reject: now.reject,
+                critical: now.critical,
+            };
+            if member.is_none() {
+                hour.members_left_out = now.members.saturating_sub(hour.members.len());
+            }
+        }
+        hour
+    }
+}
+
+/// The sample with members of so many groups only as the history keeps.
+fn within(mut sample: Sample) -> Sample {
+    let mut room = past::MEMBERS;
+    for group in &mut sample.groups {
+        match room.checked_sub(group.members) {
+            Some(left) => room = left,
+            None => group.rows = Vec::new(),
+        }
+    }
+    sample
+}
+
+/// Counts of rules a few seconds ago.
+#[derive(Debug, Default)]
+struct RuleRates(VecDeque<(Instant, HashMap<String, [u64; 3]>)>);
+
+impl RuleRates {
+    /// What happens to rules per second, given what was counted until `now`.
+    fn rows(&mut self, rules: &[RuleSample], now: Instant) -> Vec<RuleRow> {
+        let is_old = |at: &Instant| now.duration_since(*at) >= RATE_TIME;
+        // The last one that is old enough is what the others are compared with.
+        while self.0.get(1).is_some_and(|(at, _)| is_old(at)) {
+            self.0.pop_front();
+        }
+        let then = self.0.front();
+        let row = |rule: &RuleSample| {
+            let before = then.and_then(|(at, counts)| Some((at, counts.get(&rule.name)?)));
+            let since = before.map(|(at, [asked, ended, failed])| {
+                let seconds = now.duration_since(*at).as_secs_f64();
+                let more = |count: u64, before: &u64| count.saturating_sub(*before) as f64;
+                (
+                    more(rule.asked, asked) / seconds.max(1e-3),
+                    more(rule.ended, ended),
+                    more(rule.failed, failed),
+                )
+            });
+            RuleRow {
+                name: rule.name.clone(),
+                enabled: rule.enabled,
+                maintenance: rule.maintenance,
+                rate: since.map(|(rate, ..)| rounded(rate)),
+                failures: since
+                    .filter(|(_, ended, _)| *ended > 0.0)
+                    .map(|(_, ended, failed)| rounded((failed / ended).min(1.0))),
+                group: rule.group.clone(),
+            }
+        };
+        let rows = rules.iter().map(row).collect();
+        let counts = rules.iter().map(|rule| {
+            let counts = [rule.asked, rule.ended, rule.failed];
+            (rule.name.clone(), counts)
+        });
+        self.0.push_back((now, counts.collect()));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_of_rules_are_those_of_the_last_seconds() {
+        let mut rates = RuleRates::default();
+        let start = Instant::now();
+        let rule = |asked, failed| RuleSample {
+            name: "web".into(),
+            enabled: true,
+            maintenance: false,
+            group: "app".into(),
+            asked,
+            ended: asked,
+            failed,
+        };
+        let mut row = |seconds, asked, failed| {
+            let now = start + Duration::from_secs(seconds);
+            let row = rates.rows(&[rule(asked, failed)], now).remove(0);
+            (row.rate, row.failures)
+        };
+        assert_eq!(row(0, 1000, 10), (None, None));
+        assert_eq!(row(1, 1100, 60), (Some(100.0), Some(0.5)));
+        for second in 2..=11 {
+            row(second, 1100, 60);
+        }
+        assert_eq!(row(12, 1100, 60), (Some(0.0), None));
+        // After a pause the last count before it is what counts.
+        assert_eq!(row(112, 2100, 60), (Some(10.0), Some(0.0)));
+        assert!(rates.0.len() < 4);
+    }
+}
