@@ -26,6 +26,9 @@ const MAX_ANSWER: Limits = Limits {
     body: 64 << 20,
 };
 
+/// The longest time without a byte on a stream of events: there is a comment every 15 seconds.
+const SILENCE: Duration = Duration::from_secs(60);
+
 /// Why a question was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -148,11 +151,7 @@ impl Client {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, ClientError> {
-        let mut target = target(path);
-        for (index, (name, value)) in query.iter().enumerate() {
-            target.push(if index == 0 { '?' } else { '&' });
-            target.push_str(&format!("{}={}", escaped(name), escaped(value)));
-        }
+        let target = target(path) + &query_of(query);
         self.ask("GET", &target, None)
     }
 
@@ -212,26 +211,70 @@ impl Client {
             let read = serde_json::from_slice(&answer.body);
             return read.map_err(|error| self.not_the_api(error.to_string()));
         }
+        Err(self.refusal(&answer))
+    }
+
+    fn refusal(&self, answer: &Answer) -> ClientError {
         match serde_json::from_slice::<ErrorBody>(&answer.body) {
-            Ok(body) => Err(ClientError::Refused {
+            Ok(body) => ClientError::Refused {
                 status: answer.code,
                 body,
-            }),
-            Err(_) => Err(self.not_the_api(format!("it says {}", answer.code))),
+            },
+            Err(_) => self.not_the_api(format!("it says {}", answer.code)),
+        }
+    }
+
+    /// Follows the events at `path`, for as long as `take` wants more.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer, or it ends, or breaks, before `take` has enough.
+    pub fn follow(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        mut take: impl FnMut(Event) -> bool,
+    ) -> Result<(), ClientError> {
+        let target = target(path) + &query_of(query);
+        let authorization = self.authorization.iter();
+        let fields = authorization.map(|value| ("Authorization", value.as_str()));
+        let fields: Vec<_> = fields.chain([("Accept", "text/event-stream")]).collect();
+        let question = Question {
+            method: "GET",
+            target: &target,
+            authority: &self.address,
+            fields: &fields,
+            body: None,
+        };
+        let unreachable = |source| ClientError::Unreachable {
+            address: self.address.clone(),
+            source,
+        };
+        let runtime = runtime().map_err(|error| unreachable(error.into()))?;
+        let mut events = Events::default();
+        let mut is_enough = false;
+        let followed = client::follow(self.whom(), question, MAX_ANSWER, SILENCE, |bytes| {
+            is_enough = !events.push(bytes, &mut take);
+            !is_enough && events.text.len() <= MAX_ANSWER.body
+        });
+        match runtime.block_on(followed).map_err(unreachable)? {
+            Some(answer) => Err(self.refusal(&answer)),
+            None if is_enough => Ok(()),
+            None => Err(unreachable(AskError::Closed)),
+        }
+    }
+
+    fn whom(&self) -> Whom<'_> {
+        Whom {
+            host: &self.host,
+            port: self.port,
+            tls: self.tls.as_ref(),
         }
     }
 
     fn exchange(&self, question: Question<'_>) -> Result<Answer, AskError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let whom = Whom {
-            host: &self.host,
-            port: self.port,
-            tls: self.tls.as_ref(),
-        };
-        let answer = client::ask(whom, question, MAX_ANSWER, |_| true);
-        let answer = runtime.block_on(async { tokio::time::timeout(TIMEOUT, answer).await });
+        let answer = client::ask(self.whom(), question, MAX_ANSWER, |_| true);
+        let answer = runtime()?.block_on(async { tokio::time::timeout(TIMEOUT, answer).await });
         answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
 
@@ -240,6 +283,67 @@ impl Client {
             address: self.address.clone(),
             detail,
         }
+    }
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
+/// A server-sent event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What kind of event.
+    pub kind: String,
+    /// Its place among the others.
+    pub id: String,
+    /// JSON.
+    pub data: String,
+}
+
+/// Server-sent events as they come.
+#[derive(Debug, Default)]
+struct Events {
+    /// What is not read yet.
+    text: Vec<u8>,
+    kind: String,
+    id: String,
+    data: String,
+}
+
+impl Events {
+    /// Takes the bytes that have come next; answers whether `take` wants more events than are in them.
+    fn push(&mut self, bytes: &[u8], take: &mut impl FnMut(Event) -> bool) -> bool {
+        let seen = self.text.len();
+        self.text.extend_from_slice(bytes);
+        let Some(end) = bytes.iter().rposition(|&byte| byte == b'\n') else {
+            return true;
+        };
+        let rest = self.text.split_off(seen + end + 1);
+        let lines = std::mem::replace(&mut self.text, rest);
+        for line in String::from_utf8_lossy(&lines).lines() {
+            let (name, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match name {
+                "event" => self.kind = value.into(),
+                "id" => self.id = value.into(),
+                "data" => self.data.push_str(value),
+                "" if line.is_empty() && !self.data.is_empty() => {
+                    let event = Event {
+                        kind: std::mem::take(&mut self.kind),
+                        id: self.id.clone(),
+                        data: std::mem::take(&mut self.data),
+                    };
+                    if !take(event) {
+                        return false;
+                    }
+                }
+                _ => {}
+            }
+        }
+        true
     }
 }
 
@@ -252,6 +356,14 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
 
 fn escaped(text: &str) -> PercentEncode<'_> {
     utf8_percent_encode(text, RESERVED)
+}
+
+fn query_of(query: &[(&str, &str)]) -> String {
+    let pairs = query.iter().enumerate().map(|(index, (name, value))| {
+        let before = if index == 0 { '?' } else { '&' };
+        format!("{before}{}={}", escaped(name), escaped(value))
+    });
+    pairs.collect()
 }
 
 fn target(path: &[&str]) -> String {
@@ -311,6 +423,35 @@ mod tests {
             "{}",
             error("https://h:1")
         );
+    }
+
+    #[test]
+    fn events_are_read_whatever_pieces_they_come_in() {
+        let text = "retry: 2000\n\nevent: change\nid: a-1\ndata: {\"x\":\"é\"}\n\n: comment\n\nid: a-1\n\
+                    event: sample\ndata:{}\n\nid: b\ndata: {";
+        for size in 1..text.len() {
+            let mut events = Events::default();
+            let mut seen = Vec::new();
+            for piece in text.as_bytes().chunks(size) {
+                assert!(events.push(piece, &mut |event: Event| {
+                    seen.push(event);
+                    true
+                }));
+            }
+            let event = |kind: &str, data: &str| Event {
+                kind: kind.into(),
+                id: "a-1".into(),
+                data: data.into(),
+            };
+            let expected = [event("change", "{\"x\":\"é\"}"), event("sample", "{}")];
+            assert_eq!(seen, expected, "in pieces of {size}");
+        }
+        let mut count = 0;
+        let more = Events::default().push(text.as_bytes(), &mut |_| {
+            count += 1;
+            false
+        });
+        assert_eq!((more, count), (false, 1));
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Ctl {
         self.print(&self.client.get(path, &[])?, as_text)
     }
 
-    fn print<T: Serialize>(
+    pub(crate) fn print<T: Serialize>(
         &self,
         answer: &T,
         as_text: impl FnOnce(&T) -> String,

@@ -296,6 +296,20 @@ pub(crate) enum CtlCommand {
         #[arg(long, value_name = "IP")]
         client: Option<IpAddr>,
     },
+    /// Check a member once, now
+    Check(MemberArgs),
+    /// Show all counters, as in /metrics
+    Counters,
+    /// Show what the balancer's process uses: CPU time, memory, files
+    Process,
+    /// Print what goes on, once a second, with changes and load alerts as they come
+    Watch {
+        /// Name of the group whose members are watched, too
+        group: Option<String>,
+        /// End after so many events
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+        count: Option<u64>,
+    },
     /// Give a member no new traffic; existing traffic may finish
     Drain(MemberArgs),
     /// End drain or maintenance of a member

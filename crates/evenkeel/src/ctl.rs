@@ -4,6 +4,7 @@
 pub(crate) mod corba;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use evenkeel_admin::client::{Client, ClientError, DEFAULT_ADDRESS};
@@ -89,6 +90,20 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         CtlCommand::Explain { group, client } => {
             let client = client.map(|client| client.to_string());
             ctl.explain(group, client.as_deref())
+        }
+        CtlCommand::Check(MemberArgs { group, member }) => ctl.check(group, member),
+        CtlCommand::Counters => ctl.counters(),
+        CtlCommand::Process => ctl.process(),
+        CtlCommand::Watch { group, count } => {
+            let print = |text: &str| {
+                let mut out = std::io::stdout().lock();
+                // Whoever reads may have seen enough.
+                out.write_all(text.as_bytes())
+                    .and_then(|()| out.flush())
+                    .is_ok()
+            };
+            ctl.watch(group.as_deref(), *count, print)
+                .map(|()| String::new())
         }
         CtlCommand::Drain(member) => set_state(member, AdminState::Drain),
         CtlCommand::Ready(member) => set_state(member, AdminState::Ready),

@@ -246,6 +246,11 @@ impl Reader {
         &self.body
     }
 
+    /// What of it has come since it was taken the last time.
+    pub fn take_body(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.body)
+    }
+
     /// The same, to keep.
     pub fn into_body(self) -> Vec<u8> {
         self.body

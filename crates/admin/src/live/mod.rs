@@ -4,6 +4,7 @@
 //! Nothing is sampled while nobody watches, but for the history, every five seconds.
 
 pub(crate) mod api;
+mod ctl;
 mod events;
 mod news;
 mod past;

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_tls::client::Client;
 use evenkeel_tls::listener::Connection;
 use evenkeel_wire::response::{Reader, Seen};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -165,6 +167,57 @@ pub async fn ask(
     Ok(Answer { code, body })
 }
 
+/// Asks for an answer that does not end, and hands its body over as it comes, for as long as `take` wants
+/// more. An answer that is not good (200) is read whole instead. It has failed when nothing comes for the
+/// time `silence`.
+///
+/// # Errors
+///
+/// There is no answer, or it breaks.
+pub async fn follow(
+    whom: Whom<'_>,
+    question: Question<'_>,
+    limits: Limits,
+    silence: Duration,
+    mut take: impl FnMut(&[u8]) -> bool,
+) -> Result<Option<Answer>, AskError> {
+    let silent = |_| AskError::Io(io::ErrorKind::TimedOut.into());
+    let mut stream = timeout(silence, whom.connect()).await.map_err(silent)??;
+    let sent = timeout(silence, stream.write_all(&question.to_bytes())).await;
+    sent.map_err(silent)??;
+    let mut bytes = Vec::with_capacity(READ_BYTES);
+    let mut response = Reader::new();
+    loop {
+        bytes.clear();
+        let read = timeout(silence, stream.read_buf(&mut bytes)).await;
+        let read = read.map_err(silent)??;
+        response.push(&bytes).map_err(|_| AskError::Garbage)?;
+        match (response.code(), response.seen()) {
+            (_, Seen::Garbage) => return Err(AskError::Garbage),
+            (None, _) if response.len() > limits.head => {
+                return Err(AskError::TooLong(limits.head));
+            }
+            (None, _) if read == 0 => return Err(AskError::Closed),
+            (None, _) => {}
+            (Some(200), seen) => {
+                let is_over = read == 0 || seen == Seen::Whole;
+                if !take(&response.take_body()) || is_over {
+                    return Ok(None);
+                }
+            }
+            (Some(code), seen) => {
+                if response.len() > limits.head.saturating_add(limits.body) {
+                    return Err(AskError::TooLong(limits.body));
+                }
+                if read == 0 || seen == Seen::Whole {
+                    let body = response.into_body();
+                    return Ok(Some(Answer { code, body }));
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::net::TcpListener;
@@ -178,6 +231,56 @@ mod tests {
             port: address.port(),
             tls: None,
         }
+    }
+
+    #[tokio::test]
+    async fn an_endless_answer_is_handed_over_as_it_comes() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let question = Question {
+            method: "GET",
+            target: "/",
+            authority: "h:1",
+            fields: &[],
+            body: None,
+        };
+        let limits = Limits { head: 100, body: 5 };
+        let ask = async |answer: &'static [u8], most: usize| {
+            let serve = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.write_all(answer).await.unwrap();
+            };
+            let mut seen = Vec::new();
+            let followed = follow(
+                at(address),
+                question,
+                limits,
+                Duration::from_secs(60),
+                |bytes| {
+                    seen.extend_from_slice(bytes);
+                    seen.len() < most
+                },
+            );
+            let (followed, ()) = tokio::join!(followed, serve);
+            (followed, seen)
+        };
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let endless = format!("{head}3\r\nabc\r\n4\r\ndefg\r\n").leak().as_bytes();
+        let (followed, seen) = ask(endless, 7).await;
+        assert_eq!(
+            (followed.unwrap().is_none(), &*seen),
+            (true, &b"abcdefg"[..])
+        );
+        let (followed, seen) = ask(endless, 100).await;
+        assert_eq!(
+            (followed.unwrap().is_none(), &*seen),
+            (true, &b"abcdefg"[..])
+        );
+        let refused = b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno";
+        let answer = ask(refused, 100).await.0.unwrap().unwrap();
+        assert_eq!((answer.code, &*answer.body), (503, &b"no"[..]));
+        let (followed, _) = ask(b"SSH-2.0\r\n\r\n", 100).await;
+        assert!(matches!(followed, Err(AskError::Garbage)), "{followed:?}");
     }
 
     /// What comes of `answer` to a question with a body, with the question itself.

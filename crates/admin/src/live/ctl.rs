@@ -1,0 +1,276 @@
+//! What goes on, as people and scripts read it on a terminal.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::wire::{AlertEvent, ChangeEvent, CheckDone, Family, GroupRow, Process, SampleEvent};
+use crate::client::{ClientError, Event};
+use crate::ctl::Ctl;
+
+impl Ctl {
+    /// Has a member checked now. A check that fails is no error: it is what was asked for.
+    pub fn check(&self, group: &str, member: &str) -> Result<String, ClientError> {
+        let path = ["v1", "groups", group, "members", member, "check"];
+        let answer: CheckDone = self.client.post(&path, &json!({}))?;
+        self.print(&answer, |checked| {
+            let CheckDone {
+                took_ms,
+                what,
+                error,
+                ..
+            } = checked;
+            match error {
+                None => format!("{member} in {group} is well, after {took_ms} ms ({what})\n"),
+                Some(error) => {
+                    format!(
+                        "{member} in {group} is not well, after {took_ms} ms: {error} ({what})\n"
+                    )
+                }
+            }
+        })
+    }
+
+    /// All counters, a line each.
+    pub fn counters(&self) -> Result<String, ClientError> {
+        self.show(&["v1", "counters"], |families: &Vec<Family>| {
+            let mut out = String::new();
+            for family in families {
+                for sample in &family.samples {
+                    let labels = sample.labels.iter();
+                    let labels: Vec<_> = labels
+                        .map(|(name, value)| format!("{name}={value}"))
+                        .collect();
+                    let suffix = sample.suffix.as_deref().unwrap_or_default();
+                    let value = sample.value.map_or("-".into(), |value| value.to_string());
+                    // Writing to a string cannot fail.
+                    let _ = writeln!(out, "{}{suffix} {} {value}", family.name, labels.join(" "));
+                }
+            }
+            out
+        })
+    }
+
+    /// What the process uses.
+    pub fn process(&self) -> Result<String, ClientError> {
+        self.show(&["v1", "process"], |process: &Process| {
+            let number = |value: Option<u64>| value.map_or("-".into(), |value| value.to_string());
+            let share = process.cpu_share.map_or("-".into(), |share| format!("{:.1} %", share * 100.0));
+            let mib = process.resident_bytes.map(|bytes| bytes >> 20);
+            format!(
+                "process     {}, version {}\nuptime      {:.0} s\nCPU         {share} of a core now, {:.1} s in all\n\
+                 memory      {} MiB\nopen files  {}\nthreads     {}, of which {} forward\n",
+                process.pid,
+                process.version,
+                process.uptime_seconds,
+                process.cpu_seconds,
+                number(mib),
+                number(process.open_files.map(|files| files as u64)),
+                number(process.threads),
+                process.workers,
+            )
+        })
+    }
+
+    /// Prints what goes on as it comes, of one group or of all, at most `count` events. `print` answers
+    /// whether there is anybody to read more.
+    pub fn watch(
+        &self,
+        group: Option<&str>,
+        count: Option<u64>,
+        mut print: impl FnMut(&str) -> bool,
+    ) -> Result<(), ClientError> {
+        let query: Vec<_> = group.iter().map(|group| ("group", *group)).collect();
+        let mut states = HashMap::new();
+        let mut left = count;
+        let mut wrong = None;
+        self.client.follow(&["v1", "events"], &query, |event| {
+            let text = match self.json {
+                true => as_json(&event),
+                false => in_words(&event, group, &mut states),
+            };
+            let text = match text {
+                Ok(text) => text,
+                Err(error) => {
+                    wrong = Some(self.client.not_the_api(format!("{}: {error}", event.kind)));
+                    return false;
+                }
+            };
+            left = left.map(|left| left.saturating_sub(1));
+            print(&text) && left != Some(0)
+        })?;
+        match wrong {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+fn as_json(event: &Event) -> Result<String, serde_json::Error> {
+    let data: Value = serde_json::from_str(&event.data)?;
+    Ok(json!({ "event": event.kind, "id": event.id, "data": data }).to_string() + "\n")
+}
+
+/// An event in lines. `states` are those of members before.
+fn in_words(
+    event: &Event,
+    group: Option<&str>,
+    states: &mut HashMap<String, String>,
+) -> Result<String, serde_json::Error> {
+    Ok(match &*event.kind {
+        "sample" => sample(&serde_json::from_str(&event.data)?, group, states),
+        "change" => {
+            let change: ChangeEvent = serde_json::from_str(&event.data)?;
+            let who = change
+                .who
+                .map(|who| format!(", by {who}"))
+                .unwrap_or_default();
+            let what = match &*change.how {
+                "live" => format!(
+                    "something has changed live (configuration {})",
+                    change.generation
+                ),
+                _ => format!("configuration {} is in effect", change.generation),
+            };
+            format!("{} change: {what}{who}\n", time(change.at))
+        }
+        "alert" => {
+            let alert: AlertEvent = serde_json::from_str(&event.data)?;
+            let is = if alert.on {
+                "is under a load alert"
+            } else {
+                "is under no load alert any more"
+            };
+            format!(
+                "{} alert: {} {is} of {}\n",
+                time(alert.t),
+                alert.location,
+                alert.group
+            )
+        }
+        other => format!("{other}: {}\n", event.data),
+    })
+}
+
+fn sample(
+    sample: &SampleEvent,
+    group: Option<&str>,
+    states: &mut HashMap<String, String>,
+) -> String {
+    let at = time(sample.t);
+    let mut out = String::new();
+    let groups = sample.groups.iter();
+    for row in groups.filter(|row| group.is_none_or(|group| *row.name == *group)) {
+        let _ = writeln!(out, "{at} {}", group_line(row));
+    }
+    for member in sample.group.iter().flat_map(|group| &group.members) {
+        let alert = if member.alert { ", load alert" } else { "" };
+        let state = format!("{}{alert}", member.state);
+        let before = states.insert(member.name.to_string(), state.clone());
+        if before.is_some_and(|before| before != state) {
+            let _ = writeln!(out, "{at}   {} is {state}", member.name);
+        }
+    }
+    out
+}
+
+fn group_line(row: &GroupRow) -> String {
+    let ms = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.1}"));
+    let failures = row
+        .failures
+        .map_or("-".into(), |share| format!("{:.1} %", share * 100.0));
+    let mut line = format!(
+        "{}: {:.1}/s, {failures} failed, p50 {} ms, p99 {} ms, {} in flight, {} waiting, {} of {} up",
+        row.name,
+        row.rate,
+        ms(row.p50_ms),
+        ms(row.p99_ms),
+        row.in_flight,
+        row.queue,
+        row.up,
+        row.members
+    );
+    if let Some(spread) = row.spread {
+        let _ = write!(line, ", spread {spread:.3}");
+    }
+    if row.alerts > 0 {
+        let _ = write!(line, ", {} load alerts", row.alerts);
+    }
+    if row.panic {
+        line.push_str(", panic");
+    }
+    line
+}
+
+/// Time of day, UTC.
+fn time(seconds: f64) -> String {
+    let time = jiff::Timestamp::from_second(seconds as i64);
+    time.map_or_else(
+        |_| seconds.to_string(),
+        |time| time.strftime("%H:%M:%SZ").to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: &str, data: Value) -> Event {
+        Event {
+            kind: kind.into(),
+            id: "ab-1".into(),
+            data: data.to_string(),
+        }
+    }
+
+    #[test]
+    fn events_are_lines() {
+        let mut states = HashMap::new();
+        let mut words =
+            |kind: &str, data| in_words(&event(kind, data), Some("web"), &mut states).unwrap();
+        let change = json!({"generation": 3, "at": 0.5, "who": "ann", "how": "live"});
+        assert_eq!(
+            words("change", change),
+            "00:00:00Z change: something has changed live (configuration 3), by ann\n"
+        );
+        let change = json!({"generation": 4, "at": 61, "who": null, "how": "configuration"});
+        assert_eq!(
+            words("change", change),
+            "00:01:01Z change: configuration 4 is in effect\n"
+        );
+        let alert = json!({"t": 1, "location": "node-1", "group": "web", "on": true});
+        assert_eq!(
+            words("alert", alert),
+            "00:00:01Z alert: node-1 is under a load alert of web\n"
+        );
+        let sample = |state| {
+            json!({"t": 2, "process": {"cpu_share": null, "resident_bytes": 1}, "rules": [],
+                "groups": [
+                    {"name": "web", "rate": 1.25, "failures": 0.5, "p50_ms": 1, "p99_ms": null, "in_flight": 2,
+                     "queue": 0, "up": 1, "members": 2, "panic": false, "alerts": 1, "spread": 0.25},
+                    {"name": "other", "rate": 1, "failures": null, "p50_ms": 1, "p99_ms": null, "in_flight": 2,
+                     "queue": 0, "up": 1, "members": 2, "panic": false, "alerts": 0, "spread": null},
+                ],
+                "group": {"name": "web", "full": true, "members": [
+                    {"name": "m", "state": state, "admin": "ready", "weight": 1, "effective_weight": 1, "share": 1,
+                     "rate": 1, "failures": null, "in_flight": 1, "p50_ms": null, "p99_ms": null, "load": null,
+                     "alert": false}]}})
+        };
+        let line = "00:00:02Z web: 1.2/s, 50.0 % failed, p50 1.0 ms, p99 - ms, 2 in flight, 0 waiting, \
+                    1 of 2 up, spread 0.250, 1 load alerts\n";
+        assert_eq!(words("sample", sample("up")), line);
+        let down = format!("{line}00:00:02Z   m is down\n");
+        assert_eq!(words("sample", sample("down")), down);
+        assert_eq!(words("sample", sample("down")), line);
+        assert_eq!(
+            words("lost", json!({"detail": "x"})),
+            "lost: {\"detail\":\"x\"}\n"
+        );
+        let json = as_json(&event("alert", json!({"t": 1}))).unwrap();
+        assert_eq!(
+            json,
+            "{\"data\":{\"t\":1},\"event\":\"alert\",\"id\":\"ab-1\"}\n"
+        );
+    }
+}
