@@ -9,6 +9,52 @@ pub fn tables() -> Vec<TableDoc> {
     config::tables()
 }
 
+/// Keys whose values are secret: those who may look at the configuration, but not change it, do not
+/// see them. Each with the header of its table.
+const SECRET: &[(&str, &str)] = &[
+    ("[admin]", "token"),
+    // What members are told, perhaps a password of theirs.
+    ("[rule.NAME.routes.request_fields]", "set"),
+    ("[rule.NAME.routes.request_fields]", "add"),
+];
+
+/// Keys whose changes have no effect on the running process.
+const RESTART: &[(&str, &str)] = &[
+    ("", "workers"),
+    ("[admin]", "enabled"),
+    ("[admin]", "listen"),
+    ("[admin]", "behind_proxy"),
+    #[cfg(feature = "corba")]
+    ("[corba]", "state_file"),
+    #[cfg(feature = "corba")]
+    ("[corba]", "workers"),
+    #[cfg(feature = "corba")]
+    ("[corba]", "repository_prefix"),
+];
+
+impl TableDoc {
+    /// Whether the value of its key `key` is secret.
+    pub fn is_secret(&self, key: &str) -> bool {
+        SECRET.contains(&(self.header, key))
+    }
+
+    /// Whether a change of its key `key` has no effect before the next start.
+    pub fn needs_restart(&self, key: &str) -> bool {
+        RESTART.contains(&(self.header, key))
+    }
+}
+
+/// Whether the value at `path` of a configuration is secret. The path has no places in lists.
+pub(crate) fn is_secret(path: &[String]) -> bool {
+    SECRET.iter().any(|(header, key)| {
+        let header = header.trim_matches(['[', ']']).split('.');
+        let pattern = header.filter(|part| !part.is_empty()).chain([*key]);
+        let is_name = |part: &str| part.bytes().all(|byte| byte.is_ascii_uppercase());
+        let fits = |(part, key): (&str, &String)| is_name(part) || part == key;
+        pattern.clone().count() == path.len() && pattern.zip(path).all(fits)
+    })
+}
+
 /// All keys, in Markdown: the end of `docs/configuration.md`.
 pub fn keys() -> String {
     markdown(&tables())
@@ -36,4 +82,73 @@ pub fn strategies() -> String {
 
 fn markdown(tables: &[TableDoc]) -> String {
     tables.iter().map(TableDoc::markdown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_marks_are_of_keys_that_there_are() {
+        let tables = tables();
+        for (header, key) in SECRET.iter().chain(RESTART) {
+            let mut homes = tables.iter().filter(|table| table.header == *header);
+            let is_there = homes.any(|table| table.keys.iter().any(|known| known.name == *key));
+            assert!(is_there, "{header} {key}");
+        }
+        // What says that it needs a restart, is marked.
+        for table in &tables {
+            for key in &table.keys {
+                let says = ["Changes need a restart", "A change needs a restart"];
+                if says.iter().any(|says| key.doc.contains(says)) {
+                    assert!(
+                        table.needs_restart(key.name),
+                        "{} {}",
+                        table.header,
+                        key.name
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_key_with_the_name_of_a_secret_is_marked_or_named_here() {
+        // Files with secrets, and what only sounds like one.
+        let known = [
+            "token_file",
+            "key_file",
+            "ticket_key_file",
+            "password_file",
+            "eab_key_file",
+            "key",
+            "hash_key",
+            "eab_key_id",
+            "strict_sni",
+        ];
+        for table in tables() {
+            for key in &table.keys {
+                let words = ["token", "password", "secret", "key"];
+                let sounds = key.name.split('_').any(|part| words.contains(&part));
+                let is_known = known.contains(&key.name) || table.is_secret(key.name);
+                assert!(!sounds || is_known, "{} {}", table.header, key.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_secret_is_known_by_its_path() {
+        let path = |text: &str| text.split('.').map(str::to_owned).collect::<Vec<_>>();
+        for secret in ["admin.token", "rule.web.routes.request_fields.set"] {
+            assert!(is_secret(&path(secret)), "{secret}");
+        }
+        for other in [
+            "admin.listen",
+            "token",
+            "rule.web.token",
+            "rule.web.routes.set",
+        ] {
+            assert!(!is_secret(&path(other)), "{other}");
+        }
+    }
 }

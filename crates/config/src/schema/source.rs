@@ -20,6 +20,15 @@ pub(crate) fn load<T>(
     }
 }
 
+/// The text of the configuration file at `path`.
+///
+/// # Errors
+///
+/// Why there is none: it is missing, unreadable, too large or not UTF-8.
+pub fn text_of(path: &Path) -> Result<String, Errors> {
+    load(path, |_, text| Ok(text.to_owned()))
+}
+
 /// The bytes of a regular file of at most `limit`, or why there are none.
 pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
     let unreadable = |error| format!("cannot be read: {error}");

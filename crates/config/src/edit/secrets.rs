@@ -1,0 +1,97 @@
+//! Values that only administrators may see.
+
+use std::ops::Range;
+
+use toml_edit::{Document, Item, TableLike, Value};
+
+use crate::reference::is_secret;
+
+/// What stands in place of a secret.
+pub const MASK: &str = "********";
+
+/// `text` with [`MASK`] in place of each secret; empty if it is no TOML document.
+pub fn mask(text: &str) -> String {
+    let mut masked = String::with_capacity(text.len());
+    let mut at = 0;
+    for place in places(text, |_| true) {
+        masked.push_str(text.get(at..place.start).unwrap_or_default());
+        masked.push_str(&format!("{MASK:?}"));
+        at = place.end;
+    }
+    match Document::parse(text) {
+        Ok(_) => masked + text.get(at..).unwrap_or_default(),
+        Err(_) => String::new(),
+    }
+}
+
+/// Whether a secret of `text` is masked: then it is not known what it should be.
+pub fn masked(text: &str) -> bool {
+    !places(text, |value| value.as_str() == Some(MASK)).is_empty()
+}
+
+/// Where in `text` secrets stand that are as wanted, in the order of the file.
+fn places(text: &str, wanted: impl Fn(&Value) -> bool) -> Vec<Range<usize>> {
+    let Ok(document) = Document::parse(text) else {
+        return Vec::new();
+    };
+    let mut places = Vec::new();
+    look(document.as_table(), &mut Vec::new(), &wanted, &mut places);
+    places.sort_unstable_by_key(|place| place.start);
+    places
+}
+
+fn look(
+    table: &dyn TableLike,
+    path: &mut Vec<String>,
+    wanted: &dyn Fn(&Value) -> bool,
+    places: &mut Vec<Range<usize>>,
+) {
+    for (key, item) in table.iter() {
+        path.push(key.to_owned());
+        if is_secret(path) {
+            hide(item, wanted, places);
+        } else {
+            descend(item, path, wanted, places);
+        }
+        path.pop();
+    }
+}
+
+fn descend(
+    item: &Item,
+    path: &mut Vec<String>,
+    wanted: &dyn Fn(&Value) -> bool,
+    places: &mut Vec<Range<usize>>,
+) {
+    if let Some(table) = item.as_table_like() {
+        look(table, path, wanted, places);
+    }
+    for table in item.as_array_of_tables().into_iter().flatten() {
+        look(table, path, wanted, places);
+    }
+    for value in item.as_array().into_iter().flatten() {
+        if let Some(table) = value.as_inline_table() {
+            look(table, path, wanted, places);
+        }
+    }
+}
+
+/// All texts of a secret: itself, or those of a table or list.
+fn hide(item: &Item, wanted: &dyn Fn(&Value) -> bool, places: &mut Vec<Range<usize>>) {
+    if let Some(table) = item.as_table_like() {
+        for (_, item) in table.iter() {
+            hide(item, wanted, places);
+        }
+        return;
+    }
+    let values: Vec<&Value> = match item {
+        Item::Value(Value::Array(list)) => list.iter().collect(),
+        Item::Value(value) => vec![value],
+        _ => Vec::new(),
+    };
+    for value in values {
+        if let Some(place) = value.span().filter(|_| wanted(value)) {
+            places.push(place);
+        }
+    }
+}
