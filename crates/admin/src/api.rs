@@ -20,6 +20,7 @@ use evenkeel_core::strategy;
 use evenkeel_manager::certificates::CertificateStatus;
 use evenkeel_manager::endpoint::{Action, CommandError, Endpoint};
 use evenkeel_manager::exposition;
+use evenkeel_manager::revisions::{Author, How};
 use evenkeel_manager::status::{
     ClusterStatus, GroupStatus, LocationStatus, MemberStatus, RuleStatus, Status,
 };
@@ -30,7 +31,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::access::Access;
-use crate::actor::Role;
+use crate::actor::{Actor, Role};
 use crate::audit::{self, Audit, Entry};
 use crate::conn::Peer;
 use crate::error::ApiError;
@@ -42,12 +43,14 @@ use crate::wire::{
     Done, Explain, Reloaded, Report, SetAlert, SetBackup, SetEnabled, SetMaintenance, SetState,
     SetStrategy, SetWeight,
 };
-use crate::{Sources, console, live, metrics, openapi};
+use crate::{Sources, config_api, console, live, metrics, openapi};
 
-/// The longest request body, in bytes. A load report has a few hundred.
-const MAX_BODY: usize = 64 * 1024;
+/// The longest request body at `path`, in bytes. A load report has a few hundred.
+fn max_body(path: &str) -> usize {
+    config_api::max_body(path).unwrap_or(64 * 1024)
+}
 
-type Answer<T> = Result<Json<T>, ApiError>;
+pub(crate) type Answer<T> = Result<Json<T>, ApiError>;
 
 const DONE: Json<Done> = Json(Done { ok: true });
 
@@ -87,7 +90,8 @@ pub(crate) fn router(sources: Arc<Sources>, doors: Doors) -> Router {
         .layer(Extension(doors.access))
         .layer(Extension(doors.audit))
         .layer(Extension(doors.cookies))
-        .layer(DefaultBodyLimit::max(MAX_BODY))
+        // Bodies are limited there.
+        .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn(whole_requests))
         .layer(middleware::from_fn_with_state(guarded_by, guard))
         .layer(middleware::map_response(errors_are_json))
@@ -233,6 +237,7 @@ fn operations(sources: &Sources) -> Operations {
             reload,
         );
     let own = live::api::operations(own);
+    let own = config_api::operations(own);
     let endpoints = sources.manager.subsystems().endpoints();
     endpoints.into_iter().fold(own, with_endpoint)
 }
@@ -290,7 +295,8 @@ async fn whole_requests(
     next: Next,
 ) -> Response {
     let (head, body) = request.into_parts();
-    match axum::body::to_bytes(body, MAX_BODY).await {
+    let limit = max_body(head.uri.path());
+    match axum::body::to_bytes(body, limit).await {
         Ok(body) => {
             peer.activity.begin();
             next.run(Request::from_parts(head, body.into())).await
@@ -300,7 +306,9 @@ async fn whole_requests(
                 .source()
                 .is_some_and(|cause| cause.is::<LengthLimitError>());
             if too_large {
-                StatusCode::PAYLOAD_TOO_LARGE.into_response()
+                let detail = format!("the body is larger than {limit} bytes");
+                let status = StatusCode::PAYLOAD_TOO_LARGE;
+                ApiError::new(status, "too_large", detail).into_response()
             } else {
                 // Most likely the client has gone.
                 StatusCode::BAD_REQUEST.into_response()
@@ -340,13 +348,11 @@ async fn errors_are_json(response: Response) -> Response {
     let detail = match status {
         StatusCode::NOT_FOUND => "there is no such path; the paths are in docs/admin-api.md",
         StatusCode::METHOD_NOT_ALLOWED => "this path does not support that method",
-        StatusCode::PAYLOAD_TOO_LARGE => "the body is larger than 65536 bytes",
         _ => "the request cannot be understood",
     };
     let error = match status {
         StatusCode::NOT_FOUND => "no_such_path",
         StatusCode::METHOD_NOT_ALLOWED => "wrong_method",
-        StatusCode::PAYLOAD_TOO_LARGE => "too_large",
         _ => "bad_request",
     };
     let methods = allow.as_ref().and_then(|value| value.to_str().ok());
@@ -530,14 +536,27 @@ async fn set_alert(
     sources.done(done)
 }
 
-async fn reload(State(sources): State<Arc<Sources>>) -> Answer<Reloaded> {
-    match sources.manager.reload(&sources.config_file).await {
+async fn reload(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+) -> Answer<Reloaded> {
+    let author = Author {
+        who: actor.user,
+        from: actor.from,
+        comment: String::new(),
+    };
+    let reloaded = sources
+        .manager
+        .reload(&sources.config_file, How::File, author);
+    match reloaded.await {
         Ok(applied) => Ok(Json(Reloaded {
             generation: applied.generation,
             notes: applied.notes,
         })),
         Err(ReloadError::Config(errors)) => {
-            Err(ApiError::invalid("bad_configuration", errors.to_string()))
+            let problems = config_api::told(&errors);
+            let refused = ApiError::invalid("bad_configuration", errors.to_string());
+            Err(refused.with(serde_json::json!({ "problems": problems })))
         }
         Err(ReloadError::Apply(error)) => Err(sources.refused(error.into())),
     }

@@ -152,7 +152,18 @@ impl Client {
         query: &[(&str, &str)],
     ) -> Result<T, ClientError> {
         let target = target(path) + &query_of(query);
-        self.ask("GET", &target, None)
+        self.ask("GET", &target, None, None)
+    }
+
+    /// Changes the configuration, whose revision in force must be `revision`.
+    pub fn change<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &[&str],
+        revision: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(method, path, Some(revision), body)
     }
 
     /// Replaces the resource at `path`.
@@ -161,7 +172,7 @@ impl Client {
         path: &[&str],
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.send("PUT", path, body)
+        self.send("PUT", path, None, body)
     }
 
     /// Has the resource at `path` do something.
@@ -170,29 +181,33 @@ impl Client {
         path: &[&str],
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.send("POST", path, body)
+        self.send("POST", path, None, body)
     }
 
     fn send<T: DeserializeOwned>(
         &self,
         method: &str,
         path: &[&str],
+        revision: Option<&str>,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|error| self.not_the_api(error.to_string()))?;
-        self.ask(method, &target(path), Some(&body))
+        self.ask(method, &target(path), revision, Some(&body))
     }
 
     fn ask<T: DeserializeOwned>(
         &self,
         method: &str,
         target: &str,
+        revision: Option<&str>,
         body: Option<&[u8]>,
     ) -> Result<T, ClientError> {
         let authorization = self.authorization.iter();
         let authorization = authorization.map(|value| ("Authorization", value.as_str()));
         let content_type = body.map(|_| ("Content-Type", "application/json"));
-        let fields: Vec<(&str, &str)> = authorization.chain(content_type).collect();
+        let tag = revision.map(|revision| format!("\"{revision}\""));
+        let tag = tag.iter().map(|tag| ("If-Match", tag.as_str()));
+        let fields: Vec<(&str, &str)> = authorization.chain(content_type).chain(tag).collect();
         let question = Question {
             method,
             target,

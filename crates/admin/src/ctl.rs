@@ -1,5 +1,7 @@
 //! Answers of the admin API as people and scripts read them: tables, or JSON.
 
+pub mod config;
+
 use evenkeel_manager::status::{
     ClassStatus, ClusterStatus, GroupStatus, LocationStatus, RuleLimitStatus, RuleStatus, Status,
 };
@@ -31,7 +33,8 @@ impl Ctl {
         self.print(&self.client.get(path, &[])?, as_text)
     }
 
-    pub(crate) fn print<T: Serialize>(
+    /// An answer in words, or as it came.
+    pub fn print<T: Serialize>(
         &self,
         answer: &T,
         as_text: impl FnOnce(&T) -> String,

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use evenkeel_net::http::ErrorBody;
+use serde_json::{Map, Value};
 
 use crate::actor::{Actor, Role};
 
@@ -22,8 +23,17 @@ impl ApiError {
                 error: error.into(),
                 detail: detail.into(),
                 allowed: Vec::new(),
+                more: Map::new(),
             },
         }
+    }
+
+    /// Says more, in the fields of an object.
+    pub(crate) fn with(mut self, more: Value) -> Self {
+        if let Value::Object(more) = more {
+            self.body.more = more;
+        }
+        self
     }
 
     /// 404: the path names something that does not exist.

@@ -15,6 +15,7 @@ mod audit;
 pub mod client;
 mod columns;
 pub mod command;
+mod config_api;
 mod conn;
 mod console;
 pub mod ctl;

@@ -28,6 +28,10 @@ struct Key {
     default: Option<String>,
     example: &'static str,
     meaning: String,
+    /// Whether only administrators see its value.
+    secret: bool,
+    /// Whether a change has no effect until the process is restarted.
+    restart: bool,
 }
 
 #[derive(JsonSchema, Serialize)]
@@ -63,16 +67,19 @@ impl Schema {
 
 impl Table {
     fn of(table: TableDoc) -> Self {
+        let marks = |key: &KeyDoc| (table.is_secret(key.name), table.needs_restart(key.name));
+        let marks: Vec<_> = table.keys.iter().map(marks).collect();
+        let keys = table.keys.into_iter().zip(marks);
         Table {
             header: table.header,
             meaning: table.doc,
-            keys: table.keys.into_iter().map(Key::of).collect(),
+            keys: keys.map(|(key, marks)| Key::of(key, marks)).collect(),
         }
     }
 }
 
 impl Key {
-    fn of(key: KeyDoc) -> Self {
+    fn of(key: KeyDoc, (secret, restart): (bool, bool)) -> Self {
         Key {
             name: key.name,
             alias: key.alias,
@@ -80,6 +87,8 @@ impl Key {
             default: key.default,
             example: key.example,
             meaning: key.doc,
+            secret,
+            restart,
         }
     }
 }

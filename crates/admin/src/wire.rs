@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_manager::config::Problem;
+use evenkeel_manager::config::edit::{Change, Edit};
 use evenkeel_manager::status::Explained;
 use evenkeel_manager::{AdminState, AlertSetting};
 use schemars::JsonSchema;
@@ -100,4 +102,187 @@ pub struct Reloaded {
 pub struct Done {
     /// Always true; a failure is another answer.
     pub ok: bool,
+}
+
+/// The configuration in force.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Configuration {
+    /// Its file.
+    pub file: String,
+    /// What its text is known by: the first 16 hexadecimal digits of its SHA-256.
+    pub revision: String,
+    /// Counts the configurations of this process, from 1.
+    pub generation: u64,
+    /// Its text. Those who may not change it see secrets as `********`.
+    pub text: String,
+    /// What its file says now.
+    pub on_disk: OnDisk,
+    /// What the text says, as a tree: tables, lists and values of TOML as those of JSON.
+    pub values: serde_json::Value,
+}
+
+/// What the file of the configuration says, beside what is in force.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct OnDisk {
+    /// What its text is known by; `null` if it cannot be read.
+    pub revision: Option<String>,
+    /// Whether it is not what is in force.
+    pub differs: bool,
+    /// Why it cannot be read.
+    pub error: Option<String>,
+}
+
+/// A configuration that is to be looked at: a whole text, or edits of that in force.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Proposed {
+    /// The whole text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Edits, one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edits: Option<Vec<Edit>>,
+}
+
+/// A configuration as a whole.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PutConfig {
+    /// Its text.
+    pub text: String,
+    /// Why it changes.
+    #[serde(default)]
+    pub comment: String,
+}
+
+/// Edits of the configuration.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PatchConfig {
+    /// The edits, one after the other: all of them or none.
+    pub edits: Vec<Edit>,
+    /// Why it changes.
+    #[serde(default)]
+    pub comment: String,
+}
+
+/// The last change is to be taken back.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Undo {
+    /// Why.
+    #[serde(default)]
+    pub comment: String,
+}
+
+/// An earlier configuration is to be in force.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Restore {
+    /// Its revision.
+    pub revision: String,
+    /// Why.
+    #[serde(default)]
+    pub comment: String,
+}
+
+/// Something that is wrong with a configuration, or probably not meant.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Told {
+    /// The file; empty if it is about an edit.
+    pub file: String,
+    /// Line, from 1; 0 if it is about no line.
+    pub line: usize,
+    /// Column in characters, from 1; 0 if it is about no line.
+    pub column: usize,
+    /// Path of the key (`rule.web.members[1].weight`); empty if it is about none.
+    pub key: String,
+    /// What is wrong.
+    pub message: String,
+    /// What was found, as it stands in the file.
+    pub found: Option<String>,
+    /// What would be allowed.
+    pub allowed: Option<String>,
+}
+
+impl From<Problem> for Told {
+    fn from(problem: Problem) -> Self {
+        Told {
+            file: problem.file,
+            line: problem.line,
+            column: problem.column,
+            key: problem.key,
+            message: problem.message,
+            found: problem.found,
+            allowed: problem.allowed,
+        }
+    }
+}
+
+impl From<Told> for Problem {
+    fn from(told: Told) -> Self {
+        Problem {
+            file: told.file,
+            line: told.line,
+            column: told.column,
+            key: told.key,
+            message: told.message,
+            found: told.found,
+            allowed: told.allowed,
+        }
+    }
+}
+
+/// What is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Examined {
+    /// Whether it could be applied, as far as can be seen without doing it.
+    pub ok: bool,
+    /// What is wrong, in the order of the file.
+    pub problems: Vec<Told>,
+    /// What is allowed, but probably not meant.
+    pub warnings: Vec<Told>,
+    /// What would have no effect until the process is restarted.
+    pub needs_restart: Vec<String>,
+}
+
+/// What a configuration would change.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Compared {
+    /// Whether it could be applied, as far as can be seen without doing it.
+    pub ok: bool,
+    /// What is wrong, in the order of the file.
+    pub problems: Vec<Told>,
+    /// What is allowed, but probably not meant.
+    pub warnings: Vec<Told>,
+    /// The lines that differ, as `diff -u` writes them.
+    pub diff: String,
+    /// The values that differ.
+    pub changes: Vec<Change>,
+    /// What would have no effect until the process is restarted.
+    pub needs_restart: Vec<String>,
+    /// What is in force, and compared with.
+    pub revision: String,
+}
+
+/// What became of a change of the configuration.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Changed {
+    /// What the text in force is known by.
+    pub revision: String,
+    /// Counts the configurations of this process, from 1.
+    pub generation: u64,
+    /// What is probably not meant, and changes that need a restart to take effect.
+    pub notes: Vec<String>,
+}
+
+/// The text of a configuration that is or was in force.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct RevisionText {
+    /// What it is known by.
+    pub revision: String,
+    /// The text. Those who may not change it see secrets as `********`.
+    pub text: String,
+    /// What differs between it and the text in force, as `diff -u` writes it.
+    pub diff: String,
 }

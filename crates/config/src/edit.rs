@@ -13,6 +13,7 @@ mod write;
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
@@ -33,7 +34,7 @@ pub const MAX_DEPTH: usize = 32;
 pub const MAX_PART: usize = 1024;
 
 /// One change of a configuration's text.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Edit {
     /// Gives a key a value; tables on the way that are not there are made. A table or list that
@@ -69,7 +70,7 @@ impl Edit {
 }
 
 /// A part of a path: a key, or the place in a list, from 0.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Part {
     /// A place in a list. In a table it is a key that looks like a number.
@@ -112,6 +113,27 @@ impl From<usize> for Part {
 pub fn shown(path: &[Part]) -> String {
     let parts = path.iter().map(Part::key);
     parts.fold(String::new(), |path, part| join(&path, &part))
+}
+
+/// The path in `text`, as it is written in TOML: parts with dots in them stand in quotes.
+///
+/// # Errors
+///
+/// It is none.
+pub fn path_of(text: &str) -> Result<Vec<Part>, String> {
+    let keys = toml_edit::Key::parse(text).map_err(|_| {
+        format!(
+            "{text:?} is no path: expected parts with dots between them, as in group.web.strategy, \
+             those with other characters than letters, digits, - and _ in quotes"
+        )
+    })?;
+    Ok(keys.iter().map(|key| Part::from(key.get())).collect())
+}
+
+/// The value in `text`, as it is written in TOML; what is none is a text.
+pub fn value_of(text: &str) -> Json {
+    let value = text.parse::<toml_edit::Value>();
+    value.map_or_else(|_| text.into(), |value| compare::json_of_value(&value))
 }
 
 /// Why an edit is not possible.

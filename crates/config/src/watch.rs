@@ -25,6 +25,8 @@ pub enum Cause {
     Signal,
     /// The text of the file has changed.
     File,
+    /// Text or rights of a file that is read with it have changed, and perhaps its own text, too.
+    Beside,
 }
 
 /// How long the file must be quiet before it is looked at, so that one that is
@@ -134,13 +136,22 @@ impl Reloads {
         }
     }
 
+    /// Takes in which text of the file is in effect, if it came there some other way than through
+    /// an event of this: only another one is a change.
+    pub fn know(&mut self, text: &str) {
+        if let Some(file) = self.files.first() {
+            self.known.insert(file.clone(), hash_of(text).finish());
+            // What the file says now may be another one already.
+            self.pending = true;
+        }
+    }
+
     /// A hash of a file's text; `None` if it cannot be read. The rights of files that are read
     /// with the configuration count, too: a secret that others may read is refused, and taken
     /// once they may not.
     fn fingerprint(&self, path: &Path) -> Option<u64> {
         let text = read_bounded(path, MAX_FILE_SIZE).ok()?;
-        let mut hasher = DefaultHasher::new();
-        text.hash(&mut hasher);
+        let mut hasher = hash_of(&text);
         if self.files.first().is_none_or(|first| first != path) {
             std::fs::metadata(path).ok()?.mode().hash(&mut hasher);
         }
@@ -150,11 +161,17 @@ impl Reloads {
     /// Takes the files as they are for what is known; answers whether one is another than
     /// before. A file that is gone or unreadable has not changed: it is probably being
     /// replaced.
-    fn note(&mut self) -> bool {
-        let mut changed = false;
-        for path in &self.files {
-            if let Some(now) = self.fingerprint(path) {
-                changed |= self.known.insert(path.clone(), now) != Some(now);
+    fn note(&mut self) -> Option<Cause> {
+        let mut changed = None;
+        for (index, path) in self.files.iter().enumerate() {
+            if let Some(now) = self.fingerprint(path)
+                && self.known.insert(path.clone(), now) != Some(now)
+            {
+                changed = Some(if index == 0 {
+                    Cause::File
+                } else {
+                    Cause::Beside
+                });
             }
         }
         changed
@@ -174,13 +191,13 @@ impl Reloads {
                 () = self.touched.notified() => self.pending = true,
                 () = sleep(QUIET), if self.pending => {
                     self.pending = false;
-                    if self.has_changed() {
-                        return Cause::File;
+                    if let Some(cause) = self.has_changed() {
+                        return cause;
                     }
                 }
                 _ = self.poll.tick() => {
-                    if self.has_changed() {
-                        return Cause::File;
+                    if let Some(cause) = self.has_changed() {
+                        return cause;
                     }
                 }
             }
@@ -188,7 +205,7 @@ impl Reloads {
     }
 
     /// Whether a text is another than when this was last asked.
-    fn has_changed(&mut self) -> bool {
+    fn has_changed(&mut self) -> Option<Cause> {
         // Links and folders may have been replaced.
         self.watch_folders();
         self.note()
@@ -225,6 +242,13 @@ impl Reloads {
             "cannot watch the configuration's folder; the file is looked at every {POLL:?} instead"
         );
     }
+}
+
+/// A hash that has seen `text`.
+fn hash_of(text: &str) -> DefaultHasher {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher
 }
 
 /// Tells when something happens in the folders of files, or further up the paths, where a link may
@@ -414,11 +438,11 @@ mod tests {
             let mut reloads = Reloads::with_poll(&path, Duration::from_millis(10)).unwrap();
             reloads.follow([token.clone()]);
             fs::write(&token, "second-token").unwrap();
-            assert_eq!(next(&mut reloads).await, Cause::File);
+            assert_eq!(next(&mut reloads).await, Cause::Beside);
             // What it was refused for is mended.
             let rights = std::os::unix::fs::PermissionsExt::from_mode(0o600);
             fs::set_permissions(&token, rights).unwrap();
-            assert_eq!(next(&mut reloads).await, Cause::File);
+            assert_eq!(next(&mut reloads).await, Cause::Beside);
             // What has changed before the other file counted is not forgotten.
             fs::write(&path, "2").unwrap();
             reloads.follow([]);
@@ -504,14 +528,14 @@ mod tests {
             fs::write(&key, "1").unwrap();
             let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
             reloads.follow([key.clone()]);
-            assert!(!reloads.has_changed());
+            assert!(reloads.has_changed().is_none());
             fs::write(&key, "2").unwrap();
-            assert_eq!(next(&mut reloads).await, Cause::File);
+            assert_eq!(next(&mut reloads).await, Cause::Beside);
             fs::write(&path, "2").unwrap();
             assert_eq!(next(&mut reloads).await, Cause::File);
             reloads.follow([]);
             fs::write(&key, "3").unwrap();
-            assert!(!reloads.has_changed());
+            assert!(reloads.has_changed().is_none());
             fs::remove_dir_all(folder).unwrap();
         });
     }
@@ -532,6 +556,26 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
+    /// Whoever has written the file and put it into effect says so.
+    #[test]
+    fn a_text_that_is_known_is_no_change_and_that_before_it_is_one() {
+        on_a_runtime(async {
+            let folder = scratch("watch-known");
+            let path = folder.join("evenkeel.toml");
+            fs::write(&path, "1").unwrap();
+            let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
+            fs::write(&path, "2").unwrap();
+            reloads.know("2");
+            assert!(reloads.has_changed().is_none());
+            fs::write(&path, "1").unwrap();
+            assert_eq!(next(&mut reloads).await, Cause::File);
+            // It was another one already when it became known.
+            reloads.know("2");
+            assert_eq!(next(&mut reloads).await, Cause::File);
+            fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
     #[test]
     fn only_another_text_is_a_change() {
         on_a_runtime(async {
@@ -540,16 +584,19 @@ mod tests {
             fs::write(&path, "1").unwrap();
             let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
             fs::write(folder.join("neighbour"), "2").unwrap();
-            assert!(!reloads.has_changed());
+            assert!(reloads.has_changed().is_none());
             fs::write(&path, "1").unwrap();
-            assert!(!reloads.has_changed(), "the same text again");
+            assert!(reloads.has_changed().is_none(), "the same text again");
             fs::remove_file(&path).unwrap();
-            assert!(!reloads.has_changed(), "gone: about to be replaced");
+            assert!(
+                reloads.has_changed().is_none(),
+                "gone: about to be replaced"
+            );
             fs::write(&path, "1").unwrap();
-            assert!(!reloads.has_changed());
+            assert!(reloads.has_changed().is_none());
             fs::write(&path, "2").unwrap();
-            assert!(reloads.has_changed());
-            assert!(!reloads.has_changed());
+            assert!(reloads.has_changed().is_some());
+            assert!(reloads.has_changed().is_none());
             fs::remove_dir_all(folder).unwrap();
         });
     }

@@ -394,6 +394,12 @@ pub(crate) enum CtlCommand {
     },
     /// Read the configuration file again
     Reload,
+    /// Show the configuration in force, change it and its file, or take a change back
+    Config {
+        /// Which of these.
+        #[command(subcommand)]
+        command: crate::ctl::config::Command,
+    },
 }
 
 /// What `evenkeel ctl alert` can set.

@@ -1,5 +1,6 @@
 //! `evenkeel ctl`: which question each command asks the admin API.
 
+pub(crate) mod config;
 #[cfg(feature = "corba")]
 pub(crate) mod corba;
 
@@ -170,6 +171,7 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             ctl.change(&Command::Alert(location.clone(), setting.setting()))
         }
         CtlCommand::Reload => ctl.reload(),
+        CtlCommand::Config { command } => return config::run(&ctl, command),
     };
     Ok(printed?)
 }

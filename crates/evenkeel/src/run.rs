@@ -17,6 +17,7 @@ use evenkeel_broker::reporting::Reporting;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
+use evenkeel_manager::revisions::{Author, How};
 use evenkeel_manager::service::Service;
 use evenkeel_manager::subsystem::Exclusive;
 use evenkeel_monitor::Monitor;
@@ -47,8 +48,9 @@ async fn live(file: &Path) -> Result<(), Failure> {
     // Before anything else, so that no signal and no change of the file is lost.
     let signals = Signals::listen()?;
     let reloads = Reloads::new(file).map_err(Signals::failed)?;
-    let config = config::load(file)
-        .map_err(|errors| Failure::new(format!("the configuration has errors\n{errors}")))?;
+    let refused = |errors| Failure::new(format!("the configuration has errors\n{errors}"));
+    let text = config::text_of(file).map_err(refused)?;
+    let config = config::parse(&file.display().to_string(), &text).map_err(refused)?;
     let clock = Clock::start();
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
@@ -72,7 +74,9 @@ async fn live(file: &Path) -> Result<(), Failure> {
         subsystems,
         address,
     };
-    process.live(file, config, admin, signals, reloads).await
+    process
+        .live(file, (config, text), admin, signals, reloads)
+        .await
 }
 
 /// All there are but the proxy, whose threads run from the start. Those of the others start
@@ -107,7 +111,7 @@ impl Process {
     async fn live(
         self,
         file: &Path,
-        config: Config,
+        (config, text): (Config, String),
         admin: AdminApi,
         mut signals: Signals,
         mut reloads: Reloads,
@@ -117,7 +121,7 @@ impl Process {
             .follow(config.access_log.as_ref())
             .map_err(Failure::of)?;
         self.manager
-            .apply(config)
+            .start(config, text)
             .await
             .map_err(|error| Failure::new(format!("cannot start: {error}")))?;
         for subsystem in &self.subsystems {
@@ -207,14 +211,24 @@ impl Process {
     /// Follows the configuration, for ever.
     async fn follow(&self, file: &Path, reloads: &mut Reloads, access_log: &mut Logging) {
         let mut snapshots = self.manager.snapshots();
+        let mut revisions = self.manager.revisions();
+        let nobody = Author::default;
         loop {
             reloads.follow(self.manager.config().files().map(Path::to_owned));
             tokio::select! {
-                cause = reloads.next() => {
-                    // The manager tells how it went.
-                    let _ = self.manager.reload(file).await;
-                    if cause == Cause::Signal {
+                // The manager tells how it went.
+                cause = reloads.next() => match cause {
+                    Cause::Signal => {
+                        let _ = self.manager.reload(file, How::Signal, nobody()).await;
                         access_log.reopen();
+                    }
+                    Cause::File => drop(self.manager.reload_changed(file).await),
+                    Cause::Beside => drop(self.manager.reload(file, How::File, nobody()).await),
+                },
+                // What the admin API has written is no change any more.
+                Ok(()) = revisions.changed() => {
+                    if let Some(entry) = &*revisions.borrow_and_update() {
+                        reloads.know(&entry.text);
                     }
                 }
                 // The manager outlives this loop, so the channel does not end.

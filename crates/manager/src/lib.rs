@@ -9,6 +9,7 @@ pub mod certificates;
 mod check;
 pub use evenkeel_config as config;
 pub use evenkeel_control::opinion;
+mod config_file;
 mod control;
 pub mod counts;
 mod dns;
@@ -24,6 +25,7 @@ mod metrics;
 mod names;
 mod probe;
 mod query;
+pub mod revisions;
 pub mod routes;
 pub mod sample;
 pub mod service;
@@ -37,5 +39,7 @@ mod tests;
 pub mod text;
 
 pub use inputs::{AdminState, AlertSetting};
-pub use manager::{Applied, ManageError, Manager, Readiness, ReloadError};
+pub use manager::{
+    Applied, ChangeError, Changed, ManageError, Manager, Readiness, ReloadError, Wanted,
+};
 pub use subsystem::ApplyError;

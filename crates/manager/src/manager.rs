@@ -18,17 +18,20 @@ use crate::dns::Lookup;
 use crate::dns::Resolver;
 use crate::inputs::Inputs;
 use crate::lists::Troubles;
+use crate::revisions::{Entry, Revisions};
 use crate::sample::AlertNews;
 use crate::snapshot::Snapshot;
 use crate::state::{GroupEntry, State, name_taken};
 use crate::subsystem::{ApplyError, Subsystem};
 
+mod change;
 mod live;
 mod outcome;
 mod readiness;
 mod reload;
 mod reported;
 
+pub use change::{ChangeError, Changed, Wanted};
 pub(crate) use outcome::Reload;
 pub use outcome::{Applied, ManageError, Readiness, ReloadError};
 
@@ -53,8 +56,12 @@ pub struct Manager {
     /// So that checks that somebody asks for use few files.
     pub(crate) asked_checks: Semaphore,
     owned: Mutex<Owned>,
-    /// One reload at a time: it waits for DNS while others may go on.
+    /// One change of the configuration at a time: it waits for DNS while others may go on.
     reloading: tokio::sync::Mutex<()>,
+    /// The texts that are and were in force. Changed while `reloading` is held only.
+    revisions: Mutex<Revisions>,
+    /// The text in force; none before there is one, or if it came from no file.
+    in_force: watch::Sender<Option<Arc<Entry>>>,
     /// The last answer of [`Manager::readiness`]: when it was found, in milliseconds, times
     /// four, plus the number of the answer. 0 is none.
     ready: AtomicU64,
@@ -121,6 +128,8 @@ impl Manager {
                 started: None,
             }),
             reloading: tokio::sync::Mutex::new(()),
+            revisions: Mutex::default(),
+            in_force: watch::Sender::new(None),
             ready: AtomicU64::new(0),
         })
     }

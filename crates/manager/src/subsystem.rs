@@ -300,6 +300,10 @@ impl<S: Subsystem + ?Sized> Subsystem for Vec<Arc<S>> {
         all.flat_map(|one| one.needs_restart(current)).collect()
     }
 
+    fn check(&self, config: &Config) -> PrepareErrors {
+        self.iter().flat_map(|one| one.check(config)).collect()
+    }
+
     fn status(&self, status: &mut Status) {
         self.iter().for_each(|one| one.status(status));
     }

@@ -19,6 +19,7 @@ use evenkeel_net::Clock;
 use crate::config::sources::AgentCheck;
 use crate::config::{Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
+use crate::revisions::{Author, How};
 use crate::snapshot::{GroupHandle, Snapshot, Unserved};
 use crate::status::{GroupStatus, MemberStatus};
 use crate::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
@@ -267,7 +268,10 @@ async fn a_broken_file_changes_nothing() {
     let (manager, _, _) = manager();
     manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
     let missing = std::path::Path::new("/nonexistent/evenkeel.toml");
-    let error = manager.reload(missing).await.unwrap_err();
+    let error = manager
+        .reload(missing, How::File, Author::default())
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("/nonexistent/evenkeel.toml"));
     assert_eq!(names(&manager), ["10.0.0.1:80"]);
     let last = manager.status().last_reload.unwrap();

@@ -402,6 +402,7 @@ fn refusals_are_told_in_plain_words() {
             error: "refused".into(),
             detail: detail.into(),
             allowed: Vec::new(),
+            more: Default::default(),
         },
     };
     let error = refused(403, "the token may read only");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use similar::{Algorithm, TextDiff};
@@ -34,7 +35,7 @@ fn object<'i>(entries: impl Iterator<Item = (&'i str, &'i Item)>) -> Json {
     Json::Object(entries.collect::<Map<_, _>>())
 }
 
-fn json_of_value(value: &Value) -> Json {
+pub(super) fn json_of_value(value: &Value) -> Json {
     match value {
         Value::String(text) => text.value().as_str().into(),
         Value::Integer(number) => (*number.value()).into(),
@@ -71,7 +72,7 @@ pub(super) fn equal(one: &Json, other: &Json) -> bool {
 }
 
 /// A value that differs between two configurations.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Change {
     /// Where it is.
     pub path: Vec<Part>,

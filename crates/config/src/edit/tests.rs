@@ -431,6 +431,30 @@ fn edits_are_read_as_the_api_gets_them() {
 }
 
 #[test]
+fn paths_and_values_are_read_as_people_write_them() {
+    let path = super::path_of("rule.shop.sni.'*.a.b'.0").unwrap();
+    assert_eq!(path, ["rule", "shop", "sni", "*.a.b", "0"].map(Part::from));
+    for bad in ["", "a..b", "a b", "a.", "*.x"] {
+        assert!(
+            super::path_of(bad).unwrap_err().contains("no path"),
+            "{bad}"
+        );
+    }
+    for (text, value) in [
+        ("1", json!(1)),
+        ("true", json!(true)),
+        ("\"1\"", json!("1")),
+        ("[1, 'x']", json!([1, "x"])),
+        ("{ a = 1 }", json!({"a": 1})),
+        ("10.0.0.1:80", json!("10.0.0.1:80")),
+        ("30s", json!("30s")),
+        ("", json!("")),
+    ] {
+        assert_eq!(value_of(text), value, "{text}");
+    }
+}
+
+#[test]
 fn changes_name_the_smallest_that_differs() {
     let before = values(FILE).unwrap();
     let edits = [

@@ -8,37 +8,92 @@ use std::time::SystemTime;
 use tracing::{error, info, warn};
 
 use super::{Applied, Manager, Owned, Reload, ReloadError};
-use crate::config::{self, Admin, Config};
+use crate::config::{self, Admin, Config, Errors};
 use crate::inputs::hosts;
 use crate::member_tls;
+use crate::revisions::{Author, How};
 use crate::routes;
+use crate::snapshot::Snapshot;
 use crate::sticky;
 use crate::subsystem::{ApplyError, PrepareError};
 
 impl Manager {
     /// Reads the file at `path` and applies it: at the start, and at each reload. A file
-    /// with errors changes nothing.
-    pub async fn reload(&self, path: &Path) -> Result<Applied, ReloadError> {
-        let result = match config::load(path) {
-            Ok(config) => self.replace(config).await.map_err(ReloadError::from),
+    /// with errors changes nothing. `author` is who wanted it.
+    pub async fn reload(
+        &self,
+        path: &Path,
+        how: How,
+        author: Author,
+    ) -> Result<Applied, ReloadError> {
+        let _one_at_a_time = self.reloading.lock().await;
+        let text = config::text_of(path);
+        self.reload_text(path, text, how, author).await
+    }
+
+    /// The same after the file has changed: what is in force already is not applied once more,
+    /// as when it was [`Manager::change_file`] that wrote it. Then there is no answer.
+    pub async fn reload_changed(&self, path: &Path) -> Option<Result<Applied, ReloadError>> {
+        let _one_at_a_time = self.reloading.lock().await;
+        let text = config::text_of(path);
+        let in_force = self.in_force();
+        let known = in_force.as_ref().map(|entry| &*entry.text);
+        let last = self.lock().last_reload.clone();
+        let went_well = last.is_some_and(|last| last.error.is_none());
+        if went_well && known.is_some() && known == text.as_deref().ok() {
+            return None;
+        }
+        let author = Author::default();
+        Some(self.reload_text(path, text, How::File, author).await)
+    }
+
+    async fn reload_text(
+        &self,
+        path: &Path,
+        text: Result<String, Errors>,
+        how: How,
+        author: Author,
+    ) -> Result<Applied, ReloadError> {
+        let name = path.display().to_string();
+        let parsed = text.and_then(|text| Ok((config::parse(&name, &text)?, text)));
+        let result = match parsed {
+            Ok((config, text)) => {
+                let applied = self.replace(config).await;
+                applied.map_err(ReloadError::from).inspect(|applied| {
+                    self.record(text.into(), applied.generation, how, author, None);
+                })
+            }
             Err(errors) => Err(ReloadError::Config(errors)),
         };
         self.note(&result);
         result
     }
 
-    /// Makes `config` the configuration: at the start, and at each reload.
+    /// Makes `config` the configuration, whose text is that of no file.
     ///
     /// Names of members that are new are resolved first, for a few seconds at most.
     /// One that does not resolve is no error: its member waits until it does.
     pub async fn apply(&self, config: Config) -> Result<Applied, ApplyError> {
+        let _one_at_a_time = self.reloading.lock().await;
         let result = self.replace(config).await;
         self.note(&result);
         result
     }
 
-    async fn replace(&self, config: Config) -> Result<Applied, ApplyError> {
+    /// Makes `config` the first configuration, which was read from `text`.
+    pub async fn start(&self, config: Config, text: String) -> Result<Applied, ApplyError> {
         let _one_at_a_time = self.reloading.lock().await;
+        let result = self.replace(config).await;
+        if let Ok(applied) = &result {
+            let author = Author::default();
+            self.record(text.into(), applied.generation, How::Start, author, None);
+        }
+        self.note(&result);
+        result
+    }
+
+    /// Makes `config` the configuration. One at a time.
+    pub(super) async fn replace(&self, config: Config) -> Result<Applied, ApplyError> {
         let (known, lists) = {
             let inputs = &self.lock().state.inputs;
             (inputs.addresses.clone(), inputs.lists.clone())
@@ -77,15 +132,25 @@ impl Manager {
 
     /// What of the configuration has no effect on the running process.
     pub(crate) fn needs_restart(&self, owned: &Owned) -> Vec<String> {
+        self.restart_for(owned, &owned.state.inputs.config, &owned.state.snapshot)
+    }
+
+    /// What of `config`, of which `snapshot` has the sections, has no effect on the running process.
+    pub(super) fn restart_for(
+        &self,
+        owned: &Owned,
+        config: &Config,
+        snapshot: &Snapshot,
+    ) -> Vec<String> {
         let started = owned.started.iter();
-        let fixed = started.flat_map(|old| fixed_at_start(old, &owned.state.inputs.config));
-        let of_subsystems = self.subsystems.needs_restart(&owned.state.snapshot);
+        let fixed = started.flat_map(|old| fixed_at_start(old, config));
+        let of_subsystems = self.subsystems.needs_restart(snapshot);
         let all = fixed.chain(of_subsystems);
         all.map(|what| format!("{what} changed in the file: restart to have it take effect"))
             .collect()
     }
 
-    fn note<E: fmt::Display>(&self, result: &Result<Applied, E>) {
+    pub(super) fn note<E: fmt::Display>(&self, result: &Result<Applied, E>) {
         match result {
             Ok(applied) => {
                 info!(generation = applied.generation, "configuration applied");

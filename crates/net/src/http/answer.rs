@@ -21,6 +21,9 @@ pub struct ErrorBody {
     /// What would have been accepted, where that is a short list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<String>,
+    /// What else there is to say about this kind of error, for programs.
+    #[serde(flatten)]
+    pub more: serde_json::Map<String, serde_json::Value>,
 }
 
 /// For how long an answer may be used again, by whoever asked only: it is theirs.
@@ -85,6 +88,7 @@ pub fn error(status: StatusCode, error: &str, detail: &str, allowed: Vec<String>
         error: error.into(),
         detail: detail.into(),
         allowed,
+        more: Default::default(),
     };
     json(status, &body, Freshness::None)
 }

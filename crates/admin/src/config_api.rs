@@ -1,0 +1,482 @@
+//! The configuration through the API: read, looked at before it is changed, changed, taken back.
+
+use std::sync::Arc;
+
+use axum::extract::{Path as InPath, State};
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, ETAG, IF_MATCH};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use evenkeel_manager::ChangeError;
+use evenkeel_manager::config::edit;
+use evenkeel_manager::config::{self, Config, Errors};
+use evenkeel_manager::revisions::{Author, Entry, Revision};
+use evenkeel_manager::subsystem::PrepareError;
+use evenkeel_manager::{Manager, Wanted};
+use serde_json::json;
+
+use crate::Sources;
+use crate::actor::{Actor, Role};
+use crate::api::{Answer, Body};
+use crate::error::ApiError;
+use crate::operation::Operations;
+use crate::wire::{
+    Changed, Compared, Configuration, Examined, OnDisk, PatchConfig, Proposed, PutConfig, Restore,
+    RevisionText, Told, Undo,
+};
+
+/// Its operations.
+pub(crate) fn operations(all: Operations) -> Operations {
+    let administer = Role::Administer;
+    all.show::<Configuration, _, _>(
+        "/v1/config",
+        "The configuration in force: its text, what that says, and what it is known by",
+        show,
+    )
+    .show_text(
+        "/v1/config/file",
+        TEXT,
+        "The text of the configuration in force, to keep",
+        download,
+    )
+    .act::<Proposed, Examined, _, _>(
+        Method::POST,
+        "/v1/config/validate",
+        administer,
+        "Says what is wrong with a configuration, without applying it",
+        validate,
+    )
+    .act::<Proposed, Compared, _, _>(
+        Method::POST,
+        "/v1/config/diff",
+        administer,
+        "Says what a configuration would change, without applying it",
+        diff,
+    )
+    .act::<PutConfig, Changed, _, _>(
+        Method::PUT,
+        "/v1/config",
+        administer,
+        "Replaces the configuration and its file; needs If-Match with the revision in force",
+        put,
+    )
+    .act::<PatchConfig, Changed, _, _>(
+        Method::PATCH,
+        "/v1/config",
+        administer,
+        "Changes the configuration and its file by edits; needs If-Match with the revision in force",
+        patch,
+    )
+    .show::<Vec<Revision>, _, _>(
+        "/v1/config/history",
+        "The configurations that are and were in force, the last one first",
+        history,
+    )
+    .show::<RevisionText, _, _>(
+        "/v1/config/history/{revision}",
+        "The text of one of them, and what differs from that in force",
+        revision,
+    )
+    .act::<Undo, Changed, _, _>(
+        Method::POST,
+        "/v1/config/undo",
+        administer,
+        "Takes the last change back; needs If-Match with the revision in force",
+        undo,
+    )
+    .act::<Restore, Changed, _, _>(
+        Method::POST,
+        "/v1/config/restore",
+        administer,
+        "Goes back to an earlier configuration; needs If-Match with the revision in force",
+        restore,
+    )
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// The longest comment on a change, in bytes.
+const MAX_COMMENT: usize = 1000;
+
+fn in_force(manager: &Manager) -> Result<Arc<Entry>, ApiError> {
+    manager
+        .in_force()
+        .ok_or_else(|| refused(ChangeError::NoFile))
+}
+
+/// A text as `actor` may see it.
+fn seen_by(actor: &Actor, text: &str) -> String {
+    match actor.role {
+        Role::Administer => text.to_owned(),
+        Role::View | Role::Operate => edit::mask(text),
+    }
+}
+
+/// Does something that takes a while where it keeps nobody waiting.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| internal(&error.to_string()))
+}
+
+fn internal(why: &str) -> ApiError {
+    let detail = format!("this is a bug, please report it: {why}");
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+}
+
+async fn show(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+) -> Result<Response, ApiError> {
+    let entry = in_force(&sources.manager)?;
+    let generation = sources.manager.snapshots().borrow().generation;
+    let answer = blocking(move || {
+        let text = seen_by(&actor, &entry.text);
+        let revision = &entry.revision.revision;
+        let on_disk = match config::text_of(&sources.config_file) {
+            Ok(text) => OnDisk {
+                differs: *text != *entry.text,
+                revision: Some(edit::revision(&text)),
+                error: None,
+            },
+            Err(errors) => OnDisk {
+                differs: true,
+                revision: None,
+                error: Some(errors.to_string()),
+            },
+        };
+        Configuration {
+            file: sources.config_file.display().to_string(),
+            revision: revision.clone(),
+            generation,
+            values: edit::values(&text).unwrap_or_default(),
+            text,
+            on_disk,
+        }
+    });
+    let answer = answer.await?;
+    let tag = etag(&answer.revision)?;
+    Ok(([(ETAG, tag)], Json(answer)).into_response())
+}
+
+fn etag(revision: &str) -> Result<HeaderValue, ApiError> {
+    let tag = HeaderValue::try_from(format!("\"{revision}\""));
+    tag.map_err(|error| internal(&error.to_string()))
+}
+
+async fn download(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+) -> Result<Response, ApiError> {
+    let entry = in_force(&sources.manager)?;
+    let name = sources.config_file.file_name().unwrap_or_default();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let name: String = name
+        .to_string_lossy()
+        .chars()
+        .filter(|c| plain(*c))
+        .collect();
+    let disposition = format!("attachment; filename=\"{name}\"");
+    let fields = [
+        (CONTENT_TYPE, TEXT.to_owned()),
+        (CONTENT_DISPOSITION, disposition),
+        (ETAG, format!("\"{}\"", entry.revision.revision)),
+    ];
+    Ok((fields, seen_by(&actor, &entry.text)).into_response())
+}
+
+/// What is known of a configuration that was proposed.
+struct Looked {
+    text: String,
+    problems: Vec<Told>,
+    warnings: Vec<Told>,
+    needs_restart: Vec<String>,
+}
+
+/// Looks at a configuration as `evenkeel check` does.
+fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiError> {
+    let mut looked = Looked {
+        text: old.to_owned(),
+        problems: Vec::new(),
+        warnings: Vec::new(),
+        needs_restart: Vec::new(),
+    };
+    match (proposed.text, proposed.edits) {
+        (Some(text), None) => looked.text = text,
+        (None, Some(edits)) => match edit::apply(old, &edits) {
+            Ok(text) => looked.text = text,
+            Err(error) => {
+                looked.problems = problems_of(&ChangeError::Edit(error));
+                return Ok(looked);
+            }
+        },
+        _ => {
+            let detail = "the body must have either a text, or edits";
+            return Err(ApiError::invalid("bad_body", detail));
+        }
+    }
+    if edit::masked(&looked.text) {
+        looked.problems = problems_of(&ChangeError::Masked);
+        return Ok(looked);
+    }
+    let name = sources.config_file.display().to_string();
+    match config::parse(&name, &looked.text) {
+        Ok(config) => {
+            looked.problems = in_files(sources, &name, &config);
+            looked.needs_restart = sources.manager.would_need_restart(&config);
+            looked.warnings = config.warnings.into_iter().map(Told::from).collect();
+        }
+        Err(errors) => looked.problems = problems_of(&ChangeError::Config(errors)),
+    }
+    Ok(looked)
+}
+
+/// What is wrong with files that a configuration names.
+fn in_files(sources: &Sources, name: &str, config: &Config) -> Vec<Told> {
+    let lists = evenkeel_manager::lists::check(config);
+    let of_lists = lists
+        .into_iter()
+        .map(|problem| Told::of_file(name, problem));
+    let proxy = evenkeel_proxy::check(config);
+    let others = sources.manager.subsystems().check(config);
+    let all = proxy.into_iter().chain(others).map(|error| match error {
+        PrepareError::File(problem) => Told::from(*problem),
+        error => Told::of_file(name, error.to_string()),
+    });
+    of_lists.chain(all).collect()
+}
+
+async fn validate(
+    State(sources): State<Arc<Sources>>,
+    Body(proposed): Body<Proposed>,
+) -> Answer<Examined> {
+    let entry = in_force(&sources.manager)?;
+    let looked = blocking(move || look(&sources, &entry.text, proposed)).await??;
+    Ok(Json(Examined {
+        ok: looked.problems.is_empty(),
+        problems: looked.problems,
+        warnings: looked.warnings,
+        needs_restart: looked.needs_restart,
+    }))
+}
+
+async fn diff(
+    State(sources): State<Arc<Sources>>,
+    Body(proposed): Body<Proposed>,
+) -> Answer<Compared> {
+    let entry = in_force(&sources.manager)?;
+    let compare = move || {
+        let looked = look(&sources, &entry.text, proposed)?;
+        let before = edit::values(&entry.text).unwrap_or_default();
+        // A text that is none has no values, but differs.
+        let after = edit::values(&looked.text);
+        let changes = after.map(|after| edit::changes(&before, &after));
+        Ok(Compared {
+            ok: looked.problems.is_empty(),
+            problems: looked.problems,
+            warnings: looked.warnings,
+            diff: edit::unified(("in force", &entry.text), ("proposed", &looked.text)),
+            changes: changes.unwrap_or_default(),
+            needs_restart: looked.needs_restart,
+            revision: entry.revision.revision.clone(),
+        })
+    };
+    blocking(compare).await?.map(Json)
+}
+
+async fn put(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+    headers: HeaderMap,
+    Body(body): Body<PutConfig>,
+) -> Answer<Changed> {
+    let wanted = Wanted::Text(body.text);
+    change(sources, actor, &headers, wanted, body.comment).await
+}
+
+async fn patch(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+    headers: HeaderMap,
+    Body(body): Body<PatchConfig>,
+) -> Answer<Changed> {
+    let wanted = Wanted::Edits(body.edits);
+    change(sources, actor, &headers, wanted, body.comment).await
+}
+
+async fn undo(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+    headers: HeaderMap,
+    Body(body): Body<Undo>,
+) -> Answer<Changed> {
+    change(sources, actor, &headers, Wanted::Undo, body.comment).await
+}
+
+async fn restore(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+    headers: HeaderMap,
+    Body(body): Body<Restore>,
+) -> Answer<Changed> {
+    let wanted = Wanted::Restore(body.revision);
+    change(sources, actor, &headers, wanted, body.comment).await
+}
+
+async fn change(
+    sources: Arc<Sources>,
+    actor: Actor,
+    headers: &HeaderMap,
+    wanted: Wanted,
+    comment: String,
+) -> Answer<Changed> {
+    let base = base(&sources.manager, headers)?;
+    let printable = |c: char| !c.is_control() || c == '\n';
+    if comment.len() > MAX_COMMENT || !comment.chars().all(printable) {
+        let detail =
+            format!("the comment must have at most {MAX_COMMENT} bytes, and no control characters");
+        return Err(ApiError::invalid("bad_comment", detail));
+    }
+    let author = Author {
+        who: actor.user,
+        from: actor.from,
+        comment,
+    };
+    // Whoever asks may go away; what is begun is ended.
+    let task = async move {
+        let file = &sources.config_file;
+        sources
+            .manager
+            .change_file(file, &base, wanted, author)
+            .await
+    };
+    let done = tokio::spawn(task).await;
+    let done = done.map_err(|error| internal(&error.to_string()))?;
+    let changed = done.map_err(refused)?;
+    Ok(Json(Changed {
+        revision: changed.revision,
+        generation: changed.generation,
+        notes: changed.notes,
+    }))
+}
+
+/// The revision that a change is one of.
+fn base(manager: &Manager, headers: &HeaderMap) -> Result<String, ApiError> {
+    let mut given = headers.get_all(IF_MATCH).iter();
+    let tag = given.next().filter(|_| given.next().is_none());
+    let tag = tag.and_then(|tag| tag.to_str().ok()).map(str::trim);
+    let tag = tag.map(|tag| tag.trim_matches('"'));
+    let is_revision =
+        |tag: &&str| tag.len() == 16 && tag.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if let Some(tag) = tag.filter(is_revision) {
+        return Ok(tag.to_ascii_lowercase());
+    }
+    let now = in_force(manager)?;
+    let detail = format!(
+        "say which configuration you have looked at: send If-Match: \"REVISION\", with the revision \
+         that GET /v1/config tells; it is {} now",
+        now.revision.revision
+    );
+    let status = StatusCode::PRECONDITION_REQUIRED;
+    Err(ApiError::new(status, "no_revision", detail))
+}
+
+async fn history(State(sources): State<Arc<Sources>>) -> Json<Vec<Revision>> {
+    Json(sources.manager.history())
+}
+
+async fn revision(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+    InPath(revision): InPath<String>,
+) -> Answer<RevisionText> {
+    let now = in_force(&sources.manager)?;
+    let found = sources.manager.revision(&revision);
+    let entry = found.ok_or_else(|| refused(ChangeError::NoRevision(revision)))?;
+    let answer = blocking(move || {
+        let text = seen_by(&actor, &entry.text);
+        let now = seen_by(&actor, &now.text);
+        RevisionText {
+            revision: entry.revision.revision.clone(),
+            diff: edit::unified((&entry.revision.revision, &text), ("in force", &now)),
+            text,
+        }
+    });
+    answer.await.map(Json)
+}
+
+/// All that is wrong, each with its place.
+pub(crate) fn problems_of(error: &ChangeError) -> Vec<Told> {
+    match error {
+        ChangeError::Config(errors) => told(errors),
+        ChangeError::Edit(error) => vec![Told {
+            key: error.path.clone(),
+            message: match error.edit {
+                Some(index) => format!("edit {index}: {}", error.why),
+                None => error.why.clone(),
+            },
+            ..Told::default()
+        }],
+        other => vec![Told {
+            message: other.to_string(),
+            ..Told::default()
+        }],
+    }
+}
+
+/// The problems of a file.
+pub(crate) fn told(errors: &Errors) -> Vec<Told> {
+    let mut all: Vec<Told> = errors.problems.iter().cloned().map(Told::from).collect();
+    if errors.omitted > 0 {
+        all.push(Told {
+            message: format!("and {} more problems", errors.omitted),
+            ..Told::default()
+        });
+    }
+    all
+}
+
+impl Told {
+    fn of_file(file: &str, message: impl ToString) -> Self {
+        Told {
+            file: file.into(),
+            message: message.to_string(),
+            ..Told::default()
+        }
+    }
+}
+
+fn refused(error: ChangeError) -> ApiError {
+    let detail = error.to_string();
+    let new = |status, word| ApiError::new(status, word, detail.clone());
+    match &error {
+        ChangeError::NoFile => new(StatusCode::CONFLICT, "no_file"),
+        ChangeError::ChangedMeanwhile(now) => {
+            let refused = new(StatusCode::PRECONDITION_FAILED, "changed_meanwhile");
+            let now = serde_json::to_value(now).unwrap_or_default();
+            refused.with(now)
+        }
+        ChangeError::FileChanged { diff, .. } => {
+            new(StatusCode::CONFLICT, "file_changed").with(json!({ "diff": diff }))
+        }
+        ChangeError::Edit(_) | ChangeError::Masked | ChangeError::Config(_) => {
+            let refused = ApiError::invalid("bad_configuration", detail);
+            refused.with(json!({ "problems": problems_of(&error) }))
+        }
+        ChangeError::Apply(_) => new(StatusCode::CONFLICT, "not_applied"),
+        ChangeError::Write { .. } | ChangeError::Stuck { .. } => {
+            new(StatusCode::INTERNAL_SERVER_ERROR, "not_written")
+        }
+        ChangeError::NoRevision(_) => ApiError::unknown("unknown_revision", detail),
+        ChangeError::NothingToUndo => new(StatusCode::CONFLICT, "nothing_to_undo"),
+    }
+}
+
+/// The longest body that a path takes, in bytes.
+pub(crate) fn max_body(path: &str) -> Option<usize> {
+    let is_ours = path == "/v1/config" || path.starts_with("/v1/config/");
+    // A text in JSON is longer than it is alone.
+    let largest = config::MAX_FILE_SIZE + config::MAX_FILE_SIZE / 4;
+    is_ours.then(|| usize::try_from(largest).unwrap_or(usize::MAX))
+}

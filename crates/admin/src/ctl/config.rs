@@ -1,0 +1,141 @@
+//! The configuration of a running balancer, in words.
+
+use evenkeel_manager::config::Problem;
+use evenkeel_manager::revisions::Revision;
+use evenkeel_manager::text;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Ctl;
+use crate::client::ClientError;
+use crate::wire::{Changed, Configuration, Told};
+
+const PATH: &[&str] = &["v1", "config"];
+
+impl Ctl {
+    /// The configuration in force.
+    pub fn in_force(&self) -> Result<Configuration, ClientError> {
+        self.client.get(PATH, &[])
+    }
+
+    /// The configuration in force, and whether its file says the same.
+    pub fn configuration(&self) -> Result<String, ClientError> {
+        self.show(PATH, shown)
+    }
+
+    /// All keys that a configuration may have.
+    pub fn keys(&self) -> Result<String, ClientError> {
+        self.show(&["v1", "config", "schema"], keys)
+    }
+
+    /// The configurations that are and were in force.
+    pub fn revisions(&self) -> Result<String, ClientError> {
+        self.show(&["v1", "config", "history"], |all: &Vec<_>| history(all))
+    }
+
+    /// Changes the configuration, by `method` at `act` below its path. The revision in force must
+    /// be `base`; if none is given, it is the one that is. Answers what to print, or else what is wrong
+    /// with the new configuration.
+    pub fn configure(
+        &self,
+        method: &str,
+        act: Option<&str>,
+        base: Option<&str>,
+        body: &impl Serialize,
+    ) -> Result<Result<String, Vec<Problem>>, ClientError> {
+        let base = match base {
+            Some(base) => base.to_owned(),
+            None => self.in_force()?.revision,
+        };
+        let path: Vec<&str> = PATH.iter().copied().chain(act).collect();
+        let changed = match self.client.change(method, &path, &base, body) {
+            Err(ClientError::Refused { status, mut body }) => {
+                let problems = body.more.remove("problems");
+                let problems = problems.map(serde_json::from_value::<Vec<Told>>);
+                if let Some(Ok(problems)) = problems {
+                    return Ok(Err(problems.into_iter().map(Problem::from).collect()));
+                }
+                if let Some(Value::String(diff)) = body.more.get("diff") {
+                    body.detail = format!("{}\n{diff}", body.detail);
+                }
+                return Err(ClientError::Refused { status, body });
+            }
+            changed => changed?,
+        };
+        self.print(&changed, said).map(Ok)
+    }
+}
+
+fn said(changed: &Changed) -> String {
+    let Changed {
+        revision,
+        generation,
+        notes,
+    } = changed;
+    let notes = self::notes(notes);
+    format!("configuration {generation} is in effect, revision {revision}\n{notes}")
+}
+
+/// What the user should know, a line each.
+pub fn notes(notes: &[String]) -> String {
+    notes.iter().map(|note| format!("note: {note}\n")).collect()
+}
+
+fn shown(configuration: &Configuration) -> String {
+    let Configuration {
+        file,
+        revision,
+        generation,
+        text,
+        on_disk,
+        ..
+    } = configuration;
+    let disk = match (&on_disk.error, on_disk.differs) {
+        (Some(error), _) => format!("\nthe file cannot be read: {error}"),
+        (None, true) => "\nthe file says something else now: reload it, or write it back".into(),
+        (None, false) => String::new(),
+    };
+    format!("{file}: revision {revision}, configuration {generation}{disk}\n\n{text}")
+}
+
+fn history(revisions: &[Revision]) -> String {
+    let row = |revision: &Revision| {
+        let at = i64::try_from(revision.at).map(Timestamp::from_second);
+        let at = at.ok().and_then(Result::ok).map(|at| at.to_string());
+        let from = revision.from.map(|from| from.to_string());
+        vec![
+            revision.revision.clone(),
+            revision.generation.to_string(),
+            at.unwrap_or_default(),
+            revision.how.name().into(),
+            revision.who.clone(),
+            from.unwrap_or_default(),
+            revision.comment.replace('\n', " "),
+        ]
+    };
+    let names = [
+        "REVISION", ">NUMBER", "TIME", "HOW", "WHO", "FROM", "COMMENT",
+    ];
+    text::table(&names, revisions.iter().map(row))
+}
+
+/// All keys, a line each.
+fn keys(schema: &Value) -> String {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let of = |value: &Value, name: &str| {
+        let text = value.get(name).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    let tables = schema.get("tables").map(list).unwrap_or_default();
+    let rows = tables.iter().flat_map(|table| {
+        let keys = table.get("keys").map(list).unwrap_or_default();
+        let row = move |key: Value| {
+            let header = of(table, "header");
+            let (name, default) = (of(&key, "name"), of(&key, "default"));
+            vec![header, name, default, of(&key, "allowed")]
+        };
+        keys.into_iter().map(row)
+    });
+    text::table(&["TABLE", "KEY", "DEFAULT", "ALLOWED"], rows)
+}

@@ -1,0 +1,134 @@
+//! Writes the configuration file so that there is always a whole one: the new one is written
+//! beside it, and takes its place in one step.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// A text that is to take the place of a file. Dropped, it is removed.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    new: PathBuf,
+    target: PathBuf,
+}
+
+impl Prepared {
+    /// Writes `text` beside the file at `path`, or where a symbolic link there leads to, with the
+    /// mode and owner of that.
+    pub(crate) fn write(path: &Path, text: &str) -> io::Result<Self> {
+        let target = path.canonicalize()?;
+        let old = fs::metadata(&target)?;
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let new = target.with_file_name(format!(".{name}.{}.new", std::process::id()));
+        // A process of this number may have ended at a bad moment.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // It may hold secrets.
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        let prepared = Prepared { new, target };
+        let own = file.metadata()?;
+        if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
+            fchown(&file, Some(old.uid()), Some(old.gid()))?;
+        }
+        file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        Ok(prepared)
+    }
+
+    /// Puts it in the place of the file.
+    pub(crate) fn commit(self) -> io::Result<()> {
+        fs::rename(&self.new, &self.target)?;
+        // The file is in its place: that a power failure may still undo it is no reason to go back.
+        if let Some(folder) = self.target.parent() {
+            let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // After a commit there is nothing of that name.
+        let _ = fs::remove_file(&self.new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder =
+            std::env::temp_dir().join(format!("evenkeel-written-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let names = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = names
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_replaced_at_once_and_keeps_its_mode() {
+        let folder = folder("mode");
+        let path = folder.join("evenkeel.toml");
+        fs::write(&path, "1").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let prepared = Prepared::write(&path, "2").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1");
+        prepared.commit().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "2");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+        assert_eq!(names(&folder), ["evenkeel.toml"]);
+        drop(Prepared::write(&path, "3").unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "2");
+        assert_eq!(names(&folder), ["evenkeel.toml"]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_link_stays_and_what_it_leads_to_is_replaced() {
+        let folder = folder("link");
+        let real = folder.join("real");
+        fs::create_dir(&real).unwrap();
+        fs::write(real.join("file"), "1").unwrap();
+        let link = folder.join("evenkeel.toml");
+        symlink("real/file", &link).unwrap();
+        Prepared::write(&link, "2").unwrap().commit().unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(real.join("file")).unwrap(), "2");
+        assert_eq!(names(&real), ["file"]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_written() {
+        let folder = folder("none");
+        let path = folder.join("evenkeel.toml");
+        assert!(Prepared::write(&path, "1").is_err());
+        assert!(names(&folder).is_empty());
+        // A rest of a process that is gone is no obstacle.
+        fs::write(&path, "1").unwrap();
+        let rest = format!(".evenkeel.toml.{}.new", std::process::id());
+        fs::write(folder.join(rest), "half").unwrap();
+        Prepared::write(&path, "2").unwrap().commit().unwrap();
+        assert_eq!(names(&folder), ["evenkeel.toml"]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

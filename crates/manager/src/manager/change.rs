@@ -1,0 +1,309 @@
+//! Changes of the configuration that come from people through the API, and are written back to
+//! its file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::Manager;
+use crate::config::edit::{self, Edit, EditError};
+use crate::config::{self, Config, Errors};
+use crate::config_file::Prepared;
+use crate::revisions::{Author, Entry, How, Revision};
+use crate::snapshot::Snapshot;
+use crate::subsystem::ApplyError;
+
+/// What the configuration shall be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wanted {
+    /// This text.
+    Text(String),
+    /// The text in force with these edits.
+    Edits(Vec<Edit>),
+    /// What it was before the last change.
+    Undo,
+    /// What it was with this revision.
+    Restore(String),
+}
+
+/// A configuration that is in force and in its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// What its text is known by.
+    pub revision: String,
+    /// Which configuration of this process it is, from 1.
+    pub generation: u64,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// A change that was not made: the configuration is what it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// What is in force came from no file.
+    #[error("the configuration in force did not come from a file, so it cannot be changed here")]
+    NoFile,
+    /// The change is one of another configuration.
+    #[error("{}", changed_meanwhile(.0))]
+    ChangedMeanwhile(Box<Revision>),
+    /// The file says something else than what is in force.
+    #[error(
+        "{why}: nothing was changed. Reload the file, or write it back to what it was, and try again"
+    )]
+    FileChanged {
+        /// What differs, as `diff -u` writes it; empty if the file cannot be read.
+        diff: String,
+        /// How they differ.
+        why: String,
+    },
+    /// An edit is not possible.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    /// A secret in the text is masked.
+    #[error(
+        "a secret in the text is {}, as those see it who may not know it: nobody knows what it should \
+         be. Send edits of what is to change (PATCH)",
+        edit::MASK
+    )]
+    Masked,
+    /// The text is wrong.
+    #[error(transparent)]
+    Config(#[from] Errors),
+    /// The text is right, but it cannot be done.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// The file cannot be written.
+    #[error(
+        "{file} cannot be written: {why}; the configuration is what it was. The process must be \
+         allowed to make a file in that folder, and to rename it"
+    )]
+    Write {
+        /// Which file.
+        file: String,
+        /// Why.
+        why: String,
+    },
+    /// The file could not be written, and what was in force before could not be put back.
+    #[error(
+        "the new configuration is in force, but {file} cannot be written: {why}; and the old one \
+         could not be put back: {back}"
+    )]
+    Stuck {
+        /// Which file.
+        file: String,
+        /// Why it was not written.
+        why: String,
+        /// Why there is no way back.
+        back: ApplyError,
+    },
+    /// There is no such revision.
+    #[error("there is no revision {0:?} in the history")]
+    NoRevision(String),
+    /// There is nothing to go back to.
+    #[error("there is no earlier configuration to go back to")]
+    NothingToUndo,
+}
+
+fn changed_meanwhile(now: &Revision) -> String {
+    let who = match now.who.as_str() {
+        "" => String::new(),
+        who => format!(" by {who}"),
+    };
+    let revision = &now.revision;
+    format!(
+        "the configuration has changed meanwhile{who}: revision {revision} is in force. Look at it, and \
+         send your change with If-Match: \"{revision}\""
+    )
+}
+
+impl Manager {
+    /// The text in force; `None` if there is no configuration yet, or if it came from no file.
+    pub fn in_force(&self) -> Option<Arc<Entry>> {
+        self.in_force.borrow().clone()
+    }
+
+    /// The text in force, and each new one once it is in its file.
+    pub fn revisions(&self) -> watch::Receiver<Option<Arc<Entry>>> {
+        self.in_force.subscribe()
+    }
+
+    /// The texts that are and were in force, the last one first.
+    pub fn history(&self) -> Vec<Revision> {
+        self.revisions.lock().list()
+    }
+
+    /// The text of a revision, if it is kept.
+    pub fn revision(&self, revision: &str) -> Option<Arc<Entry>> {
+        self.revisions.lock().find(revision)
+    }
+
+    /// Notes that a text is in force. `undoes` is what it goes back to.
+    pub(super) fn record(
+        &self,
+        text: Arc<str>,
+        generation: u64,
+        how: How,
+        author: Author,
+        undoes: Option<&Entry>,
+    ) {
+        let mut revisions = self.revisions.lock();
+        let entry = revisions.push(text, generation, how, author, undoes);
+        self.in_force.send_if_modified(|in_force| {
+            let news = in_force.as_ref() != Some(&entry);
+            *in_force = Some(entry);
+            news
+        });
+    }
+
+    /// What of `config` would have no effect on the running process.
+    pub fn would_need_restart(&self, config: &Config) -> Vec<String> {
+        let snapshot = Snapshot {
+            sections: config.sections(),
+            ..Snapshot::default()
+        };
+        self.restart_for(&self.lock(), config, &snapshot)
+    }
+
+    /// Changes the configuration, whose revision in force must be `base`, and writes it to `file`.
+    /// Either both happen, or nothing does.
+    ///
+    /// It must not be dropped before it is ready: run it in a task of its own.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing has changed.
+    pub async fn change_file(
+        &self,
+        file: &Path,
+        base: &str,
+        wanted: Wanted,
+        author: Author,
+    ) -> Result<Changed, ChangeError> {
+        let _one_at_a_time = self.reloading.lock().await;
+        let in_force = self.in_force().ok_or(ChangeError::NoFile)?;
+        if in_force.revision.revision != base {
+            let now = in_force.revision.clone();
+            return Err(ChangeError::ChangedMeanwhile(Box::new(now)));
+        }
+        unchanged(file, &in_force.text)?;
+        let (mut how, mut undoes) = (How::Patch, None);
+        let text: Arc<str> = match wanted {
+            Wanted::Text(text) => {
+                how = How::Put;
+                text.into()
+            }
+            Wanted::Edits(edits) => {
+                let old = Arc::clone(&in_force.text);
+                let edited = blocking(move || edit::apply(&old, &edits)).await;
+                edited?.into()
+            }
+            Wanted::Undo => {
+                how = How::Undo;
+                let target = self.revisions.lock().before();
+                let target = target.ok_or(ChangeError::NothingToUndo)?;
+                let text = Arc::clone(&target.text);
+                undoes = Some(target);
+                text
+            }
+            Wanted::Restore(revision) => {
+                how = How::Restore;
+                let target = self.revision(&revision);
+                let target = target.ok_or(ChangeError::NoRevision(revision))?;
+                Arc::clone(&target.text)
+            }
+        };
+        if text == in_force.text {
+            return Ok(Changed {
+                revision: in_force.revision.revision.clone(),
+                generation: self.lock().state.snapshot.generation,
+                notes: vec!["it says the same as before: nothing has changed".into()],
+            });
+        }
+        if edit::masked(&text) {
+            return Err(ChangeError::Masked);
+        }
+        let config = config::parse(&file.display().to_string(), &text)?;
+        let (path, new) = (file.to_owned(), Arc::clone(&text));
+        let prepared = blocking(move || Prepared::write(&path, &new)).await;
+        let prepared = prepared.map_err(|error| write_error(file, &error.to_string()))?;
+
+        let before = self.lock().state.inputs.clone();
+        let applied = self.replace(config).await;
+        let applied = applied.inspect_err(|error| {
+            tracing::warn!("a change by the admin API was refused: {error}");
+        })?;
+        let (path, old) = (file.to_owned(), Arc::clone(&in_force.text));
+        let written = blocking(move || put_in_place(path, &old, prepared)).await;
+        if let Err(error) = written {
+            let mut owned = self.lock();
+            let generation = owned.state.snapshot.generation + 1;
+            if let Err(back) = self.install(&mut owned.state, before, generation) {
+                drop(owned);
+                let stuck = ChangeError::Stuck {
+                    file: file.display().to_string(),
+                    why: error.to_string(),
+                    back,
+                };
+                tracing::error!("{stuck}");
+                self.record(text, applied.generation, how, author, undoes.as_deref());
+                return Err(stuck);
+            }
+            tracing::error!("{error}");
+            return Err(error);
+        }
+        let who = author.who.clone();
+        tracing::info!(who, ?how, "the admin API changed the configuration");
+        self.record(text, applied.generation, how, author, undoes.as_deref());
+        let applied = Ok::<_, ApplyError>(applied);
+        self.note(&applied);
+        let in_force = self.in_force().ok_or(ChangeError::NoFile)?;
+        applied.map_err(ChangeError::from).map(|applied| Changed {
+            revision: in_force.revision.revision.clone(),
+            generation: applied.generation,
+            notes: applied.notes,
+        })
+    }
+}
+
+/// Whether the file still says what is in force.
+fn unchanged(file: &Path, in_force: &str) -> Result<(), ChangeError> {
+    let name = file.display();
+    match config::text_of(file) {
+        Ok(text) if text == in_force => Ok(()),
+        Ok(text) => Err(ChangeError::FileChanged {
+            diff: edit::unified(("in force", in_force), ("on disk", &text)),
+            why: format!("{name} says something else than what is in force"),
+        }),
+        Err(errors) => Err(ChangeError::FileChanged {
+            diff: String::new(),
+            why: errors.to_string(),
+        }),
+    }
+}
+
+/// Puts the new file in its place, unless somebody has changed the old one meanwhile.
+fn put_in_place(file: PathBuf, old: &str, prepared: Prepared) -> Result<(), ChangeError> {
+    unchanged(&file, old)?;
+    let committed = prepared.commit();
+    committed.map_err(|error| write_error(&file, &error.to_string()))
+}
+
+fn write_error(file: &Path, why: &str) -> ChangeError {
+    ChangeError::Write {
+        file: file.display().to_string(),
+        why: why.into(),
+    }
+}
+
+/// Does something that takes a while, or waits for a disk, where it keeps nobody waiting.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only a runtime that ends cancels work.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
