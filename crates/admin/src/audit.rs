@@ -52,7 +52,7 @@ pub(crate) struct Entry {
 
 /// What a handler says of what it does, instead of the body of the request.
 #[derive(Clone, Debug)]
-pub(crate) struct Told(pub(crate) String);
+pub(crate) struct What(pub(crate) String);
 
 /// The last changes, and the file that all are written to.
 #[derive(Debug)]
@@ -127,7 +127,7 @@ pub(crate) async fn audited(
     };
     let given = what_of(&path, &body);
     let response = next.run(Request::from_parts(head, body.into())).await;
-    let told = response.extensions().get::<Told>();
+    let told = response.extensions().get::<What>();
     let entry = Entry {
         at: now(),
         user: actor

@@ -18,6 +18,7 @@ use serde_json::json;
 use crate::Sources;
 use crate::actor::{Actor, Role};
 use crate::api::{Answer, Body};
+use crate::audit::What;
 use crate::error::ApiError;
 use crate::operation::Operations;
 use crate::wire::{
@@ -39,15 +40,13 @@ pub(crate) fn operations(all: Operations) -> Operations {
         "The text of the configuration in force, to keep",
         download,
     )
-    .act::<Proposed, Examined, _, _>(
-        Method::POST,
+    .ask::<Proposed, Examined, _, _>(
         "/v1/config/validate",
         administer,
         "Says what is wrong with a configuration, without applying it",
         validate,
     )
-    .act::<Proposed, Compared, _, _>(
-        Method::POST,
+    .ask::<Proposed, Compared, _, _>(
         "/v1/config/diff",
         administer,
         "Says what a configuration would change, without applying it",
@@ -285,12 +284,15 @@ async fn diff(
     blocking(compare).await?.map(Json)
 }
 
+/// What has been done, in a form for the audit log, too: texts of configurations hold secrets.
+type Done = Result<(Extension<What>, Json<Changed>), ApiError>;
+
 async fn put(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<PutConfig>,
-) -> Answer<Changed> {
+) -> Done {
     let wanted = Wanted::Text(body.text);
     change(sources, actor, &headers, wanted, body.comment).await
 }
@@ -300,7 +302,7 @@ async fn patch(
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<PatchConfig>,
-) -> Answer<Changed> {
+) -> Done {
     let wanted = Wanted::Edits(body.edits);
     change(sources, actor, &headers, wanted, body.comment).await
 }
@@ -310,7 +312,7 @@ async fn undo(
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<Undo>,
-) -> Answer<Changed> {
+) -> Done {
     change(sources, actor, &headers, Wanted::Undo, body.comment).await
 }
 
@@ -319,7 +321,7 @@ async fn restore(
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<Restore>,
-) -> Answer<Changed> {
+) -> Done {
     let wanted = Wanted::Restore(body.revision);
     change(sources, actor, &headers, wanted, body.comment).await
 }
@@ -330,7 +332,7 @@ async fn change(
     headers: &HeaderMap,
     wanted: Wanted,
     comment: String,
-) -> Answer<Changed> {
+) -> Done {
     let base = base(&sources.manager, headers)?;
     let printable = |c: char| !c.is_control() || c == '\n';
     if comment.len() > MAX_COMMENT || !comment.chars().all(printable) {
@@ -341,24 +343,24 @@ async fn change(
     let author = Author {
         who: actor.user,
         from: actor.from,
-        comment,
+        comment: comment.clone(),
     };
     // Whoever asks may go away; what is begun is ended.
+    let of = base.clone();
     let task = async move {
         let file = &sources.config_file;
-        sources
-            .manager
-            .change_file(file, &base, wanted, author)
-            .await
+        sources.manager.change_file(file, &of, wanted, author).await
     };
     let done = tokio::spawn(task).await;
     let done = done.map_err(|error| internal(&error.to_string()))?;
     let changed = done.map_err(refused)?;
-    Ok(Json(Changed {
+    let what = What(format!("{base} -> {}: {comment}", changed.revision));
+    let answer = Changed {
         revision: changed.revision,
         generation: changed.generation,
         notes: changed.notes,
-    }))
+    };
+    Ok((Extension(what), Json(answer)))
 }
 
 /// The revision that a change is one of.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::{Access, NoLogin};
 use crate::actor::{Actor, Role};
 use crate::api::Body;
-use crate::audit::Told;
+use crate::audit::What;
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{COOKIE, session_of};
@@ -106,7 +106,7 @@ pub(crate) async fn login(
         }
         Err(refused) => refuse(refused),
     };
-    let told = Told(format!("login of {:?}", given.user));
+    let told = What(format!("login of {:?}", given.user));
     response.extensions_mut().insert(told);
     response
 }

@@ -152,7 +152,6 @@ impl Operations {
     }
 
     /// Answers a question with a body of the form `B`, which changes nothing: `POST`, and `T` comes back.
-    #[allow(dead_code)] // The next ones: validation of configurations, simulations.
     pub(crate) fn ask<B: JsonSchema, T: JsonSchema, H, A>(
         self,
         path: &'static str,

@@ -17,6 +17,7 @@ use evenkeel_corba::subsystem::Corba;
 use evenkeel_core::load::LOADS_PER_LOCATION;
 use evenkeel_core::strategy::REGISTRY;
 use evenkeel_manager::config::{self, Admin, ClientTls};
+use evenkeel_manager::revisions::{Author, How};
 use evenkeel_manager::service::Service;
 use evenkeel_manager::status::{GroupStatus, LocationStatus, MemberStatus, Status};
 use evenkeel_manager::{AdminState, Manager};
@@ -90,8 +91,8 @@ impl Balancer {
             .enable_all()
             .build()
             .unwrap();
-        let config = config::load(&config_file).unwrap();
-        runtime.block_on(manager.apply(config)).unwrap();
+        let first = manager.reload(&config_file, How::Start, Author::default());
+        runtime.block_on(first).unwrap();
 
         let sources = Arc::new(Sources {
             live: crate::live::Live::new(&manager, 1),
@@ -255,6 +256,8 @@ fn the_schema_has_every_key_and_strategy_of_the_manual() {
         "default": "true",
         "example": "false",
         "meaning": "Whether the admin API is on.",
+        "secret": false,
+        "restart": true,
     });
     assert_eq!(*enabled, expected);
 

@@ -268,9 +268,10 @@ mod tests {
             "lost: {\"detail\":\"x\"}\n"
         );
         let json = as_json(&event("alert", json!({"t": 1}))).unwrap();
+        let parsed: serde_json::Value = serde_json::from_str(json.trim_end()).unwrap();
         assert_eq!(
-            json,
-            "{\"data\":{\"t\":1},\"event\":\"alert\",\"id\":\"ab-1\"}\n"
+            parsed,
+            json!({"event": "alert", "id": "ab-1", "data": {"t": 1}})
         );
     }
 }
