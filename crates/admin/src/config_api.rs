@@ -104,7 +104,7 @@ fn in_force(manager: &Manager) -> Result<Arc<Entry>, ApiError> {
 }
 
 /// A text as `actor` may see it.
-fn seen_by(actor: &Actor, text: &str) -> String {
+pub(crate) fn seen_by(actor: &Actor, text: &str) -> String {
     match actor.role {
         Role::Administer => text.to_owned(),
         Role::View | Role::Operate => edit::mask(text),

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use evenkeel_net::http::ErrorBody;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::actor::{Actor, Role};
 
@@ -23,7 +23,7 @@ impl ApiError {
                 error: error.into(),
                 detail: detail.into(),
                 allowed: Vec::new(),
-                more: Map::new(),
+                more: Box::default(),
             },
         }
     }
@@ -31,7 +31,7 @@ impl ApiError {
     /// Says more, in the fields of an object.
     pub(crate) fn with(mut self, more: Value) -> Self {
         if let Value::Object(more) = more {
-            self.body.more = more;
+            self.body.more = Box::new(more);
         }
         self
     }

@@ -1,6 +1,8 @@
 //! The API as its users meet it: over a socket, with a real manager and data plane
 //! behind it.
 
+mod config_api;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -136,12 +138,18 @@ impl Balancer {
         Client::new(&self.address.to_string(), None, &ClientTls::default()).unwrap()
     }
 
-    /// Sends a request as it is; answers status and body.
-    fn raw(&self, request: &str) -> (u16, String) {
+    /// Sends a request as it is; answers all that comes back.
+    fn whole(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Sends a request as it is; answers status and body.
+    fn raw(&self, request: &str) -> (u16, String) {
+        let answer = self.whole(request);
         let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
         (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
     }

@@ -1,5 +1,7 @@
 //! The manager as a whole, with a fake data plane and a fake resolver.
 
+mod change;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -33,11 +35,16 @@ struct Plane {
     /// How often files were to be read.
     reloads: AtomicUsize,
     committed: Arc<AtomicUsize>,
+    /// Happens once, when it is next asked.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Subsystem for Plane {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         self.prepared.fetch_add(1, Ordering::Relaxed);
+        if let Some(meanwhile) = self.meanwhile.lock().unwrap().take() {
+            meanwhile();
+        }
         let reloads = usize::from(next.reload);
         self.reloads.fetch_add(reloads, Ordering::Relaxed);
         if next.rules.iter().any(|rule| rule.rule.name == "refused") {

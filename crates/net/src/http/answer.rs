@@ -23,7 +23,7 @@ pub struct ErrorBody {
     pub allowed: Vec<String>,
     /// What else there is to say about this kind of error, for programs.
     #[serde(flatten)]
-    pub more: serde_json::Map<String, serde_json::Value>,
+    pub more: Box<serde_json::Map<String, serde_json::Value>>,
 }
 
 /// For how long an answer may be used again, by whoever asked only: it is theirs.
