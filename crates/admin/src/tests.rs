@@ -72,7 +72,7 @@ impl Balancer {
             "evenkeel-admin-{}-{unique}.toml",
             std::process::id()
         ));
-        let text = format!("{first}\n{}", configuration(members));
+        let text = format!("{first}{}", configuration(members));
         std::fs::write(&config_file, text).unwrap();
 
         let clock = Clock::start();
@@ -860,7 +860,7 @@ fn with_users(change: impl FnOnce(&mut Admin)) -> (Balancer, PathBuf, [String; 2
     let file = UsersFile(&path);
     let tokens = [("olga", Role::Operate), ("vera", Role::View)]
         .map(|(name, role)| file.set_token(name, role).unwrap());
-    let first = format!("[admin]\nusers_file = {path:?}");
+    let first = format!("[admin]\nusers_file = {path:?}\n");
     let balancer = Balancer::start_as(&["127.0.0.1:1".parse().unwrap()], &first, |admin| {
         admin.users_file = Some(path.clone().into());
         change(admin);

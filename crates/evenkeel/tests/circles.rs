@@ -141,9 +141,12 @@ fn read(folder: &Path, name: &Name, modules: &mut BTreeMap<Name, Module>) {
         if !matches!(stem, "lib" | "mod") {
             name.push(stem.to_owned());
         }
+        if stem == "tests" {
+            continue;
+        }
         if path.is_dir() {
             read(&path, &name, modules);
-        } else if stem != "tests" {
+        } else {
             modules.insert(name, Module::new(&fs::read_to_string(&path).unwrap()));
         }
     }

@@ -10,7 +10,7 @@ use parking_lot::MutexGuard;
 use tracing::{debug, info, warn};
 
 use crate::manager::{Manager, Owned};
-use crate::sample::AlertNews;
+use crate::news::AlertNews;
 use crate::state::{GroupEntry, State};
 
 /// Time between two rounds of the control loop. Short against what people notice, and

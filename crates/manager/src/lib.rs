@@ -23,6 +23,7 @@ mod manager;
 pub mod member_tls;
 mod metrics;
 mod names;
+pub mod news;
 mod probe;
 mod query;
 pub mod revisions;

@@ -18,8 +18,8 @@ use crate::dns::Lookup;
 use crate::dns::Resolver;
 use crate::inputs::Inputs;
 use crate::lists::Troubles;
+use crate::news::AlertNews;
 use crate::revisions::{Entry, Revisions};
-use crate::sample::AlertNews;
 use crate::snapshot::Snapshot;
 use crate::state::{GroupEntry, State, name_taken};
 use crate::subsystem::{ApplyError, Subsystem};
@@ -31,9 +31,8 @@ mod readiness;
 mod reload;
 mod reported;
 
-pub use change::{ChangeError, Changed, Wanted};
 pub(crate) use outcome::Reload;
-pub use outcome::{Applied, ManageError, Readiness, ReloadError};
+pub use outcome::{Applied, ChangeError, Changed, ManageError, Readiness, ReloadError, Wanted};
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
 ///

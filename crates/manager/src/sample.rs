@@ -133,17 +133,6 @@ pub enum Detail {
     Latencies,
 }
 
-/// A load alert that has begun or ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AlertNews {
-    /// The location.
-    pub location: Arc<str>,
-    /// The group that has raised it.
-    pub group: Arc<str>,
-    /// Whether it has begun.
-    pub on: bool,
-}
-
 /// What is copied of a group while the lock is held.
 struct Taken {
     group: Arc<Group>,

@@ -416,6 +416,7 @@ fn secrets_are_for_administrators() {
         user: "ann".into(),
         role,
         from: None,
+        csrf: None,
     };
     assert_eq!(seen_by(&actor(Role::Administer), &now.text), now.text);
     assert!(!seen_by(&actor(Role::Operate), &now.text).contains("quite-a-secret"));

@@ -6,8 +6,8 @@ use serde_json::Value as Json;
 use toml_edit::{Array, Decor, DocumentMut, Entry, Item, Key, Table, TableLike};
 
 use super::compare::{equal, json_of};
+use super::parts::{Edit, EditError, MAX_DEPTH, MAX_EDITS, MAX_PART, Part, shown};
 use super::write::{self, Shape};
-use super::{Edit, EditError, MAX_DEPTH, MAX_EDITS, MAX_PART, Part, shown};
 use crate::schema::source::MAX_FILE_SIZE;
 
 /// The text of a configuration after `edits`, one after the other: all of them or none.

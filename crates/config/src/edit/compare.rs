@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use similar::{Algorithm, TextDiff};
 use toml_edit::{Document, Item, Value};
 
-use super::Part;
+use super::parts::Part;
 
 /// The document in `text` as a tree of JSON. Dates, and numbers that JSON has not, are texts.
 ///
@@ -132,4 +132,10 @@ pub fn unified(before: (&str, &str), after: (&str, &str)) -> String {
         .diff_lines(before.1, after.1);
     let mut unified = diff.unified_diff();
     unified.header(before.0, after.0).to_string()
+}
+
+/// The value in `text`, as it is written in TOML; what is none is a text.
+pub fn value_of(text: &str) -> Json {
+    let value = text.parse::<toml_edit::Value>();
+    value.map_or_else(|_| text.into(), |value| json_of_value(&value))
 }

@@ -6,116 +6,13 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::Manager;
-use crate::config::edit::{self, Edit, EditError};
-use crate::config::{self, Config, Errors};
+use super::{ChangeError, Changed, Manager, Wanted};
+use crate::config::edit;
+use crate::config::{self, Config};
 use crate::config_file::Prepared;
 use crate::revisions::{Author, Entry, How, Revision};
 use crate::snapshot::Snapshot;
 use crate::subsystem::ApplyError;
-
-/// What the configuration shall be.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Wanted {
-    /// This text.
-    Text(String),
-    /// The text in force with these edits.
-    Edits(Vec<Edit>),
-    /// What it was before the last change.
-    Undo,
-    /// What it was with this revision.
-    Restore(String),
-}
-
-/// A configuration that is in force and in its file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
-    /// What its text is known by.
-    pub revision: String,
-    /// Which configuration of this process it is, from 1.
-    pub generation: u64,
-    /// What the user should know.
-    pub notes: Vec<String>,
-}
-
-/// A change that was not made: the configuration is what it was.
-#[derive(Debug, thiserror::Error)]
-pub enum ChangeError {
-    /// What is in force came from no file.
-    #[error("the configuration in force did not come from a file, so it cannot be changed here")]
-    NoFile,
-    /// The change is one of another configuration.
-    #[error("{}", changed_meanwhile(.0))]
-    ChangedMeanwhile(Box<Revision>),
-    /// The file says something else than what is in force.
-    #[error(
-        "{why}: nothing was changed. Reload the file, or write it back to what it was, and try again"
-    )]
-    FileChanged {
-        /// What differs, as `diff -u` writes it; empty if the file cannot be read.
-        diff: String,
-        /// How they differ.
-        why: String,
-    },
-    /// An edit is not possible.
-    #[error(transparent)]
-    Edit(#[from] EditError),
-    /// A secret in the text is masked.
-    #[error(
-        "a secret in the text is {}, as those see it who may not know it: nobody knows what it should \
-         be. Send edits of what is to change (PATCH)",
-        edit::MASK
-    )]
-    Masked,
-    /// The text is wrong.
-    #[error(transparent)]
-    Config(#[from] Errors),
-    /// The text is right, but it cannot be done.
-    #[error(transparent)]
-    Apply(#[from] ApplyError),
-    /// The file cannot be written.
-    #[error(
-        "{file} cannot be written: {why}; the configuration is what it was. The process must be \
-         allowed to make a file in that folder, and to rename it"
-    )]
-    Write {
-        /// Which file.
-        file: String,
-        /// Why.
-        why: String,
-    },
-    /// The file could not be written, and what was in force before could not be put back.
-    #[error(
-        "the new configuration is in force, but {file} cannot be written: {why}; and the old one \
-         could not be put back: {back}"
-    )]
-    Stuck {
-        /// Which file.
-        file: String,
-        /// Why it was not written.
-        why: String,
-        /// Why there is no way back.
-        back: ApplyError,
-    },
-    /// There is no such revision.
-    #[error("there is no revision {0:?} in the history")]
-    NoRevision(String),
-    /// There is nothing to go back to.
-    #[error("there is no earlier configuration to go back to")]
-    NothingToUndo,
-}
-
-fn changed_meanwhile(now: &Revision) -> String {
-    let who = match now.who.as_str() {
-        "" => String::new(),
-        who => format!(" by {who}"),
-    };
-    let revision = &now.revision;
-    format!(
-        "the configuration has changed meanwhile{who}: revision {revision} is in force. Look at it, and \
-         send your change with If-Match: \"{revision}\""
-    )
-}
 
 impl Manager {
     /// The text in force; `None` if there is no configuration yet, or if it came from no file.

@@ -1,0 +1,14 @@
+//! What has happened, for those who follow it.
+
+use std::sync::Arc;
+
+/// A load alert that has begun or ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AlertNews {
+    /// The location.
+    pub location: Arc<str>,
+    /// The group that has raised it.
+    pub group: Arc<str>,
+    /// Whether it has begun.
+    pub on: bool,
+}
