@@ -208,7 +208,9 @@ impl Reloads {
     fn has_changed(&mut self) -> Option<Cause> {
         // Links and folders may have been replaced.
         self.watch_folders();
-        self.note()
+        let changed = self.note();
+        tracing::debug!(?changed, "looked at the configuration's files");
+        changed
     }
 
     /// Watches the folders of the files, and of every link on the way to them.
