@@ -385,7 +385,7 @@ fn base(manager: &Manager, headers: &HeaderMap) -> Result<String, ApiError> {
 }
 
 async fn history(State(sources): State<Arc<Sources>>) -> Json<Vec<Revision>> {
-    Json(sources.manager.history())
+    Json(sources.manager.revisions())
 }
 
 async fn revision(

@@ -211,7 +211,7 @@ impl Process {
     /// Follows the configuration, for ever.
     async fn follow(&self, file: &Path, reloads: &mut Reloads, access_log: &mut Logging) {
         let mut snapshots = self.manager.snapshots();
-        let mut revisions = self.manager.revisions();
+        let mut revisions = self.manager.in_force_changes();
         let nobody = Author::default;
         loop {
             reloads.follow(self.manager.config().files().map(Path::to_owned));

@@ -342,12 +342,15 @@ fn insert(parent: &mut Item, key: &str, mut new: Item) -> Result<(), String> {
     match parent {
         Item::Table(table) => {
             // As far in as the others.
-            let last = table.iter().filter(|(_, item)| item.is_value()).last();
-            let last = last.and_then(|(key, _)| table.key(key));
-            let prefix = last.map(|key| text_of(key.leaf_decor().prefix()).to_owned());
+            let mut first = None;
+            if new.is_value() {
+                first = table.iter().find(|(_, item)| item.is_value());
+            }
+            let first = first.and_then(|(key, _)| table.key(key));
+            let prefix = first.map(|key| text_of(key.leaf_decor().prefix()).to_owned());
             let indent = prefix.iter().flat_map(|prefix| prefix.rsplit('\n').next());
             let indent: String = indent.collect();
-            if new.is_value() && !indent.is_empty() && indent.trim().is_empty() {
+            if !indent.is_empty() && indent.trim().is_empty() {
                 written = written.with_leaf_decor(Decor::new(indent, " "));
             }
             table.insert_formatted(&written, new);
@@ -396,9 +399,18 @@ fn merge(known: &mut Item, value: &Json, depth: usize) -> Result<(), String> {
             let table = known.as_table_like().into_iter();
             let keys = table.flat_map(|table| table.iter().map(|(key, _)| key.to_owned()));
             let gone: Vec<String> = keys.filter(|key| !map.contains_key(key)).collect();
-            for key in gone {
-                let mut left = String::new();
-                remove(known, &[Part::Key(key)], &mut left)?;
+            if gone.len().max(map.len()) > MANY && known.is_inline_table() {
+                return replace(known, value);
+            }
+            if gone.len() > MANY
+                && let Some(table) = known.as_table_mut()
+            {
+                table.retain(|key, _| map.contains_key(key));
+            } else {
+                for key in gone {
+                    let mut left = String::new();
+                    remove(known, &[Part::Key(key)], &mut left)?;
+                }
             }
             for (key, value) in map {
                 set(known, &Part::Key(key.clone()), value, depth + 1, 0)?;
@@ -423,15 +435,22 @@ fn merge(known: &mut Item, value: &Json, depth: usize) -> Result<(), String> {
         {
             list(known, elements, depth)
         }
-        value => {
-            let mut new = write::value(value);
-            if let Item::Value(old) = &*known {
-                *new.decor_mut() = old.decor().clone();
-            }
-            *known = Item::Value(new);
-            Ok(())
-        }
+        value => replace(known, value),
     }
+}
+
+/// So many changes within one table or list are made one by one, with the comments around them
+/// kept; more would take long.
+const MANY: usize = 1000;
+
+/// Puts a value in the place of what is there.
+fn replace(known: &mut Item, value: &Json) -> Result<(), String> {
+    let mut new = write::value(value);
+    if let Item::Value(old) = &*known {
+        *new.decor_mut() = old.decor().clone();
+    }
+    *known = Item::Value(new);
+    Ok(())
 }
 
 /// Makes a list say `elements`: what both begin and end with stays.
@@ -444,6 +463,10 @@ fn list(known: &mut Item, elements: &[Json], depth: usize) -> Result<(), String>
     let end = ends.take(rest).take_while(same).count();
     let (old_end, new_end) = (old.len() - end, elements.len() - end);
     let both = old_end.min(new_end);
+    let moved = (old_end - both).max(new_end - both);
+    if moved > MANY && end > MANY {
+        return replace(known, &Json::Array(elements.to_vec()));
+    }
     let changed = elements.get(begin..both).unwrap_or_default();
     for (index, value) in changed.iter().enumerate() {
         let element = known.get_mut(begin + index);
@@ -452,8 +475,8 @@ fn list(known: &mut Item, elements: &[Json], depth: usize) -> Result<(), String>
     let more = elements.get(both..new_end).unwrap_or_default();
     match known {
         Item::ArrayOfTables(tables) => {
-            for _ in both..old_end {
-                tables.remove(both);
+            for index in (both..old_end).rev() {
+                tables.remove(index);
             }
             for (index, value) in more.iter().enumerate() {
                 let table = write::table(value, depth);
@@ -464,8 +487,8 @@ fn list(known: &mut Item, elements: &[Json], depth: usize) -> Result<(), String>
             }
         }
         Item::Value(toml_edit::Value::Array(array)) => {
-            for _ in both..old_end {
-                take(array, both);
+            for index in (both..old_end).rev() {
+                take(array, index);
             }
             for (index, value) in more.iter().enumerate() {
                 put(array, both + index, write::value(value));

@@ -21,12 +21,12 @@ impl Manager {
     }
 
     /// The text in force, and each new one once it is in its file.
-    pub fn revisions(&self) -> watch::Receiver<Option<Arc<Entry>>> {
+    pub fn in_force_changes(&self) -> watch::Receiver<Option<Arc<Entry>>> {
         self.in_force.subscribe()
     }
 
     /// The texts that are and were in force, the last one first.
-    pub fn history(&self) -> Vec<Revision> {
+    pub fn revisions(&self) -> Vec<Revision> {
         self.revisions.lock().list()
     }
 

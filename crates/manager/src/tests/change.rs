@@ -66,7 +66,7 @@ async fn change(manager: &Manager, file: &Path, wanted: Wanted) -> Result<Change
 async fn what_is_in_force_and_in_the_file_is_the_same() {
     let file = File::new("same");
     let (manager, plane) = started(&file).await;
-    let mut revisions = manager.revisions();
+    let mut revisions = manager.in_force_changes();
     let changed = change(&manager, &file.path, edits()).await.unwrap();
     assert_eq!(changed.generation, 2);
     assert_eq!(
@@ -105,7 +105,7 @@ async fn a_file_that_cannot_be_written_is_found_before_anything_changes() {
     assert!(matches!(refused, ChangeError::Write { .. }), "{refused}");
     assert_eq!(plane.prepared.load(Ordering::Relaxed), prepared);
     assert_eq!(file.text(), TEXT);
-    assert_eq!(manager.history().len(), 1);
+    assert_eq!(manager.revisions().len(), 1);
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn a_file_that_changes_at_the_last_moment_is_not_overwritten() {
     // All is what it was, live changes included.
     assert_eq!(app(&manager).members.len(), 1);
     assert_eq!(member(&manager, "10.0.0.1:80").weight, 7.0);
-    assert_eq!(manager.history().len(), 1);
+    assert_eq!(manager.revisions().len(), 1);
     assert_eq!(&*manager.in_force().unwrap().text, TEXT);
 }
 
@@ -143,7 +143,7 @@ async fn a_configuration_that_cannot_be_done_leaves_nothing_behind() {
     assert!(matches!(refused, ChangeError::Apply(_)), "{refused}");
     assert_eq!((file.text().as_str(), file.names()), (TEXT, 1));
     assert_eq!(manager.status().generation, 1);
-    assert_eq!(manager.history().len(), 1);
+    assert_eq!(manager.revisions().len(), 1);
 }
 
 #[tokio::test]

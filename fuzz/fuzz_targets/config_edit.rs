@@ -1,0 +1,47 @@
+//! Edits of a configuration's text, as the admin API gets them: whatever text and edits say, what
+//! comes out is a document that says what was set, or a reason.
+
+#![no_main]
+
+use evenkeel_config::edit::{self, Edit};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(data) = std::str::from_utf8(data) else {
+        return;
+    };
+    let mut parts = data.split('\0');
+    let mut next = || parts.next().unwrap_or_default();
+    let (text, to) = (next(), next().to_owned());
+    let (Ok(path), Ok(other)) = (edit::path_of(next()), edit::path_of(next())) else {
+        return;
+    };
+    let value = edit::value_of(next());
+    let edits = [
+        Edit::Set {
+            path: path.clone(),
+            value: value.clone(),
+        },
+        Edit::Remove { path: other },
+        Edit::Rename {
+            path: path.clone(),
+            to,
+        },
+    ];
+    for count in 0..=edits.len() {
+        let Ok(edited) = edit::apply(text, edits.get(..count).unwrap_or_default()) else {
+            break;
+        };
+        let before = edit::values(text).expect("it could be edited");
+        let after = edit::values(&edited).expect("what comes out is a document");
+        let _ = edit::changes(&before, &after);
+        if count == 0 {
+            assert_eq!(edited, text);
+        }
+        // Masks hide nothing but secrets, and are known again.
+        assert_eq!(
+            edit::masked(&edit::mask(&edited)),
+            edit::mask(&edited) != edited || edit::masked(&edited)
+        );
+    }
+});
