@@ -4,11 +4,13 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::load::Clients;
-use evenkeel_e2e::member::Member;
+use evenkeel_e2e::member::{Member, ok};
 use evenkeel_e2e::process::Signal;
+use evenkeel_e2e::wire::Wire;
 use evenkeel_e2e::{HANG, eventually};
 use serde_json::{Value, json};
 
@@ -413,6 +415,118 @@ fn the_last_hour_counters_and_process_are_told() {
             .unwrap()
             .contains(&format!("process     {}", balancer.id()))
     );
+}
+
+/// The answer of the admin API to a POST.
+fn post(balancer: &Balancer, path: &str, body: &Value) -> Value {
+    let mut wire = Wire::connect(balancer.admin());
+    let body = body.to_string();
+    wire.send(format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    ));
+    serde_json::from_str(wire.read_response().text()).unwrap()
+}
+
+#[test]
+fn a_running_group_is_simulated() {
+    let fast = Member::echoing_targets();
+    let slow = Member::answering(|request| {
+        std::thread::sleep(Duration::from_millis(20));
+        ok(request.second_word())
+    });
+    let [fast, slow] = [fast.address(), slow.address()];
+    let balancer = Balancer::http(
+        &[fast, slow],
+        "strategy = \"round_robin\"\nslow_start = \"0s\"",
+    );
+    let two = json!([{"name": "round_robin"}, {"name": "least_request", "params": {"choices": 3}}]);
+    let simulate = |body: Value| post(&balancer, "/v1/groups/web/simulate", &body);
+    let idle = simulate(json!({"strategies": two}));
+    assert_eq!(idle["error"], "no_traffic", "{idle}");
+
+    let clients = Clients::start(balancer.address("web"), 4);
+    let mut simulated = Value::Null;
+    eventually("there is traffic, and both members have answered", || {
+        simulated = simulate(json!({"strategies": two, "requests": 5000}));
+        simulated["error"] != "no_traffic"
+            && simulated["assumed"]["members"][0]["mean_ms"].as_f64() < Some(5.0)
+            && simulated["assumed"]["members"][1]["mean_ms"].as_f64() > Some(10.0)
+    });
+    clients.end();
+    let assumed = &simulated["assumed"];
+    assert!(assumed["rate"].as_f64() > Some(0.0), "{assumed}");
+    assert_eq!(assumed["members"][1]["name"], slow.to_string());
+    let results = simulated["results"].as_array().unwrap();
+    let names: Vec<_> = results
+        .iter()
+        .map(|of| of["strategy"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["round_robin", "least_request"]);
+    for result in results {
+        let share = |at: usize| result["shares"][at]["share"].as_f64().unwrap();
+        assert!((share(0) + share(1) - 1.0).abs() < 0.001, "{result}");
+        assert!(
+            result["p50_ms"].as_f64() <= result["p99_ms"].as_f64(),
+            "{result}"
+        );
+    }
+    // What was measured may be changed, and the same question has the same answer.
+    let members = json!([
+        {"name": fast.to_string(), "mean_ms": 5, "concurrency": 2},
+        {"name": slow.to_string(), "mean_ms": 50, "concurrency": 2},
+        {"name": "one more", "mean_ms": 5, "concurrency": 2},
+    ]);
+    let body =
+        json!({"strategies": two, "requests": 20000, "seed": 7, "rate": 300, "members": members});
+    let first = simulate(body.clone());
+    assert_eq!(first, simulate(body));
+    let p99 = |at: usize| first["results"][at]["p99_ms"].as_f64().unwrap();
+    assert!(p99(1) < p99(0) / 2.0, "{first}");
+    assert_eq!(first["results"][1]["shares"][2]["member"], "one more");
+
+    let wrong = |body: Value, kind: &str| {
+        let answer = simulate(body);
+        assert_eq!(answer["error"], kind, "{answer}");
+    };
+    wrong(json!({"strategies": []}), "bad_simulation");
+    wrong(
+        json!({"strategies": [two[0], two[0], two[0], two[0], two[0]]}),
+        "bad_simulation",
+    );
+    wrong(
+        json!({"strategies": two, "requests": 300_000}),
+        "bad_simulation",
+    );
+    wrong(json!({"strategies": two, "rate": -1}), "bad_simulation");
+    wrong(
+        json!({"strategies": [{"name": "best"}]}),
+        "unknown_strategy",
+    );
+    wrong(
+        json!({"strategies": [{"name": "random", "params": {"x": 1}}]}),
+        "bad_parameter",
+    );
+    wrong(
+        json!({"strategies": two, "rate": 1, "members": []}),
+        "bad_simulation",
+    );
+    let member = json!({"name": "x", "mean_ms": 0, "concurrency": 1});
+    wrong(
+        json!({"strategies": two, "rate": 1, "members": [member]}),
+        "bad_simulation",
+    );
+    wrong(json!({"strategy": two}), "bad_body");
+    let table = balancer
+        .ctl("simulate web round_robin random --rate 10 --requests 1000")
+        .unwrap();
+    assert!(
+        table.contains("STRATEGY") && table.contains("at 10.0 requests per second"),
+        "{table}"
+    );
+    let unknown = balancer.ctl("simulate none random").unwrap_err();
+    assert!(unknown.contains("no group \"none\""), "{unknown}");
 }
 
 #[test]

@@ -361,6 +361,23 @@ pub(crate) enum CtlCommand {
         #[arg(value_name = "NAME=VALUE", value_parser = assignment)]
         params: Vec<(String, f64)>,
     },
+    /// Simulate a group as it is with other strategies; changes nothing
+    Simulate {
+        /// Name of the group
+        group: String,
+        /// Names of the strategies, with their default parameters
+        #[arg(required = true, num_args = 1..=4)]
+        strategies: Vec<String>,
+        /// Requests that come
+        #[arg(long, value_name = "NUMBER")]
+        requests: Option<u32>,
+        /// Requests per second, instead of those that were measured
+        #[arg(long, value_name = "RATE")]
+        rate: Option<f64>,
+        /// What chance begins with
+        #[arg(long, value_name = "NUMBER")]
+        seed: Option<u64>,
+    },
     /// Show or report the loads of locations
     Loads {
         /// Which of the two.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use evenkeel_admin::client::{Client, ClientError, DEFAULT_ADDRESS};
 use evenkeel_admin::command::{Command, Member};
 use evenkeel_admin::ctl;
+use evenkeel_admin::live::wire::Simulate;
 use evenkeel_admin::wire::{Report, SetEnabled, SetMaintenance, SetStrategy};
 use evenkeel_config::{ClientTls, FileName};
 use evenkeel_manager::AdminState;
@@ -129,6 +130,26 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             let path = ["v1", "groups", group, "strategy"];
             let done = ctl.client.put(&path, &SetStrategy { name, params });
             ctl.done(done, || format!("{group} uses {strategy}"))
+        }
+        CtlCommand::Simulate {
+            group,
+            strategies,
+            requests,
+            rate,
+            seed,
+        } => {
+            let defaults = |name: &String| SetStrategy {
+                name: name.clone(),
+                params: BTreeMap::new(),
+            };
+            let body = Simulate {
+                strategies: strategies.iter().map(defaults).collect(),
+                requests: *requests,
+                seed: *seed,
+                rate: *rate,
+                members: None,
+            };
+            ctl.simulate(group, &body)
         }
         CtlCommand::Certs => {
             let mut printed = ctl.show(&["v1", "certificates"], |certificates: &Vec<_>| {

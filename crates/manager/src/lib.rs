@@ -20,6 +20,7 @@ mod history;
 mod inputs;
 pub mod lists;
 mod manager;
+pub mod measured;
 pub mod member_tls;
 mod metrics;
 mod names;

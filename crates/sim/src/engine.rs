@@ -121,8 +121,8 @@ pub(crate) trait World {
 pub(crate) struct Watched<'a, W> {
     /// The world.
     pub(crate) world: W,
-    /// Gets the time.
-    pub(crate) tell: &'a mut dyn FnMut(Duration),
+    /// Gets the time, and answers whether to go on.
+    pub(crate) tell: &'a mut dyn FnMut(Duration) -> bool,
     /// Events since it was told.
     pub(crate) events: u32,
 }
@@ -138,7 +138,10 @@ impl<W: World> World for Watched<'_, W> {
         self.events += 1;
         if self.events == 10_000 {
             self.events = 0;
-            (self.tell)(Duration::from_nanos(self.world.engine().nanos()));
+            let now = Duration::from_nanos(self.world.engine().nanos());
+            if !(self.tell)(now) {
+                return false;
+            }
         }
         self.world.happen(event)
     }

@@ -3,7 +3,7 @@
 //!
 //! One [engine](engine) lets events happen in their order. Two worlds live on it: [`requests`],
 //! each of which a strategy is asked for, and [`sessions`], whose clients stay with a member.
-//! [`monitored`] is a world of requests as a paper describes it.
+//! [`what_if`] is a running group with another strategy. [`monitored`] is a world of requests as a paper describes it.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ pub mod requests;
 pub mod scenario;
 mod server;
 pub mod sessions;
+pub mod what_if;
 pub mod work;
 
 pub use catalogue::catalogue;

@@ -14,7 +14,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::events::NoStream;
-use super::wire::{CheckDone, Family, LastHour, Process};
+use super::simulate;
+use super::wire::{CheckDone, Family, LastHour, Process, Simulate, Simulated};
 use crate::actor::{Actor, Role};
 use crate::conn::Peer;
 use crate::error::ApiError;
@@ -50,6 +51,13 @@ pub(crate) fn operations(operations: Operations) -> Operations {
             history,
         )
         .with_query::<HistoryQuery>()
+        .act::<Simulate, Simulated, _, _>(
+            Method::POST,
+            "/v1/groups/{group}/simulate",
+            Role::View,
+            "What other strategies would make of the group and its traffic; changes nothing",
+            simulate::simulate,
+        )
 }
 
 /// Notes who has asked for what changes something, so that the news of it can say so.

@@ -3,9 +3,14 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use evenkeel_core::strategy;
+use evenkeel_manager::text;
 use serde_json::{Value, json};
 
-use super::wire::{AlertEvent, ChangeEvent, CheckDone, Family, GroupRow, Process, SampleEvent};
+use super::wire::{
+    AlertEvent, AssumedMember, ChangeEvent, CheckDone, Family, GroupRow, Process, SampleEvent,
+    Simulate, Simulated, SimulatedStrategy,
+};
 use crate::client::{ClientError, Event};
 use crate::ctl::Ctl;
 
@@ -73,6 +78,13 @@ impl Ctl {
         })
     }
 
+    /// Has strategies simulated on a group as it is.
+    pub fn simulate(&self, group: &str, body: &Simulate) -> Result<String, ClientError> {
+        let path = ["v1", "groups", group, "simulate"];
+        let answer: Simulated = self.client.post(&path, body)?;
+        self.print(&answer, simulated)
+    }
+
     /// Prints what goes on as it comes, of one group or of all, at most `count` events. `print` answers
     /// whether there is anybody to read more.
     pub fn watch(
@@ -105,6 +117,52 @@ impl Ctl {
             None => Ok(()),
         }
     }
+}
+
+fn simulated(simulated: &Simulated) -> String {
+    let assumed = &simulated.assumed;
+    let row = |of: &SimulatedStrategy| {
+        let ms = |value: f64| format!("{value:.1}");
+        vec![
+            of.strategy.clone(),
+            ms(of.p50_ms),
+            ms(of.p90_ms),
+            ms(of.p99_ms),
+            ms(of.mean_ms),
+            format!("{:.1} %", of.failed * 100.0),
+            of.queue_p99.to_string(),
+        ]
+    };
+    let names = [
+        "STRATEGY", ">P50 MS", ">P90 MS", ">P99 MS", ">MEAN MS", ">FAILED", ">QUEUE",
+    ];
+    let mut out = text::table(&names, simulated.results.iter().map(row));
+    let row = |(index, of): (usize, &AssumedMember)| {
+        let mut row = vec![
+            of.name.clone(),
+            of.mean_ms.to_string(),
+            of.concurrency.to_string(),
+        ];
+        row.extend(simulated.results.iter().map(|result| {
+            let of = result.shares.get(index);
+            of.map_or("-".into(), |of| format!("{:.1} %", of.share * 100.0))
+        }));
+        row
+    };
+    let shares = simulated.results.iter();
+    let shares = shares.map(|of| strategy::find(&of.strategy).map_or("?", |kind| kind.name));
+    let names = ["MEMBER", ">TIME MS", ">AT ONCE"].into_iter();
+    let names: Vec<&'static str> = names.chain(shares).collect();
+    let _ = write!(
+        out,
+        "\n{}\nat {:.1} requests per second\n",
+        text::table(&names, assumed.members.iter().enumerate().map(row)),
+        assumed.rate
+    );
+    for note in &assumed.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    out
 }
 
 fn as_json(event: &Event) -> Result<String, serde_json::Error> {

@@ -9,6 +9,7 @@ mod events;
 mod news;
 mod past;
 mod process;
+mod simulate;
 mod tick;
 pub mod wire;
 
@@ -62,6 +63,8 @@ pub struct Live {
     rules: Mutex<RuleRates>,
     /// Who has asked for the change that is not told of yet.
     asked: Mutex<Option<(Instant, String)>>,
+    /// The place for a simulation.
+    simulating: Arc<Semaphore>,
     /// Whether the process ends.
     ended: watch::Sender<bool>,
 }
@@ -100,6 +103,7 @@ impl Live {
             workers,
             rules: Mutex::default(),
             asked: Mutex::default(),
+            simulating: Arc::new(Semaphore::new(1)),
             ended: watch::Sender::new(false),
         })
     }

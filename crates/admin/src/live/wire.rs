@@ -6,6 +6,8 @@ use evenkeel_manager::AdminState;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::wire::SetStrategy;
+
 /// A check of a member that was asked for.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CheckDone {
@@ -265,4 +267,89 @@ pub struct MemberHour {
     pub weight: Vec<Option<f64>>,
     /// Whether its location was under a load alert.
     pub alert: Vec<bool>,
+}
+
+/// What is to be simulated.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Simulate {
+    /// One to four strategies.
+    pub strategies: Vec<SetStrategy>,
+    /// How many requests come: 100 to 200,000; by default 20,000.
+    #[serde(default)]
+    pub requests: Option<u32>,
+    /// What chance begins with; by default 1. The same seed gives the same answer.
+    #[serde(default)]
+    pub seed: Option<u64>,
+    /// Requests per second; by default as measured.
+    #[serde(default)]
+    pub rate: Option<f64>,
+    /// The members; by default those of the group as measured. Names that the group does not have are further
+    /// members.
+    #[serde(default)]
+    pub members: Option<Vec<AssumedMember>>,
+}
+
+/// What came of a simulation.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Simulated {
+    /// What was simulated.
+    pub assumed: Assumed,
+    /// One for each strategy, in their order.
+    pub results: Vec<SimulatedStrategy>,
+}
+
+/// What was simulated.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Assumed {
+    /// Requests per second.
+    pub rate: f64,
+    /// The members.
+    pub members: Vec<AssumedMember>,
+    /// What was not measured, in sentences.
+    pub notes: Vec<String>,
+}
+
+/// A member in a simulation.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AssumedMember {
+    /// Name.
+    pub name: String,
+    /// Mean time that a request takes there, without waiting.
+    pub mean_ms: f64,
+    /// Requests that it works on at once.
+    pub concurrency: u32,
+}
+
+/// What came of a strategy.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct SimulatedStrategy {
+    /// The strategy.
+    pub strategy: String,
+    /// Median response time.
+    pub p50_ms: f64,
+    /// 90th percentile.
+    pub p90_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// Mean.
+    pub mean_ms: f64,
+    /// Share of the requests that failed.
+    pub failed: f64,
+    /// Requests in the balancer's queue at 99 % of all moments, or fewer.
+    pub queue_p99: usize,
+    /// The members, in their order.
+    pub shares: Vec<SimulatedMember>,
+}
+
+/// What came of a member.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct SimulatedMember {
+    /// Its name.
+    pub member: String,
+    /// Its share of the requests.
+    pub share: f64,
+    /// Share of the time in which it was busy.
+    pub utilisation: f64,
 }

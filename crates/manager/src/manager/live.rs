@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use evenkeel_core::member::Weight;
-use evenkeel_core::strategy::{self, Values};
 use tracing::info;
 
 use super::{ManageError, Manager, entry};
 use crate::config::{GroupConfig, MemberConfig};
 use crate::inputs::{AdminState, AlertSetting, endpoint_of};
+use crate::measured::strategy_of;
 use crate::snapshot::GroupHandle;
 use crate::state::State;
 use crate::subsystem::ApplyError;
@@ -51,13 +51,7 @@ impl Manager {
         strategy: &str,
         params: &[(String, f64)],
     ) -> Result<(), ManageError> {
-        let kind = strategy::find(strategy).ok_or_else(|| ManageError::NoStrategy {
-            name: strategy.into(),
-        })?;
-        let mut values = Values::defaults(kind);
-        for (name, value) in params {
-            values.set(name, *value)?;
-        }
+        let values = strategy_of(strategy, params)?;
         let mut owned = self.lock();
         let _ = entry(&owned.state, group)?;
         let mut inputs = owned.state.inputs.clone();

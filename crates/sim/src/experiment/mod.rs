@@ -154,7 +154,10 @@ fn play(point: &Point, seed: u64, is_first: bool, tell: &mut dyn FnMut(Duration)
         false => Dispatch::Configured,
     };
     let source = point.source(seed, is_first);
-    play_watched(&world, &dispatch, vec![source], seed, tell)
+    play_watched(&world, &dispatch, vec![source], seed, &mut |now| {
+        tell(now);
+        true
+    })
 }
 
 /// What is kept of a run beside its figures.

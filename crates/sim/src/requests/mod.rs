@@ -80,16 +80,16 @@ pub(crate) fn play(
     sources: Vec<Source>,
     seed: u64,
 ) -> Outcomes {
-    play_watched(scenario, dispatch, sources, seed, &mut |_| ())
+    play_watched(scenario, dispatch, sources, seed, &mut |_| true)
 }
 
-/// The same; `tell` gets the virtual time now and then.
+/// The same; `tell` gets the virtual time now and then, and answers whether to go on.
 pub(crate) fn play_watched(
     scenario: &Scenario,
     dispatch: &Dispatch,
     sources: Vec<Source>,
     seed: u64,
-    tell: &mut dyn FnMut(Duration),
+    tell: &mut dyn FnMut(Duration) -> bool,
 ) -> Outcomes {
     let world = Simulation::new(scenario, dispatch, sources, seed);
     let events = 0;

@@ -1,0 +1,308 @@
+//! What other strategies would make of a running group.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use evenkeel_core::strategy::Values;
+use evenkeel_manager::measured::{Measured, MeasuredMember, simulated_member, strategy_of};
+use evenkeel_sim::what_if::{Forecast, Question};
+use tokio::sync::oneshot;
+
+use super::rounded;
+use super::wire::{
+    Assumed, AssumedMember, Simulate, Simulated, SimulatedMember, SimulatedStrategy,
+};
+use crate::Sources;
+use crate::api::Body;
+use crate::error::ApiError;
+
+/// Strategies at once.
+const STRATEGIES: usize = 4;
+
+/// Requests, unless somebody says otherwise, and the fewest and most.
+const REQUESTS: u32 = 20_000;
+const FEWEST_REQUESTS: u32 = 100;
+const MOST_REQUESTS: u32 = 200_000;
+
+/// Members.
+const MEMBERS: usize = 10_000;
+
+/// The longest time that it may take. Clients wait for ten seconds.
+const LONGEST: Duration = Duration::from_secs(8);
+
+/// How little its thread matters beside those that forward (nice).
+const NICE: i32 = 10;
+
+pub(super) async fn simulate(
+    State(sources): State<Arc<Sources>>,
+    Path(group): Path<String>,
+    Body(body): Body<Simulate>,
+) -> Result<Json<Simulated>, ApiError> {
+    let strategies = body.strategies.iter().map(|strategy| {
+        let params = strategy.params.iter();
+        let params: Vec<_> = params.map(|(name, value)| (name.clone(), *value)).collect();
+        strategy_of(&strategy.name, &params).map_err(|error| sources.refused(error))
+    });
+    let strategies: Vec<Values> = strategies.collect::<Result<_, _>>()?;
+    if !(1..=STRATEGIES).contains(&strategies.len()) {
+        let found = strategies.len();
+        return Err(bad(format!(
+            "{found} strategies; expected 1 to {STRATEGIES}"
+        )));
+    }
+    let requests = body.requests.unwrap_or(REQUESTS);
+    if !(FEWEST_REQUESTS..=MOST_REQUESTS).contains(&requests) {
+        return Err(bad(format!(
+            "{requests} requests; expected {FEWEST_REQUESTS} to {MOST_REQUESTS}"
+        )));
+    }
+    let measured = sources.manager.measured(&group);
+    let measured = measured.map_err(|error| sources.refused(error))?;
+    let (question, assumed) = question(measured, &group, &body, requests)?;
+    let place = Arc::clone(&sources.live.simulating).try_acquire_owned();
+    let place = place.map_err(|_| {
+        let detail =
+            "another simulation is running, and there is one at a time; try again in a few seconds";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+    })?;
+    let stop = Stop::default();
+    let stopped = Arc::clone(&stop.0);
+    let (sender, done) = oneshot::channel();
+    let started = Instant::now();
+    let play = move || {
+        // If it matters as much as others, it is slower than it could be: no more.
+        let _ = rustix::process::setpriority_process(None, NICE);
+        let mut go_on = || started.elapsed() < LONGEST && !stopped.load(Ordering::Relaxed);
+        let all = strategies.iter();
+        let forecasts: Option<Vec<(&'static str, Forecast)>> = all
+            .map(|of| Some((of.kind().name, question.play(of, &mut go_on)?)))
+            .collect();
+        drop(place);
+        // Whoever has asked may be gone.
+        let _ = sender.send(forecasts);
+    };
+    let thread = std::thread::Builder::new().name("simulation".into());
+    thread.spawn(play).map_err(|error| {
+        let detail = format!("cannot start a thread: {error}");
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
+    })?;
+    let forecasts = done.await.ok().flatten().ok_or_else(|| {
+        ApiError::invalid(
+            "too_long",
+            format!("it is not done within {LONGEST:?}: ask for fewer requests or strategies"),
+        )
+    })?;
+    drop(stop);
+    let results = forecasts.into_iter();
+    let results = results.map(|(strategy, forecast)| result(strategy, forecast, &assumed.members));
+    let results = results.collect();
+    Ok(Json(Simulated { assumed, results }))
+}
+
+/// Stops a simulation that nobody waits for any more.
+#[derive(Default)]
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn bad(detail: String) -> ApiError {
+    ApiError::invalid("bad_simulation", detail)
+}
+
+/// What is played, and what of it was not measured.
+fn question(
+    measured: Measured,
+    group: &str,
+    body: &Simulate,
+    requests: u32,
+) -> Result<(Question, Assumed), ApiError> {
+    let Measured {
+        mut config,
+        members,
+        rate,
+        reports,
+    } = measured;
+    let mut notes = vec![
+        "Service times are taken to be exponential, and requests to come at random (Poisson)."
+            .to_owned(),
+        "Clients that wait, keys that stay with members, caches and failures are not simulated."
+            .to_owned(),
+    ];
+    let rate = match body.rate {
+        Some(rate) => rate,
+        None => rate,
+    };
+    if !(rate > 0.0 && rate <= 1e7) {
+        return Err(match body.rate {
+            Some(_) => bad(format!(
+                "rate {rate}; expected requests per second, above 0 to 10,000,000"
+            )),
+            None => ApiError::invalid(
+                "no_traffic",
+                "the group had no requests in the last ten seconds: send some, or give a rate",
+            ),
+        });
+    }
+    let assumed = match &body.members {
+        Some(given) => {
+            let names = members
+                .iter()
+                .map(|member| &*member.name)
+                .collect::<Vec<_>>();
+            replace(&mut config, &names, given)?;
+            given.clone()
+        }
+        None => assume(&members, &mut notes)?,
+    };
+    if assumed.is_empty() || assumed.len() > MEMBERS {
+        return Err(bad(format!(
+            "{} members; expected 1 to {MEMBERS}",
+            assumed.len()
+        )));
+    }
+    match reports {
+        Some(id) => notes.push(format!(
+            "Members report the load {id} once a second, as it is in the simulation."
+        )),
+        None => {
+            notes.push("No member reports a load: strategies that go by loads see none.".into())
+        }
+    }
+    let used = config.groups.iter().flat_map(|group| &group.members);
+    let used = used.zip(&assumed).filter(|(member, _)| !member.drain);
+    let capacity: f64 = used
+        .map(|(_, of)| f64::from(of.concurrency) * 1e3 / of.mean_ms)
+        .sum();
+    if rate > capacity {
+        notes.push(format!(
+            "{rate:.1} requests per second are more than these members can serve ({capacity:.1}): queues get longer until the end."
+        ));
+    }
+    let of = |member: &AssumedMember| {
+        (
+            Duration::from_secs_f64(member.mean_ms / 1e3),
+            member.concurrency as usize,
+        )
+    };
+    let question = Question {
+        config,
+        group: group.into(),
+        members: assumed.iter().map(of).collect(),
+        rate,
+        requests,
+        reports,
+        seed: body.seed.unwrap_or(1),
+    };
+    let assumed = Assumed {
+        rate: rounded(rate),
+        members: assumed,
+        notes,
+    };
+    Ok((question, assumed))
+}
+
+/// Puts members that were given in the place of those of the group, which are called `names`.
+fn replace(
+    config: &mut evenkeel_manager::config::Config,
+    names: &[&str],
+    given: &[AssumedMember],
+) -> Result<(), ApiError> {
+    for member in given {
+        let is_time = member.mean_ms > 0.0 && member.mean_ms <= 1e6;
+        if !is_time || !(1..=100_000).contains(&member.concurrency) {
+            return Err(bad(format!(
+                "member {:?}: expected a mean_ms above 0 to 1,000,000, and a concurrency of 1 to 100,000",
+                member.name
+            )));
+        }
+    }
+    for group in &mut config.groups {
+        let before = std::mem::take(&mut group.members);
+        let next = given.iter().enumerate().map(|(index, member)| {
+            let own = names.iter().position(|name| *name == member.name);
+            let mut next = own
+                .and_then(|own| before.get(own).cloned())
+                .unwrap_or_default();
+            let place = simulated_member(index);
+            (next.host, next.port) = (place.host, place.port);
+            next
+        });
+        group.members = next.collect();
+    }
+    Ok(())
+}
+
+/// What members are taken to be like, by what was measured of them.
+fn assume(
+    members: &[MeasuredMember],
+    notes: &mut Vec<String>,
+) -> Result<Vec<AssumedMember>, ApiError> {
+    let means: Vec<f64> = members
+        .iter()
+        .filter_map(|of| of.mean)
+        .map(|mean| mean.as_secs_f64() * 1e3)
+        .collect();
+    if means.is_empty() {
+        return Err(ApiError::invalid(
+            "no_traffic",
+            "no member has answered a request yet: send some, or give members with their mean_ms",
+        ));
+    }
+    let usual = means.iter().sum::<f64>() / means.len() as f64;
+    let unknown = members.len() - means.len();
+    if unknown > 0 {
+        notes.push(format!(
+            "{unknown} members have not answered yet, and are taken to be as fast as the others."
+        ));
+    }
+    let unlearnt = members.iter().filter(|of| of.concurrency.is_none()).count();
+    if unlearnt > 0 {
+        notes.push(format!(
+            "How many requests {unlearnt} members work on at once was not learnt: twice as many as they have on average. If it is more, they could take more than this says."
+        ));
+    }
+    let out = members.iter().filter(|of| !of.is_used).count();
+    if out > 0 {
+        notes.push(format!("{out} members are out, and stay out."));
+    }
+    let assumed = members.iter().map(|member| AssumedMember {
+        name: member.name.clone(),
+        // To a digit behind the microsecond, and never nothing.
+        mean_ms: rounded(member.mean.map_or(usual, |mean| mean.as_secs_f64() * 1e3)).max(1e-3),
+        concurrency: member
+            .concurrency
+            .unwrap_or_else(|| (member.in_flight * 2.0).ceil() as u32)
+            .clamp(1, 100_000),
+    });
+    Ok(assumed.collect())
+}
+
+fn result(strategy: &str, forecast: Forecast, members: &[AssumedMember]) -> SimulatedStrategy {
+    let ms = |time: Duration| rounded(time.as_secs_f64() * 1e3);
+    let [p50, p90, p99] = forecast.quantiles;
+    let shares = members.iter().zip(forecast.members);
+    SimulatedStrategy {
+        strategy: strategy.into(),
+        p50_ms: ms(p50),
+        p90_ms: ms(p90),
+        p99_ms: ms(p99),
+        mean_ms: ms(forecast.mean),
+        failed: rounded(forecast.failed),
+        queue_p99: forecast.queue,
+        shares: shares
+            .map(|(member, (share, busy))| SimulatedMember {
+                member: member.name.clone(),
+                share: rounded(share),
+                utilisation: rounded(busy),
+            })
+            .collect(),
+    }
+}
