@@ -1,6 +1,6 @@
 //! What the admin API tells of what goes on: events, the last hour, checks, counters, the process.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers of tests fail by panicking.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -134,8 +134,10 @@ fn a_stream_has_samples_and_changes() {
     let other = Member::echoing_targets();
     balancer.reconfigure(&config.replace(&name.to_string(), &other.address().to_string()));
     let change = stream.find("change", |change| change["generation"] == 2);
-    assert_eq!(change.data["how"], "configuration", "{change:?}");
+    assert_eq!(change.data["how"], "file", "{change:?}");
     assert_eq!(change.data["who"], Value::Null);
+    let revision = &get(&balancer, "/v1/config")["revision"];
+    assert_eq!(&change.data["revision"], revision);
     let gone = stream.find("sample", |sample| !sample["group"]["gone"].is_null());
     assert_eq!(gone.data["group"]["gone"], json!([name.to_string()]));
     let unknown = Stream::try_open(&balancer, "?group=none", "")

@@ -189,7 +189,7 @@ fn in_words(
                     "something has changed live (configuration {})",
                     change.generation
                 ),
-                _ => format!("configuration {} is in effect", change.generation),
+                how => format!("configuration {} is in effect ({how})", change.generation),
             };
             format!("{} change: {what}{who}\n", time(change.at))
         }
@@ -287,15 +287,17 @@ mod tests {
         let mut states = HashMap::new();
         let mut words =
             |kind: &str, data| in_words(&event(kind, data), Some("web"), &mut states).unwrap();
-        let change = json!({"generation": 3, "at": 0.5, "who": "ann", "how": "live"});
+        let change =
+            json!({"generation": 3, "at": 0.5, "revision": "x", "who": "ann", "how": "live"});
         assert_eq!(
             words("change", change),
             "00:00:00Z change: something has changed live (configuration 3), by ann\n"
         );
-        let change = json!({"generation": 4, "at": 61, "who": null, "how": "configuration"});
+        let change =
+            json!({"generation": 4, "at": 61, "revision": null, "who": null, "how": "file"});
         assert_eq!(
             words("change", change),
-            "00:01:01Z change: configuration 4 is in effect\n"
+            "00:01:01Z change: configuration 4 is in effect (file)\n"
         );
         let alert = json!({"t": 1, "location": "node-1", "group": "web", "on": true});
         assert_eq!(

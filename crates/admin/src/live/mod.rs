@@ -185,34 +185,39 @@ impl Live {
     async fn follow_changes(&self) {
         let mut changes = self.manager.changes();
         let mut snapshots = self.manager.snapshots();
-        let mut generation = snapshots.borrow_and_update().generation;
+        let mut revisions = self.manager.revisions();
+        let mut before = revisions.borrow_and_update().clone();
         loop {
             let more = tokio::select! {
                 more = changes.changed() => more,
                 more = snapshots.changed() => more,
+                more = revisions.changed() => more,
             };
             if more.is_err() {
                 return;
             }
             tokio::time::sleep(SETTLED).await;
             changes.borrow_and_update();
-            let before =
-                std::mem::replace(&mut generation, snapshots.borrow_and_update().generation);
-            let how = if generation == before {
-                "live"
-            } else {
-                "configuration"
+            let generation = snapshots.borrow_and_update().generation;
+            let revision = revisions.borrow_and_update().clone();
+            let asked = locked(&self.asked).take();
+            let asked = asked.filter(|(at, _)| at.elapsed() < ASKED);
+            let news = revision
+                .as_ref()
+                .filter(|now| Some(*now) != before.as_ref());
+            let (who, how) = match news.map(|news| &news.revision) {
+                Some(news) => (Some(news.who.clone()), news.how.name()),
+                None => (asked.map(|(_, who)| who), "live"),
             };
             let event = ChangeEvent {
                 generation,
+                revision: revision.as_ref().map(|now| now.revision.revision.clone()),
                 at: now(),
-                who: locked(&self.asked)
-                    .take()
-                    .filter(|(at, _)| at.elapsed() < ASKED)
-                    .map(|(_, who)| who),
+                who: who.filter(|who| !who.is_empty()),
                 how: how.into(),
             };
             self.news.tell("change", &event);
+            before = revision;
         }
     }
 

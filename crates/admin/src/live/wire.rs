@@ -193,11 +193,14 @@ pub struct MemberRow {
 pub struct ChangeEvent {
     /// The configuration that runs, from 1.
     pub generation: u64,
+    /// What its text is known by, if it came from a file.
+    pub revision: Option<String>,
     /// When, in seconds since 1970.
     pub at: f64,
     /// The user, if somebody has asked for it here.
     pub who: Option<String>,
-    /// `live` if the configuration is the same (a weight, a state, an address), else `configuration`.
+    /// `live` if the configuration is the same (a weight, a state, an address), else as in its history: `file`,
+    /// `signal`, `put`, `patch`, `undo`, `restore`.
     pub how: std::borrow::Cow<'static, str>,
 }
 
