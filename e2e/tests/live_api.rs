@@ -372,6 +372,11 @@ fn the_last_hour_counters_and_process_are_told() {
     assert_eq!(rows.len(), 2);
     let share = rows[0]["share"].as_array().unwrap().last().unwrap();
     assert!((share.as_f64().unwrap() - 0.5).abs() < 0.2, "{share}");
+    let table = balancer.ctl("history web").unwrap();
+    assert!(
+        table.starts_with("TIME") && table.lines().count() >= 2,
+        "{table}"
+    );
     let since = hour["t"][count - 1].as_u64().unwrap();
     let name = members[1].address();
     let late = get(

@@ -310,6 +310,11 @@ pub(crate) enum CtlCommand {
         #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
     },
+    /// Show the last hour of a group, or of all groups together
+    History {
+        /// Name of the group
+        group: Option<String>,
+    },
     /// Give a member no new traffic; existing traffic may finish
     Drain(MemberArgs),
     /// End drain or maintenance of a member

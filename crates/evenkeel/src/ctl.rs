@@ -96,6 +96,7 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         CtlCommand::Check(MemberArgs { group, member }) => ctl.check(group, member),
         CtlCommand::Counters => ctl.counters(),
         CtlCommand::Process => ctl.process(),
+        CtlCommand::History { group } => ctl.history(group.as_deref()),
         CtlCommand::Watch { group, count } => {
             let print = |text: &str| {
                 let mut out = std::io::stdout().lock();

@@ -8,8 +8,8 @@ use evenkeel_manager::text;
 use serde_json::{Value, json};
 
 use super::wire::{
-    AlertEvent, AssumedMember, ChangeEvent, CheckDone, Family, GroupRow, Process, SampleEvent,
-    Simulate, Simulated, SimulatedStrategy,
+    AlertEvent, AssumedMember, ChangeEvent, CheckDone, Family, GroupRow, LastHour, Process,
+    SampleEvent, Simulate, Simulated, SimulatedStrategy,
 };
 use crate::client::{ClientError, Event};
 use crate::ctl::Ctl;
@@ -78,6 +78,13 @@ impl Ctl {
         })
     }
 
+    /// The last hour of a group, or of all together: the last moment of each minute.
+    pub fn history(&self, group: Option<&str>) -> Result<String, ClientError> {
+        let query: Vec<_> = group.iter().map(|group| ("group", *group)).collect();
+        let answer: LastHour = self.client.get(&["v1", "history"], &query)?;
+        self.print(&answer, last_hour)
+    }
+
     /// Has strategies simulated on a group as it is.
     pub fn simulate(&self, group: &str, body: &Simulate) -> Result<String, ClientError> {
         let path = ["v1", "groups", group, "simulate"];
@@ -117,6 +124,40 @@ impl Ctl {
             None => Ok(()),
         }
     }
+}
+
+fn last_hour(hour: &LastHour) -> String {
+    let minute = |index: usize| hour.t.get(index).map(|t| t / 60);
+    let rows = (0..hour.t.len()).filter(|&index| minute(index) != minute(index + 1));
+    let rows = rows.map(|index| {
+        let cell = |column: &[Option<f64>]| {
+            let value = column.get(index).copied().flatten();
+            value.map_or("-".into(), |value| value.to_string())
+        };
+        let columns = [
+            &hour.rate,
+            &hour.failures,
+            &hour.p50_ms,
+            &hour.p99_ms,
+            &hour.in_flight,
+            &hour.queue,
+            &hour.spread,
+        ];
+        let at = hour.t.get(index).map(|t| time(*t as f64));
+        let cells = columns.into_iter().map(|column| cell(column));
+        at.into_iter().chain(cells).collect()
+    });
+    let names = [
+        "TIME",
+        ">RATE",
+        ">FAILED",
+        ">P50 MS",
+        ">P99 MS",
+        ">IN FLIGHT",
+        ">QUEUE",
+        ">SPREAD",
+    ];
+    text::table(&names, rows)
 }
 
 fn simulated(simulated: &Simulated) -> String {
@@ -280,6 +321,28 @@ mod tests {
             id: "ab-1".into(),
             data: data.to_string(),
         }
+    }
+
+    #[test]
+    fn an_hour_is_a_line_for_each_minute() {
+        let hour = LastHour {
+            t: vec![50, 55, 60, 65, 3600],
+            rate: vec![Some(1.0), Some(2.5), Some(3.0), Some(4.0), None],
+            spread: vec![None, Some(0.25)],
+            ..LastHour::default()
+        };
+        let table = last_hour(&hour);
+        let rows = table
+            .lines()
+            .map(|line| line.split_whitespace().take(2).collect::<Vec<_>>());
+        let rows: Vec<_> = rows.collect();
+        let expected = [
+            ["TIME", "RATE"],
+            ["00:00:55Z", "2.5"],
+            ["00:01:05Z", "4"],
+            ["01:00:00Z", "-"],
+        ];
+        assert_eq!(rows, expected, "{table}");
     }
 
     #[test]
