@@ -8,6 +8,9 @@ import { clock } from "./format";
 import { colour, colours } from "./theme";
 import { useWidth } from "./ui/kit";
 
+/** Seconds without a sample that are shown as a hole in a line. */
+const HOLE = 15;
+
 export type Values = (number | null)[];
 export interface Line { label: string; token: string; values: Values; dash?: boolean; area?: boolean }
 export interface Thread { name: string; values: Values; alert: (boolean | null)[]; token: string | null; emphasis: boolean }
@@ -226,7 +229,7 @@ function background(self: uPlot, { t, threads, levels, span }: Props): void {
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip();
   if (threads) {
-    ctx.fillStyle = colour("bad-soft");
+    ctx.fillStyle = colour("span");
     for (const [a, b] of spans(threads, from, t.length)) {
       const x = self.valToPos(t[a]!, "x", true);
       ctx.fillRect(x, bbox.top, Math.max(2, self.valToPos(t[b]!, "x", true) - x), bbox.height);
@@ -276,16 +279,14 @@ function threadsOf(self: uPlot, { t, threads, span }: Props): void {
   const high = scale.max ?? 1;
   const y = (value: number) => bbox.top + bbox.height * (1 - (value - low) / (high - low));
   const path = (values: Values, want?: (boolean | null)[]) => {
-    let pen = false;
+    // A sample or two that are missing are no hole.
+    let drawn = -Infinity;
     for (let i = from; i < to; i++) {
       const value = values[i];
-      if (value === null || value === undefined || (want && !want[i])) {
-        pen = false;
-        continue;
-      }
-      if (pen) ctx.lineTo(x[i - from]!, y(value));
+      if (value === null || value === undefined || (want && !want[i])) continue;
+      if (want ? drawn === i - 1 : t[i]! - (t[drawn] ?? -Infinity) < HOLE) ctx.lineTo(x[i - from]!, y(value));
       else ctx.moveTo(x[i - from]!, y(value));
-      pen = true;
+      drawn = i;
     }
   };
   ctx.save();

@@ -9,13 +9,12 @@ import type { Group, GroupSample, Member, Rule, Sample } from "./types";
 import { SignShape, type Level } from "./ui/icons";
 import { useWidth } from "./ui/kit";
 
-const ROW = 34;
+const ROW = 32;
 const MEMBER_ROW = 24;
-const GAP = 14;
 /** About so many rows of members are shown, however many groups there are. */
 const ROWS = 48;
 
-interface Spot { y: number; level: Level; out: number; into: number }
+interface Spot { y: number; level: Level }
 
 export function Flow({ sample, rules, groups }: { sample: Sample; rules: Rule[]; groups: Group[] | null }): JSX.Element {
   const [ref, width] = useWidth<HTMLDivElement>();
@@ -34,9 +33,10 @@ function Picture({ width, sample, rules, groups }: { width: number; sample: Samp
   const x1 = pad;
   const x2 = Math.floor((width - box) / 2);
   const x3 = width - box - pad;
-  const max = Math.max(1, ...sample.groups.map((group) => group.rate));
+  const max = Math.max(1, ...sample.groups.map((group) => group.rate), ...sample.rules.map((rule) => rule.rate));
   const stroke = (value: number) => Math.max(1.5, Math.min(26, (26 * value) / max));
   const perGroup = Math.max(3, Math.floor(ROWS / Math.max(1, sample.groups.length)));
+  const gap = sample.groups.length > 8 ? 5 : 14;
   const details = new Map((groups ?? []).map((group) => [group.name, group]));
 
   // Members and groups first: they decide about the height.
@@ -45,19 +45,16 @@ function Picture({ width, sample, rules, groups }: { width: number; sample: Samp
   for (const group of sample.groups) {
     const members = pick(group, details.get(group.name), perGroup);
     const tall = Math.max(ROW, members.length * MEMBER_ROW);
-    spots.set(group.name, { y: y + tall / 2, level: levelOf(group), out: 0, into: 0, group, members });
-    y += tall + GAP;
+    spots.set(group.name, { y: y + tall / 2, level: levelOf(group), group, members });
+    y += tall + gap;
   }
   const tallRight = y;
-  const step = Math.max(ROW + 8, (tallRight - 34) / Math.max(1, sample.rules.length));
+  const step = Math.max(ROW + gap - 1, (tallRight - 34) / Math.max(1, sample.rules.length));
   const height = Math.max(tallRight, 34 + step * sample.rules.length) + 4;
 
-  const edges: JSX.Element[] = [];
-  const curve = (key: string, ax: number, ay: number, bx: number, by: number, w: number, level: Level | "plain") => {
-    const mid = (ax + bx) / 2;
-    edges.push(<path key={key} class={`edge ${level === "plain" || level === "ok" ? "" : level}`} d={`M${ax} ${ay.toFixed(1)}C${mid} ${ay.toFixed(1)} ${mid} ${by.toFixed(1)} ${bx} ${by.toFixed(1)}`} stroke-width={w.toFixed(1)} />);
-  };
-
+  // Lines are stacked at both ends, so that their widths add up to the traffic of the box.
+  interface Line { key: string; from: string; to: string; ax: number; ay: number; bx: number; by: number; w: number; level: Level | "plain" }
+  const lines: Line[] = [];
   const known = new Map(rules.map((rule) => [rule.name, rule]));
   const left = sample.rules.map((rule, i) => {
     const at = 34 + step * i + step / 2;
@@ -69,7 +66,7 @@ function Picture({ width, sample, rules, groups }: { width: number; sample: Samp
       const spot = spots.get(name)!;
       // What goes by a route is not counted apart; its line is thin.
       const main = name === rule.group || targets.size === 1;
-      curve(`r-${rule.name}-${name}`, x1 + box, at, x2, spot.y, main ? stroke(rule.rate) : 1.5, level === "off" ? "off" : spot.level === "bad" ? "bad" : level);
+      lines.push({ key: `r-${rule.name}-${name}`, from: `r-${rule.name}`, to: `g-${name}`, ax: x1 + box, ay: at, bx: x2, by: spot.y, w: main ? stroke(rule.rate) : 1.5, level: level === "off" ? "off" : spot.level === "bad" ? "bad" : level });
     }
     return <Node key={rule.name} x={x1} y={at} w={box} level={level} title={rule.name} note={rule.enabled ? (rule.maintenance ? "maintenance" : rate(rule.rate)) : "disabled"} to={href("config", "rule", rule.name)} kind="rule" stacked={narrow} />;
   });
@@ -80,18 +77,34 @@ function Picture({ width, sample, rules, groups }: { width: number; sample: Samp
     const top = spot.y - ((spot.members.length - 1) * MEMBER_ROW) / 2;
     spot.members.forEach((member, i) => {
       const at = top + i * MEMBER_ROW;
-      curve(`m-${name}-${i}`, x2 + box, spot.y, x3, at, member.rate > 0 ? stroke(member.rate) : 1.5, member.rate > 0 ? (member.level === "bad" ? "bad" : member.level === "warn" ? "warn" : "plain") : member.level === "bad" ? "bad" : "off");
+      const level = member.level === "bad" ? "bad" : member.rate <= 0 ? "off" : member.level === "warn" ? "warn" : "plain";
+      lines.push({ key: `m-${name}-${i}`, from: `g-${name}`, to: `m-${name}-${i}`, ax: x2 + box, ay: spot.y, bx: x3, by: at, w: member.rate > 0 ? stroke(member.rate) : 1.5, level });
       right.push(
         <g key={`${name}-${member.name}`} class={`sign-${member.level}`}>
           <title>{`${member.name}: ${member.word}, ${percent(member.share)} of the traffic${member.load === null ? "" : `, load ${member.load.toFixed(2)}`}`}</title>
-          <g transform={`translate(${x3 + 4} ${at - 6})`}><SignShape level={member.level} /></g>
-          <text x={x3 + 22} y={at + 4}>{shorten(member.name, box - 22 - (narrow ? 0 : 48))}</text>
+          <g transform={`translate(${x3 + 6} ${at - 6})`}><SignShape level={member.level} /></g>
+          <text x={x3 + 24} y={at + 4}>{shorten(member.name, box - 24 - (narrow ? 0 : 54))}</text>
           {!narrow && <text class="dim end" x={x3 + box} y={at + 4}>{member.note}</text>}
         </g>,
       );
     });
     middle.push(<Node key={name} x={x2} y={spot.y} w={box} level={spot.level} title={name} note={narrow ? rate(spot.group.rate) : `${rate(spot.group.rate)} · ${spot.group.up}/${spot.group.members}`} to={href("groups", name)} kind="group" stacked={narrow} />);
   }
+  const sums = new Map<string, number>();
+  const add = (key: string, w: number) => {
+    const before = sums.get(key) ?? 0;
+    sums.set(key, before + w);
+    return before;
+  };
+  const out = [...lines].sort((a, b) => a.by - b.by).map((line) => ({ line, offset: add(`out ${line.from}`, line.w) }));
+  const into = new Map([...lines].sort((a, b) => a.ay - b.ay).map((line) => [line.key, add(`in ${line.to}`, line.w)]));
+  const edges = out.map(({ line, offset }) => {
+    const place = (y: number, before: number, sum: number) => (y + before + line.w / 2 - sum / 2).toFixed(1);
+    const ay = place(line.ay, offset, sums.get(`out ${line.from}`)!);
+    const by = place(line.by, into.get(line.key)!, sums.get(`in ${line.to}`)!);
+    const mid = (line.ax + line.bx) / 2;
+    return <path key={line.key} class={`edge ${line.level === "plain" || line.level === "ok" ? "" : line.level}`} d={`M${line.ax} ${ay}C${mid} ${ay} ${mid} ${by} ${line.bx} ${by}`} stroke-width={line.w.toFixed(1)} />;
+  });
   return (
     <svg class="flow" width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-label="Flow of traffic from rules over groups to members; the tables below say the same">
       <g aria-hidden="true">

@@ -68,11 +68,11 @@ export function duration(seconds: number | null | undefined): string {
 /** A moment in the reader's own time zone. */
 export function when(unix: number | null | undefined): string {
   if (!unix) return NONE;
-  return new Date(unix * 1000).toLocaleString(undefined, { year: "numeric", month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  return new Date(unix * 1000).toLocaleString(undefined, { year: "numeric", month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 }
 
 export function clock(unix: number): string {
-  return new Date(unix * 1000).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  return new Date(unix * 1000).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 }
 
 /** A load or score: plain digits, as its unit is the reporter's. */
@@ -80,6 +80,11 @@ export function load(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
   const size = Math.abs(value);
   return size !== 0 && (size >= 1e6 || size < 0.001) ? value.toExponential(2) : value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 3);
+}
+
+/** A bound of a range: large ones are powers of ten. */
+export function bound(value: number): string {
+  return Math.abs(value) >= 1e7 ? value.toExponential().replace("e+", "e") : String(value);
 }
 
 export function plural(count: number, one: string, many = one + "s"): string {

@@ -3,6 +3,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useId, useState } from "preact/hooks";
 import { may } from "../api";
+import { bound } from "../format";
 import { schema, strategy } from "../schema";
 import { Params, StrategySelect, type Typed } from "../pages/strategy";
 import type { Json, Path, Problem, SchemaKey, SchemaParam } from "../types";
@@ -101,12 +102,13 @@ function Field({ path, spec: key }: { path: Path; spec: SchemaKey }): JSX.Elemen
     <div class={`field${changed ? " changed" : ""}`}>
       {labelled ? <label class="name" for={id}>{words(key.name)}{changed && <span class="sr"> (changed)</span>}</label> : <span class="name" id={`${id}-name`}>{words(key.name)}{changed && <span class="sr"> (changed)</span>}</span>}
       <div>
+        {composed && <p class="help before"><Prose text={key.meaning} /></p>}
         <div class="control" {...(labelled ? {} : { role: "group", "aria-labelledby": `${id}-name` })}>
           <Control id={id} path={path} spec={spec} value={value} schemaKey={key} invalid={found.length > 0} help={help} />
         </div>
         <div id={help}>
           <Problems list={found} />
-          <p class="help"><Prose text={key.meaning} />{!composed && <span class="range"> {range(spec, key)}</span>}</p>
+          {!composed && <p class="help"><Prose text={key.meaning} /> {range(spec, key)}</p>}
         </div>
       </div>
     </div>
@@ -117,7 +119,7 @@ function range(spec: Spec, key: SchemaKey): string {
   const kind = spec.kind;
   const fallback = key.default === null ? "" : ` Default: ${shown(key.default)}.`;
   if (kind.type === "bool" || kind.type === "choice") return fallback;
-  if (kind.type === "number") return `${kind.integer ? "A whole number" : "A number"} from ${kind.min} to ${kind.max}${kind.unit ? ` (${kind.unit})` : ""}.${fallback}`;
+  if (kind.type === "number") return `${kind.integer ? "A whole number" : "A number"} from ${bound(kind.min)} to ${bound(kind.max)}${kind.unit ? ` (${kind.unit})` : ""}.${fallback}`;
   const text = spec.hint.replace(/, or false$/, "");
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.${fallback}`;
 }

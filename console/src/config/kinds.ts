@@ -26,6 +26,7 @@ const SAME: [RegExp, string][] = [
   [/^rule\.NAME\.routes\.response_fields$/, "rule.NAME.routes.request_fields"],
   [/^(admin|negotiator)\.tls(.*)$/, "rule.NAME.tls$2"],
   [/^corba\.groups(.*)$/, "group.NAME$1"],
+  [/^group\.NAME\.(?:orca\.out_of_band|prometheus|agent_check)\.tls$/, "group.NAME.member_tls"],
   [/^location\.NAME\.monitor$/, "group.NAME.monitor"],
   [/^cluster\.NAME\.class\.[^.]+$/, "cluster.NAME.class.CLASS"],
 ];

@@ -98,7 +98,7 @@ function Attention({ groups }: { groups: GroupSample[] }): JSX.Element {
             {list.length > shown.length && <li class="muted">and {list.length - shown.length} more, in the table below</li>}
           </ul>
         )}
-        <span class="muted small last" aria-live="polite">{latest ? `${clock(latest.t)}: load alert ${latest.on ? "on" : "off"} at ${latest.location} (${latest.group})` : ""}</span>
+        <span class={`muted small last${latest ? "" : " none"}`} aria-live="polite">{latest ? `${clock(latest.t)}: load alert ${latest.on ? "on" : "off"} at ${latest.location} (${latest.group})` : ""}</span>
       </div>
     </section>
   );

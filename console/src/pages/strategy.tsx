@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { useEffect, useId, useState } from "preact/hooks";
 import { ApiError, part, send, words } from "../api";
+import { bound } from "../format";
 import { href } from "../router";
 import { schema, strategy } from "../schema";
 import type { Group, SchemaStrategy } from "../types";
@@ -28,7 +29,7 @@ export function numbers(kind: SchemaStrategy, typed: Typed): { params: Record<st
     const text = (typed[param.name] ?? "").trim();
     const value = text === "" ? param.default : Number(text);
     if (!Number.isFinite(value) || value < param.min || value > param.max || (param.integer && !Number.isInteger(value)))
-      wrong[param.name] = `a ${param.integer ? "whole " : ""}number from ${param.min} to ${param.max}`;
+      wrong[param.name] = `a ${param.integer ? "whole " : ""}number from ${bound(param.min)} to ${bound(param.max)}`;
     else if (value !== param.default) params[param.name] = value;
   }
   return { params, wrong };
@@ -51,7 +52,7 @@ export function Params({ kind, typed, wrong, onChange, disabled }: { kind: Schem
               </div>
               <div id={`${id}-${param.name}-help`}>
                 {bad && <p class="problem">{bad}</p>}
-                <p class="help">{param.meaning} {param.min} to {param.max}.</p>
+                <p class="help">{param.meaning} <span class="nowrap">{bound(param.min)} to {bound(param.max)}.</span></p>
               </div>
             </div>
           </div>

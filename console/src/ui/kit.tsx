@@ -210,7 +210,7 @@ export function Spark({ values, label }: { values: (number | null)[]; label: str
   const max = Math.max(1e-9, ...values.map((value) => value ?? 0)) * 1.1;
   const from = 120 - values.length;
   let line = "";
-  values.forEach((value, i) => {
+  if (values.length > 2) values.forEach((value, i) => {
     if (value !== null) line += `${line ? "L" : "M"}${from + i} ${(24 - (24 * value) / max).toFixed(1)}`;
   });
   return (
