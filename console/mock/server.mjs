@@ -203,7 +203,7 @@ export class Mock {
       const body = raw ? JSON.parse(raw) : {};
       if (request.method !== "GET" && !(request.headers["content-type"] ?? "").startsWith("application/json")) throw new Refused(415, "wrong_content_type", "requests that change anything must be JSON");
       const answer = await this.answer(request, response, url, path, body, session);
-      if (answer !== undefined) json(200, answer.body ?? answer, answer.headers ?? {});
+      if (answer !== undefined) json(200, answer?.body ?? answer, answer?.headers ?? {});
     } catch (error) {
       if (error instanceof Refused) return json(error.status, error.body, error.headers ?? {});
       console.error(error);

@@ -115,11 +115,12 @@ async function open(hash, wait) {
   await page.waitForSelector(`main >> ${wait}`, { timeout: 15_000 });
 }
 
-async function axe(where) {
+async function axe(where, told = null) {
   await page.evaluate(AXE);
   const { violations } = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
-  const told = violations.flatMap((item) => item.nodes.slice(0, 3).map((node) => `${where}: ${item.id}: ${node.target.join(" ")} ${node.failureSummary?.split("\n")[1] ?? ""}`));
-  assert.deepEqual(told, [], told.join("\n"));
+  const found = violations.flatMap((item) => item.nodes.slice(0, 3).map((node) => `${where}: ${item.id}: ${node.target.join(" ")} ${node.failureSummary?.split("\n")[1] ?? ""}`));
+  if (told) told.push(...found);
+  else assert.deepEqual(found, [], found.join("\n"));
 }
 
 async function shot(name) {
@@ -132,19 +133,21 @@ for (const [mode, viewport] of [["light", DESKTOP], ["dark", DESKTOP], ["phone",
   test(`each page, ${mode}: axe finds nothing, nothing is wider than the window`, async () => {
     await page.setViewportSize(viewport);
     await page.emulateMedia({ colorScheme: mode === "dark" ? "dark" : "light" });
+    const told = [];
     for (const [name, hash, wait] of PAGES()) {
       await open(hash, wait);
       // Charts and tables have come, and a sample or two.
       await page.waitForFunction(() => !document.querySelector(".loading"), undefined, { timeout: 15_000 });
       if (name === "group") await page.waitForFunction(() => document.querySelectorAll("canvas").length >= 5 || document.querySelector(".empty"));
       await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
-      await axe(`${name} ${mode}`);
+      await axe(`${name} ${mode}`, told);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-      assert.ok(wide <= 0, `${name} ${mode}: ${wide} px wider than the window`);
+      if (wide > 0) told.push(`${name} ${mode}: ${wide} px wider than the window`);
       await shot(`${name}-${mode}`);
     }
     await page.setViewportSize(DESKTOP);
     await page.emulateMedia({ colorScheme: "light" });
+    assert.deepEqual(told, [], told.join("\n"));
   });
 
 test("the first picture comes soon, and the page has no errors", async () => {
@@ -241,10 +244,10 @@ test("a decision is explained, for a client too; a wrong address is said", async
 test("a load alert is forced and left to the load again", async () => {
   await open("#/monitor/locations", "#tab-panel tbody tr");
   const row = page.locator("#tab-panel tbody tr").first();
-  await row.locator("text=On").click();
+  await row.locator("button:text-is('On')").click();
   await toast("forced on");
   await row.locator("button[aria-pressed=true]:text-is('On')").waitFor();
-  await row.locator("text=Auto").click();
+  await row.locator("button:text-is('Auto')").click();
   await toast("the load decides");
   await row.locator("button[aria-pressed=true]:text-is('Auto')").waitFor();
 });
@@ -392,7 +395,7 @@ test("the text: problems at their lines, applied, uploaded", async () => {
   await page.waitForSelector("ul.problems button:has-text('Line')");
   await axe("text with a problem");
   await page.click("ul.problems button >> nth=0");
-  assert.equal(await page.evaluate(() => document.activeElement.tagName), "TEXTAREA");
+  await page.waitForFunction(() => document.activeElement.tagName === "TEXTAREA");
   await page.fill(".textedit textarea", `# said in the text\n${before}`);
   await page.waitForSelector("#tab-panel .actions .ok");
   await page.click("text=Review and apply");
@@ -457,7 +460,7 @@ test("all by keyboard: from the skip link to a changed member and back", async (
     }
     assert.fail("not reached by keyboard");
   };
-  await reach((now) => now.label.startsWith(`group ${group}:`));
+  await reach((now) => now.label.startsWith(`${group} `) && now.label.includes(", group"));
   await page.keyboard.press("Enter");
   await page.waitForSelector(".virtual tbody tr");
   // Tabs by arrows, each with a visible focus.

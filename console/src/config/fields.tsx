@@ -6,7 +6,7 @@ import { may } from "../api";
 import { bound } from "../format";
 import { schema, strategy } from "../schema";
 import { Params, StrategySelect, type Typed } from "../pages/strategy";
-import type { Json, Path, Problem, SchemaKey, SchemaParam } from "../types";
+import type { Json, Path, Problem, SchemaKey, SchemaParam, SchemaTable } from "../types";
 import { Icon } from "../ui/icons";
 import { Prose } from "../ui/prose";
 import { at, byKey, changedBelow, removeItem, setValue, values } from "./draft";
@@ -44,7 +44,7 @@ export function Fields({ path, keys, skip }: { path: Path; keys?: string[]; skip
   const [added, setAdded] = useState<string[]>([]);
   const id = useId();
   if (!known) return <p class="muted">Loading the schema …</p>;
-  const table = path.length === 1 && path[0] === "defaults" ? defaults() : tableAt(known, path);
+  const table = path.length === 1 && path[0] === "defaults" ? defaults() : path.length === 2 && path[0] === "rule" ? ruleTable() : tableAt(known, path);
   if (!table) return <JsonField path={path} name="value" />;
   const tree = at(values.value, path);
   const set = isTable(tree) ? Object.keys(tree) : [];
@@ -75,6 +75,12 @@ export function Fields({ path, keys, skip }: { path: Path; keys?: string[]; skip
       )}
     </div>
   );
+}
+
+/** A rule without a group has the keys of its own. */
+function ruleTable(): SchemaTable {
+  const [rule, group] = ["[rule.NAME]", "[group.NAME]"].map((header) => schema.value!.tables.find((table) => table.header === header)!);
+  return { ...rule!, keys: [...rule!.keys, ...group!.keys.filter((key) => !rule!.keys.some((known) => known.name === key.name))] };
 }
 
 /** `[defaults]` takes the keys of rules and groups, but for what each must say itself. */
@@ -349,7 +355,7 @@ function StrategyControl({ path, value, id }: { path: Path; value: Json | undefi
   };
   return (
     <>
-      <StrategySelect id={id} value={name} disabled={off} onChange={(next) => put(next, {})} />
+      <StrategySelect id={id} label="strategy" value={name} disabled={off} onChange={(next) => put(next, {})} />
       {value === undefined && <span class="muted">the default</span>}
       {value !== undefined && <button type="button" class="button small quiet" disabled={off} onClick={() => setValue(path, undefined)}>Use the default</button>}
       <Problems list={own} />

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { may, part, send, words } from "../api";
 import { ApplyDialog, type Draft, undo } from "../config/apply";
 import { at, base, baseError, changedBelow, checkError, checking, discard, edits, loadBase, needsRestart, problems, problemsBelow, removeTable, rename, setValue, values, warnings } from "../config/draft";
-import { Fields, fieldId, freeName, problemText } from "../config/fields";
+import { Fields, freeName, problemText } from "../config/fields";
 import { keyText, sameKey, tableAt } from "../config/kinds";
 import { Diff, TextEditor } from "../config/text";
 import { plural, when } from "../format";
@@ -168,6 +168,7 @@ function Tree({ what, name }: { what: string; name: string }): JSX.Element {
   const tree = values.value;
   return (
     <nav class="panel tree" aria-label="Parts of the configuration" tabIndex={-1}>
+      <h2 class="sr">Parts of the configuration</h2>
       <div class="body">
         {NAMED.map((kind) => {
           const items = Object.keys((tree[kind.id] as object | undefined) ?? {});
@@ -267,7 +268,7 @@ function Item({ kind, name, tab }: { kind: string; name: string; tab: string | u
           { id: "servers", label: "Real servers", covers: [], body: () => groupKeys(SERVERS) },
           { id: "algorithm", label: "Algorithm", covers: [], body: () => groupKeys(ALGORITHM) },
           { id: "keepalive", label: "Keep-alive", covers: [], body: () => groupKeys(KEEPALIVE) },
-          { id: "more", label: "More", covers: [], body: () => <><Fields path={path} skip={[...SERVER, ...(shared ? [] : used)]} />{!shared && <><h3 class="part">Of its members</h3><OwnGroup path={path} skip={used} /></>}</> },
+          { id: "more", label: "More", covers: [], body: () => <Fields path={path} skip={[...SERVER, ...(shared ? groupTable.filter((key) => !(key in item)) : used)]} /> },
         ]
       : kind === "group"
         ? [
@@ -277,9 +278,7 @@ function Item({ kind, name, tab }: { kind: string; name: string; tab: string | u
             { id: "more", label: "More", covers: [], body: () => <Fields path={path} skip={used} /> },
           ]
         : [{ id: "all", label: "Settings", covers: [], body: () => <><Rename kind={kind} name={name} /><Fields path={path} skip={["class"]} />{kind === "cluster" && <Classes name={name} />}</> }];
-  void groupTable;
-  const [own, setOwn] = useState(tab ?? tabs[0]!.id);
-  const current = tabs.find((known) => known.id === (tab ?? own)) ?? tabs[0]!;
+  const current = tabs.find((known) => known.id === tab) ?? tabs[0]!;
   const users = kind === "group" ? Object.entries((values.value.rule as Record<string, Json> | undefined) ?? {}).filter(([, rule]) => JSON.stringify(rule).includes(`"${name}"`)).map(([rule]) => rule) : [];
   return (
     <Panel
@@ -302,40 +301,15 @@ function Item({ kind, name, tab }: { kind: string; name: string; tab: string | u
       }
     >
       <div class="body">
-        {tabs.length > 1 && <SubTabs tabs={tabs} current={current.id} onChange={setOwn} path={path} label={`Parts of ${kind} ${name}`} />}
+        {tabs.length > 1 && <SubTabs tabs={tabs} current={current.id} onChange={(id) => go("config", kind, name, ...(id === tabs[0]!.id ? [] : [id]))} label={`Parts of ${kind} ${name}`} />}
         {tabs.length > 1 ? <div role="tabpanel" id="part-panel" aria-labelledby={`part-${current.id}`}>{current.body(name)}</div> : current.body(name)}
       </div>
     </Panel>
   );
 }
 
-function OwnGroup({ path, skip }: { path: Path; skip: string[] }): JSX.Element {
-  const rule = schema.value!.tables.find((table) => table.header === "[rule.NAME]")!.keys.map((key) => key.name);
-  const keys = schema.value!.tables.find((table) => table.header === "[group.NAME]")!.keys.map((key) => key.name).filter((key) => !skip.includes(key) && !rule.includes(key));
-  const tree = at(values.value, path);
-  const set = isTable(tree) ? keys.filter((key) => key in tree) : [];
-  const [added, setAdded] = useState<string[]>([]);
-  const shown = [...new Set([...set, ...added])];
-  return (
-    <>
-      <GroupFields path={path} keys={shown} />
-      <p class="add">
-        <select aria-label="Add a setting of the members" value="" disabled={!may("administer")} onChange={(event) => { const key = event.currentTarget.value; if (key) { setAdded([...added, key]); requestAnimationFrame(() => document.getElementById(fieldId([...path, key]))?.focus()); } }}>
-          <option value="">Add a setting of the members …</option>
-          {keys.filter((key) => !shown.includes(key)).map((key) => <option key={key}>{key}</option>)}
-        </select>
-      </p>
-    </>
-  );
-}
-
-function GroupFields({ path, keys }: { path: Path; keys: string[] }): JSX.Element {
-  return keys.length ? <Fields path={path} keys={keys} /> : <p class="muted empty-fields">Nothing is set here; the defaults hold.</p>;
-}
-
-function SubTabs({ tabs, current, onChange, path, label }: { tabs: TabSpec[]; current: string; onChange: (id: string) => void; path: Path; label: string }): JSX.Element {
+function SubTabs({ tabs, current, onChange, label }: { tabs: TabSpec[]; current: string; onChange: (id: string) => void; label: string }): JSX.Element {
   const ref = useRef<HTMLDivElement>(null);
-  void path;
   const choose = (index: number) => {
     const tab = tabs[(index + tabs.length) % tabs.length]!;
     onChange(tab.id);

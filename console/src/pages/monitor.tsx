@@ -310,7 +310,7 @@ interface Corba {
 const counts = (map: Record<string, number>) => Object.entries(map).filter(([, count]) => count > 0).map(([name, count]) => `${name.replaceAll("_", " ")} ${short(count)}`).join(", ") || "none";
 
 function Reference({ text }: { text: string }): JSX.Element {
-  return <button type="button" class="button small quiet" title={text} aria-label="Copy the reference" onClick={() => void navigator.clipboard?.writeText(text).then(() => tell("The reference is copied"), complain)}>Copy IOR</button>;
+  return <button type="button" class="button small quiet" title={text} onClick={() => void navigator.clipboard?.writeText(text).then(() => tell("The reference is copied"), complain)}>Copy IOR</button>;
 }
 
 function CorbaView(): JSX.Element {

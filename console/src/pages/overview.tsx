@@ -84,7 +84,7 @@ function Attention({ groups }: { groups: GroupSample[] }): JSX.Element {
   const shown = list.slice(0, 6);
   const latest = alerts.value[0];
   return (
-    <section class="panel live" aria-label="What needs attention">
+    <section class="panel live"><h2 class="sr">What needs attention</h2>
       <div class="attention">
         {list.length === 0 ? (
           <Health level="ok">Nothing needs attention</Health>

@@ -63,9 +63,9 @@ export function Params({ kind, typed, wrong, onChange, disabled }: { kind: Schem
   );
 }
 
-export function StrategySelect({ id, value, onChange, disabled }: { id: string; value: string; onChange: (name: string) => void; disabled?: boolean }): JSX.Element {
+export function StrategySelect({ id, value, onChange, disabled, label }: { id: string; value: string; onChange: (name: string) => void; disabled?: boolean; label?: string }): JSX.Element {
   return (
-    <select id={id} value={value} disabled={disabled ?? false} onChange={(event) => onChange(event.currentTarget.value)}>
+    <select id={id} {...(label ? { "aria-label": label } : {})} value={value} disabled={disabled ?? false} onChange={(event) => onChange(event.currentTarget.value)}>
       {schema.value!.strategies.map((known) => <option key={known.name} value={known.name}>{known.name}{known.default ? " (default)" : ""}</option>)}
       {!strategy(value) && <option value={value}>{value}</option>}
     </select>

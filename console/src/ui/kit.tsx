@@ -166,11 +166,11 @@ export function Failed({ error, retry }: { error: unknown; retry?: () => void })
 }
 
 export function Panel({ title, actions, children, id, pad, live }: { title: ComponentChildren; actions?: ComponentChildren; children: ComponentChildren; id?: string; pad?: boolean; live?: boolean }): JSX.Element {
-  const own = useId();
+  // No landmark: there are many, and each has a heading.
   return (
-    <section class={`panel${live ? " live" : ""}`} aria-labelledby={id ?? own}>
+    <section class={`panel${live ? " live" : ""}`}>
       <header>
-        <h2 id={id ?? own}>{title}</h2>
+        <h2 id={id}>{title}</h2>
         {actions && <div class="actions">{actions}</div>}
       </header>
       {pad ? <div class="body">{children}</div> : children}
