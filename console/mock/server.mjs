@@ -1,7 +1,8 @@
 // A stand-in for the balancer, for work on the console and for tests of states that are hard to reach:
-//   node mock/server.mjs [--port 9900] [--scale small|20x200|10000|empty] [--users] [--dist ../dist]
+//   node mock/server.mjs [--port 9900] [--scale small|20x200|10000|empty] [--users]
+// With --balancer http://127.0.0.1:9901 it serves the pages only, and hands on all else to that balancer.
 // It speaks what docs/admin-api.md says, with data that lives. With --users: operator/operator, viewer/viewer, admin/admin.
-import { createServer } from "node:http";
+import { createServer, request as ask } from "node:http";
 import { createHash } from "node:crypto";
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { extname, join, normalize } from "node:path";
@@ -31,7 +32,8 @@ class Refused extends Error {
 }
 
 export class Mock {
-  constructor({ scale = "small", users = false, dist = join(here, "../dist"), warm = 600 } = {}) {
+  constructor({ scale = "small", users = false, dist = join(here, "../dist"), warm = 600, balancer = null } = {}) {
+    this.balancer = balancer;
     this.dist = dist;
     this.users = users;
     this.world = new World(schema);
@@ -189,6 +191,7 @@ export class Mock {
       response.writeHead(status, { "content-type": "application/json", "cache-control": "no-store", ...headers });
       response.end(JSON.stringify(body));
     };
+    if (this.balancer && !/^\/($|console|login)/.test(path)) return this.handOn(request, response);
     let raw = "";
     try {
       for await (const chunk of request) raw += chunk;
@@ -209,6 +212,18 @@ export class Mock {
       console.error(error);
       json(500, { error: "broken", detail: String(error.stack ?? error) });
     }
+  }
+
+  handOn(request, response) {
+    const to = new URL(request.url, this.balancer);
+    const { origin, ...headers } = request.headers;
+    const asked = ask(to, { method: request.method, headers: { ...headers, host: to.host } }, (answer) => {
+      response.writeHead(answer.statusCode, answer.headers);
+      answer.pipe(response);
+    });
+    asked.on("error", () => response.destroy());
+    response.on("close", () => asked.destroy());
+    request.pipe(asked);
   }
 
   file(path, response) {
@@ -515,6 +530,6 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
     const at = process.argv.indexOf(`--${name}`);
     return at < 0 ? fallback : process.argv[at + 1];
   };
-  const mock = new Mock({ scale: option("scale", "small"), users: process.argv.includes("--users") });
+  const mock = new Mock({ scale: option("scale", "small"), users: process.argv.includes("--users"), balancer: option("balancer", null) });
   console.log(await mock.listen(+option("port", 9900)));
 }

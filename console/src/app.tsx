@@ -1,25 +1,25 @@
 // The frame around all pages: navigation, search, the state of the link.
 
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { get, send, session, toLogin } from "./api";
 import { duration } from "./format";
 import { levelOf } from "./health";
-import { change, heard, link, nextTry, retryNow, sample, start } from "./live";
+import { change, heard, link, mine, nextTry, retryNow, sample, start } from "./live";
 import { AuditPage } from "./pages/audit";
-import { ConfigPage } from "./pages/config";
+import { ConfigPage, HOW } from "./pages/config";
 import { GroupPage } from "./pages/group";
 import { GroupsPage } from "./pages/groups";
 import { MonitorPage } from "./pages/monitor";
 import { OverviewPage } from "./pages/overview";
 import { WhatIfPage } from "./pages/whatif";
-import { href, route } from "./router";
+import { go, href, route } from "./router";
 import { Search } from "./search";
 import { setTheme, theme, type Theme } from "./theme";
 import type { Session } from "./types";
 import { Icon, type IconName } from "./ui/icons";
-import { complain, Failed, Loading, Question, Toasts } from "./ui/kit";
+import { complain, Failed, Loading, Question, tell, Toasts } from "./ui/kit";
 
 const failure = signal<unknown>(null);
 const now = signal(Date.now());
@@ -60,7 +60,6 @@ export function App(): JSX.Element {
         <Nav current={page?.id ?? ""} />
         <main id="main" tabIndex={-1}>
           <LinkBanner />
-          <ChangeBanner />
           {page ? <Page key={page.id} label={page.label} body={page.page} /> : <Failed error={new Error("There is no such page.")} />}
         </main>
       </div>
@@ -143,7 +142,7 @@ function LinkBanner(): JSX.Element {
   return (
     <div role="status" aria-live="assertive">
       {broken && (
-        <div class="banner" id="disconnected">
+        <div class="banner over" id="disconnected">
           <Icon name="warn" size={18} />
           <strong>No connection to the balancer.</strong>
           <span aria-hidden="true">
@@ -157,19 +156,13 @@ function LinkBanner(): JSX.Element {
   );
 }
 
-/** Somebody has changed the configuration: said on each page for half a minute. */
-function ChangeBanner(): JSX.Element {
+/** Somebody has changed the configuration: said on each page. */
+effect(() => {
   const last = change.value;
-  const fresh = last && last.revision && now.value / 1000 - last.at < 30;
-  return (
-    <div role="status" aria-live="polite">
-      {fresh && (
-        <div class="banner info">
-          <Icon name="info" size={18} />
-          <span>Configuration {last.generation} is in force{last.who ? `, by ${last.who}` : ""} ({last.how}).</span>
-          <a href={href("config", "history")}>History</a>
-        </div>
-      )}
-    </div>
-  );
-}
+  if (!last?.revision || Date.now() / 1000 - last.at > 60) return;
+  // The answer to a change of this page may come after the event.
+  setTimeout(() => {
+    if (mine.has(last.revision)) return;
+    tell(`Configuration ${last.generation} is in force${last.who ? `, by ${last.who}` : ""} (${HOW[last.how] ?? last.how})`, { label: "History", run: () => go("config", "history") }, "configuration");
+  }, 800);
+});

@@ -20,6 +20,8 @@ export const heard = signal(0);
 export const nextTry = signal(0);
 export const sample = signal<Sample | null>(null);
 export const change = signal<Change | null>(null);
+/** Revisions that this page has made: it need not be told of them. */
+export const mine = new Set<string>();
 export const alerts = signal<Alert[]>([]);
 /** The group whose members the stream has, and these. */
 export const focus = signal<string | null>(null);

@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, send, words } from "../api";
 import { when } from "../format";
-import { change } from "../live";
+import { change, mine } from "../live";
 import type { Applied, Diffed, Edit, Json, Problem } from "../types";
 import { Icon } from "../ui/icons";
 import { Dialog, Failed, Loading, tell } from "../ui/kit";
@@ -56,9 +56,10 @@ export function ApplyDialog({ draft, onClose, onDone }: { draft: Draft; onClose:
     try {
       const body = { ...draft, ...(comment.trim() ? { comment: comment.trim() } : {}) };
       const done = await send<Applied>("text" in draft ? "PUT" : "PATCH", "/v1/config", body, revision);
+      mine.add(done.revision);
       onDone();
       await loadBase();
-      tell(`Configuration ${done.generation} is in force${done.notes.length ? `. ${done.notes.join(". ")}` : ""}`, { label: "Undo", run: () => void undo(done.revision) });
+      tell(`Configuration ${done.generation} is in force${done.notes.length ? `. ${done.notes.join(". ")}` : ""}`, { label: "Undo", run: () => void undo(done.revision) }, "configuration");
       onClose();
     } catch (failed) {
       if (failed instanceof ApiError && failed.status === 412) await meanwhile(String(failed.body.who ?? ""), typeof failed.body.at === "number" ? failed.body.at : null, failed.message);
@@ -199,7 +200,8 @@ export function reverse(diff: string): string {
 export async function undo(revision: string): Promise<void> {
   try {
     const done = await send<Applied>("POST", "/v1/config/undo", {}, revision);
-    tell(`Undone: configuration ${done.generation} is in force`);
+    mine.add(done.revision);
+    tell(`Undone: configuration ${done.generation} is in force`, undefined, "configuration");
     await loadBase();
   } catch (failed) {
     tell(`Not undone: ${words(failed)}`);

@@ -9,7 +9,7 @@ import { Fields, freeName, problemText } from "../config/fields";
 import { keyText, sameKey, tableAt } from "../config/kinds";
 import { Diff, TextEditor } from "../config/text";
 import { plural, when } from "../format";
-import { change, focus } from "../live";
+import { change, focus, mine } from "../live";
 import { go, href, onLeave, route } from "../router";
 import { schema } from "../schema";
 import type { Applied, Config, HistoryEntry, Json, Path, Problem, SchemaTable, Validated } from "../types";
@@ -44,7 +44,7 @@ export function ConfigPage(): JSX.Element {
     const now = change.value;
     const known = base.peek();
     if (!now || !known || (now.revision && now.revision === known.revision)) return;
-    if (edits.peek().length && now.revision) setMoved(`${now.who || "Somebody"} has changed the configuration meanwhile (${now.how}). Your changes are kept here, and are shown on top of it.`);
+    if (edits.peek().length && now.revision && !mine.has(now.revision)) setMoved(`${now.who || "Somebody"} has changed the configuration meanwhile (${now.how}). Your changes are kept here, and are shown on top of it.`);
     void loadBase();
   }, [change.value]);
   const known = base.value;
@@ -582,7 +582,7 @@ function TextView({ known }: { known: Config }): JSX.Element {
 
 // The history
 
-const HOW: Record<string, string> = { start: "start", file: "file changed", signal: "signal", put: "text", patch: "forms", undo: "undo", restore: "restored" };
+export const HOW: Record<string, string> = { start: "start", file: "file changed", signal: "signal", put: "text", patch: "forms", undo: "undo", restore: "restored" };
 
 function HistoryView({ known }: { known: Config }): JSX.Element {
   const list = useAnswer<HistoryEntry[]>("/v1/config/history", 0, [known.revision, known.generation]);
@@ -618,7 +618,8 @@ function RevisionDialog({ entry, known, onClose }: { entry: HistoryEntry; known:
   const restore = async () => {
     try {
       const done = await send<Applied>("POST", "/v1/config/restore", { revision: entry.revision }, known.revision);
-      tell(`Restored: configuration ${done.generation} is in force`, { label: "Undo", run: () => void undo(done.revision) });
+      mine.add(done.revision);
+      tell(`Restored: configuration ${done.generation} is in force`, { label: "Undo", run: () => void undo(done.revision) }, "configuration");
       await loadBase();
       onClose();
     } catch (error) {

@@ -170,7 +170,7 @@ function Rules({ rules, groups, known }: { rules: RuleSample[]; groups: GroupSam
                   <th scope="row"><a href={href("config", "rule", rule.name)}>{rule.name}</a></th>
                   <td><Health level={level}>{!rule.enabled ? "disabled" : rule.maintenance ? "maintenance" : level === "ok" ? "good" : level === "bad" && group?.up === 0 ? "no member" : "failures"}</Health></td>
                   <td class="nowrap">{info ? <>{info.protocol} <span class="muted">{info.listen.join(", ")}</span></> : "–"}</td>
-                  <td>{rule.group ? <a href={href("groups", rule.group)}>{rule.group}</a> : "–"}{info?.routed?.filter((name) => name !== rule.group).map((name) => <span key={name}>, <a href={href("groups", name)}>{name}</a></span>)}</td>
+                  <td>{rule.group ? <a href={href("groups", rule.group)}>{rule.group}</a> : "–"}{info?.routed?.filter((name) => name !== rule.group).map((name) => <>, <a href={href("groups", name)}>{name}</a></>)}</td>
                   <td class="num">{rate(rule.rate)}</td>
                   <td class="num">{percent(rule.failures, 2)}</td>
                   <td class="num">{ms(group?.p50_ms)}</td>

@@ -10,12 +10,14 @@ import { Icon, Sign, type Level } from "./icons";
 
 // Notices
 
-interface Toast { id: number; text: string; bad: boolean; action?: { label: string; run: () => void } }
+interface Toast { id: number; text: string; bad: boolean; about?: string | undefined; action?: { label: string; run: () => void } }
 const toasts = signal<Toast[]>([]);
 let toastId = 0;
 
-export function tell(text: string, action?: Toast["action"]): void {
-  show({ id: ++toastId, text, bad: false, ...(action ? { action } : {}) }, action ? 10_000 : 5000);
+/** A notice replaces an older one about the same, whose Undo would be of something else. */
+export function tell(text: string, action?: Toast["action"], about?: string): void {
+  if (about) toasts.value = toasts.value.filter((toast) => toast.about !== about);
+  show({ id: ++toastId, text, bad: false, about, ...(action ? { action } : {}) }, action ? 10_000 : 5000);
 }
 
 export function complain(error: unknown): void {

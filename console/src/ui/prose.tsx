@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 
 export function Prose({ text }: { text: string }): JSX.Element {
   const parts: (JSX.Element | string)[] = [];
-  const pattern = /`([^`]+)`|\[([^\]]+)\]\([^)]*\)|\*\*([^*]+)\*\*/g;
+  const pattern = /`([^`]+)`|\[((?:`[^`]*`|[^\]`])+)\]\([^)]*\)|\*\*([^*]+)\*\*/g;
   let from = 0;
   for (const match of text.matchAll(pattern)) {
     parts.push(text.slice(from, match.index));
