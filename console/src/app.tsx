@@ -116,7 +116,7 @@ function Top(): JSX.Element {
       <span class={`link ${link.value}`}><i class="dot" />{LINK_WORDS[link.value]}</span>
       <Search />
       <button type="button" class="button quiet icon" title={`Colours: ${mode.word}`} aria-label={`Colours: ${mode.word}. Change to ${THEMES[mode.next].word}`} onClick={() => setTheme(mode.next)}><Icon name="theme" /></button>
-      {who.user && (
+      {who.user && !who.free && (
         <>
           <a class="wide nowrap" href={href("audit")} title={`Role: ${who.role}`}>{who.user}</a>
           <button type="button" class="button small wide" onClick={() => void logout()}>Log out</button>

@@ -35,8 +35,9 @@ export function troubles(group: GroupSample): { level: Level; text: string }[] {
   const list: { level: Level; text: string }[] = [];
   if (group.members > 0 && group.up === 0) list.push({ level: "bad", text: "no member may be used" });
   else if (group.panic) list.push({ level: "bad", text: "panic: health is ignored, as too many members are out" });
-  if (group.failures >= 0.05) list.push({ level: "bad", text: `${(group.failures * 100).toFixed(1)} % of requests fail` });
-  else if (group.failures >= 0.01) list.push({ level: "warn", text: `${(group.failures * 100).toFixed(1)} % of requests fail` });
+  const failures = group.failures ?? 0;
+  if (failures >= 0.05) list.push({ level: "bad", text: `${(failures * 100).toFixed(1)} % of requests fail` });
+  else if (failures >= 0.01) list.push({ level: "warn", text: `${(failures * 100).toFixed(1)} % of requests fail` });
   const out = group.members - group.up;
   if (out > 0 && group.up > 0) list.push({ level: "warn", text: `${out} of ${group.members} members out` });
   if (group.alerts > 0) list.push({ level: "warn", text: `${group.alerts} load alert${group.alerts === 1 ? "" : "s"}` });
@@ -51,6 +52,7 @@ export function levelOf(group: GroupSample): Level {
 export function ruleLevel(rule: RuleSample, group: GroupSample | undefined): Level {
   if (!rule.enabled || rule.maintenance) return "off";
   if (group && group.members > 0 && group.up === 0) return "bad";
-  if (rule.failures >= 0.05) return "bad";
-  return rule.failures >= 0.01 ? "warn" : "ok";
+  const failures = rule.failures ?? 0;
+  if (failures >= 0.05) return "bad";
+  return failures >= 0.01 ? "warn" : "ok";
 }

@@ -4,13 +4,13 @@ export type Role = "view" | "operate" | "administer";
 
 export interface Session { user: string | null; role: Role | null; csrf: string | null; login: boolean; free: boolean }
 
-export interface RuleSample { name: string; enabled: boolean; maintenance: boolean; rate: number; failures: number; group: string }
+export interface RuleSample { name: string; enabled: boolean; maintenance: boolean; rate: number; failures: number | null; group: string }
 export interface GroupSample {
-  name: string; rate: number; failures: number; p50_ms: number | null; p99_ms: number | null;
+  name: string; rate: number; failures: number | null; p50_ms: number | null; p99_ms: number | null;
   in_flight: number; queue: number; up: number; members: number; panic: boolean; alerts: number; spread: number | null;
 }
 export interface MemberSample {
-  name: string; state: string; admin: AdminState; weight: number; effective_weight: number; share: number; rate: number; failures: number;
+  name: string; state: string; admin: AdminState; weight: number; effective_weight: number; share: number; rate: number; failures: number | null;
   in_flight: number; p50_ms: number | null; p99_ms: number | null; load: number | null; alert: boolean;
 }
 export interface Sample {

@@ -8,7 +8,7 @@ import { when } from "../format";
 import { focus } from "../live";
 import { Empty, Failed, Health, Loading, Panel, Scroll, useAnswer } from "../ui/kit";
 
-interface Entry { at: number; user: string | null; role: string | null; from: string | null; method: string; path: string; status: number; what: string | null }
+interface Entry { at: number | string; user: string | null; role: string | null; from: string | null; method: string; path: string; status: number; what: string | null }
 
 const ROLES: Record<string, string> = {
   view: "may look at everything, and change nothing",
@@ -29,9 +29,9 @@ export function AuditPage(): JSX.Element {
     <>
       <div class="page-head"><h1>Audit and session</h1></div>
       <div class="stack">
-        <Panel title="This session" pad actions={who.user && <button type="button" class="button small" onClick={() => void logout()}>Log out</button>}>
+        <Panel title="This session" pad actions={who.user && !who.free && <button type="button" class="button small" onClick={() => void logout()}>Log out</button>}>
           <dl class="props">
-            <dt>User</dt><dd>{who.user ?? (who.free ? "nobody: this machine may use the console without logging in" : "nobody: no users are configured")}</dd>
+            <dt>User</dt><dd>{who.free || !who.user ? "nobody has to log in: whoever reaches this address may use the console" : who.user}</dd>
             <dt>Role</dt><dd>{who.role ? <>{who.role} <span class="muted">– {ROLES[who.role]}</span></> : "–"}</dd>
           </dl>
         </Panel>
@@ -43,7 +43,7 @@ export function AuditPage(): JSX.Element {
                 <tbody>
                   {rows.slice(0, 300).map((entry, i) => (
                     <tr key={`${entry.at}-${i}`}>
-                      <th scope="row" class="nowrap">{when(entry.at)}</th>
+                      <th scope="row" class="nowrap">{when(typeof entry.at === "string" ? Date.parse(entry.at) / 1000 : entry.at)}</th>
                       <td>{entry.user || <span class="muted">–</span>}{entry.role && <span class="muted small"> {entry.role}</span>}</td>
                       <td class="nowrap">{entry.from ?? "–"}</td>
                       <td><span class="mono small">{entry.method} {entry.path}</span>{entry.what && entry.what !== "{}" && <div class="small muted">{entry.what}</div>}</td>

@@ -71,6 +71,9 @@ export function GroupPage({ name }: { name: string }): JSX.Element {
   );
 }
 
+/** Levels are kept with fewer digits than are sent. */
+const round = (value: number) => Number(value.toPrecision(4));
+
 const TOKENS = ["s1", "s2", "s3", "s4", "s5", "s6"];
 
 function Live({ name, details, again }: { name: string; details: Group | null; again: () => void }): JSX.Element {
@@ -106,7 +109,7 @@ function Live({ name, details, again }: { name: string; details: Group | null; a
     const param = (key: string) => details?.params.find((known) => known.name === key)?.value || null;
     const reject = param("reject_threshold") ?? past.thresholds.reject;
     const critical = param("critical_threshold") ?? past.thresholds.critical;
-    return [...(reject ? [{ label: `reject ${reject}`, value: reject, token: "warn" }] : []), ...(critical ? [{ label: `critical ${critical}`, value: critical, token: "bad" }] : [])];
+    return [...(reject ? [{ label: `reject ${round(reject)}`, value: reject, token: "warn" }] : []), ...(critical ? [{ label: `critical ${round(critical)}`, value: critical, token: "bad" }] : [])];
   }, [details?.params, what, past.loaded.value]);
 
   const loads = known ? [...known.values()].filter((member) => member.load !== null) : [];
@@ -122,7 +125,7 @@ function Live({ name, details, again }: { name: string; details: Group | null; a
       <Figures
         items={[
           { label: "Requests", value: rate(group.rate) },
-          { label: "Failures", value: percent(group.failures, 2), ...(group.failures >= 0.05 ? { level: "bad" } : group.failures >= 0.01 ? { level: "warn" } : {}) },
+          { label: "Failures", value: percent(group.failures, 2), ...((group.failures ?? 0) >= 0.05 ? { level: "bad" } : (group.failures ?? 0) >= 0.01 ? { level: "warn" } : {}) },
           { label: "p50", value: ms(group.p50_ms) },
           { label: "p99", value: ms(group.p99_ms) },
           { label: "In flight", value: short(group.in_flight) },

@@ -42,7 +42,7 @@ export function OverviewPage(): JSX.Element {
     );
   const sum = (take: (group: GroupSample) => number) => now.groups.reduce((all, group) => all + take(group), 0);
   const all = sum((group) => group.rate);
-  const failed = all > 0 ? sum((group) => group.rate * group.failures) / all : 0;
+  const failed = all > 0 ? sum((group) => group.rate * (group.failures ?? 0)) / all : 0;
   const up = sum((group) => group.up);
   const queue = sum((group) => group.queue);
   const alertCount = sum((group) => group.alerts);
