@@ -28,7 +28,8 @@ before(async () => {
   page = browser.context.pages()[0] ?? (await browser.context.newPage());
   watch(page);
   await page.goto(`${base}/console/`);
-  if (process.env.CONSOLE_USER && page.url().includes("/login/")) {
+  await page.waitForSelector(".link.live, #user", { state: "attached" });
+  if (process.env.CONSOLE_USER && (await page.locator("#user").count())) {
     await page.fill("#user", process.env.CONSOLE_USER);
     await page.fill("#password", process.env.CONSOLE_PASSWORD);
     await page.click("button");
@@ -401,7 +402,7 @@ test("the text: problems at their lines, applied, uploaded", async () => {
   await page.click("text=Review and apply");
   await page.waitForSelector("dialog .diff .plus");
   await page.click("dialog button:text-is('Apply')");
-  await toast("is in force");
+  await page.waitForSelector("dialog", { state: "detached" });
   assert.match((await api("GET", "/v1/config")).text, /^# said in the text\n/);
   await page.setInputFiles("input[type=file]", { name: "evenkeel.toml", mimeType: "text/plain", buffer: Buffer.from(before) });
   await page.waitForFunction((text) => document.querySelector(".textedit textarea").value === text, before);

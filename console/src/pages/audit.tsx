@@ -22,9 +22,11 @@ export function AuditPage(): JSX.Element {
   }, []);
   const answer = useAnswer<Entry[]>("/v1/audit", 5);
   const [find, setFind] = useState("");
+  const [reports, setReports] = useState(false);
   const who = session.value!;
   const wanted = find.trim().toLowerCase();
-  const rows = (answer.data ?? []).filter((entry) => !wanted || `${entry.user ?? ""} ${entry.from ?? ""} ${entry.method} ${entry.path} ${entry.what ?? ""}`.toLowerCase().includes(wanted));
+  // Load reports come every second, and would hide what people do.
+  const rows = (answer.data ?? []).filter((entry) => reports || !entry.path.endsWith("/loads")).filter((entry) => !wanted || `${entry.user ?? ""} ${entry.from ?? ""} ${entry.method} ${entry.path} ${entry.what ?? ""}`.toLowerCase().includes(wanted));
   return (
     <>
       <div class="page-head"><h1>Audit and session</h1></div>
@@ -35,7 +37,7 @@ export function AuditPage(): JSX.Element {
             <dt>Role</dt><dd>{who.role ? <>{who.role} <span class="muted">– {ROLES[who.role]}</span></> : "–"}</dd>
           </dl>
         </Panel>
-        <Panel title="Changes" actions={<input type="search" aria-label="Filter changes" placeholder="Filter" value={find} onInput={(event) => setFind(event.currentTarget.value)} />}>
+        <Panel title="Changes" actions={<><label class="check"><input type="checkbox" checked={reports} onChange={(event) => setReports(event.currentTarget.checked)} />With load reports</label><input type="search" aria-label="Filter changes" placeholder="Filter" value={find} onInput={(event) => setFind(event.currentTarget.value)} /></>}>
           {answer.error && !answer.data ? <div class="body"><Failed error={answer.error} retry={answer.again} /></div> : answer.at === 0 ? <Loading /> : rows.length === 0 ? <Empty title={wanted ? "Nothing matches" : "Nothing was changed yet"}>{!wanted && "Each change by the API, this console and evenkeel ctl is listed here."}</Empty> : (
             <Scroll label="Changes">
               <table>
