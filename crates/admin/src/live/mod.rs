@@ -185,7 +185,7 @@ impl Live {
     async fn follow_changes(&self) {
         let mut changes = self.manager.changes();
         let mut snapshots = self.manager.snapshots();
-        let mut revisions = self.manager.revisions();
+        let mut revisions = self.manager.in_force_changes();
         let mut before = revisions.borrow_and_update().clone();
         loop {
             let more = tokio::select! {
