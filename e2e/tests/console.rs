@@ -1,0 +1,85 @@
+//! The web console in a browser: each page and each change against a running balancer with users and members
+//! under load.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers of tests fail by panicking.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use evenkeel_e2e::balancer::{Balancer, binary};
+use evenkeel_e2e::load::Clients;
+use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::process::skipped;
+
+const PASSWORD: &str = "correct horse battery staple";
+
+fn configuration(members: &[Member]) -> String {
+    let names: Vec<String> = members
+        .iter()
+        .map(|member| format!("{:?}", member.address().to_string()))
+        .collect();
+    format!(
+        "# What the console is tried with.\n[admin]\nlisten = \"127.0.0.1:0\"\nusers_file = \"users\"\n\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"web\"\n\n\
+         [rule.pictures]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"pictures\"\n\n\
+         [group.web]\nmembers = [{}] # Three of a kind.\nstrategy = \"adaptive\"\n\n\
+         [group.pictures]\nmembers = [{}]\nstrategy = \"least_request\"\n",
+        names[..3].join(", "),
+        names[3..].join(", "),
+    )
+}
+
+#[test]
+fn pages_and_changes_in_a_browser() {
+    let console = Path::new(env!("CARGO_MANIFEST_DIR")).join("../console");
+    let chromium = Path::new("/usr/bin/chromium");
+    for (lacking, there) in [
+        ("Debian's chromium is not installed", chromium.exists()),
+        (
+            "the console was not built: Node.js or npm is missing",
+            console.join("dist/index.html").exists() && console.join("node_modules").exists(),
+        ),
+    ] {
+        if !there {
+            return skipped(lacking);
+        }
+    }
+    let members: Vec<Member> = (0..5).map(|_| Member::answering(|_| ok("fine"))).collect();
+    let balancer = Balancer::start_with(&configuration(&members), |folder| {
+        let mut add = Command::new(binary())
+            .arg("users")
+            .arg(folder.join("users"))
+            .args(["add", "anna", "--role", "administer"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut password = add.stdin.take().unwrap();
+        password.write_all(PASSWORD.as_bytes()).unwrap();
+        drop(password);
+        assert!(add.wait().unwrap().success());
+    });
+    let clients = [
+        Clients::start(balancer.address("web"), 4),
+        Clients::start(balancer.address("pictures"), 2),
+    ];
+    let tried = Command::new("npm")
+        .args(["run", "-s", "test"])
+        .current_dir(&console)
+        .env("CONSOLE_URL", format!("http://{}", balancer.admin()))
+        .env("CONSOLE_USER", "anna")
+        .env("CONSOLE_PASSWORD", PASSWORD)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&tried.stdout);
+    assert!(
+        tried.status.success(),
+        "{told}\n{}\n{}",
+        String::from_utf8_lossy(&tried.stderr),
+        balancer.log()
+    );
+    for client in clients {
+        assert!(client.end() > 0);
+    }
+}
