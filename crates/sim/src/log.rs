@@ -2,6 +2,7 @@
 //! the combined format with the time of a request after it, and HAProxy's for HTTP and TCP.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, Read};
 
 use serde_json::Value;
@@ -43,6 +44,8 @@ pub struct Entry {
     pub rule: Option<usize>,
     /// Method and first part of the path.
     pub class: Option<usize>,
+    /// Over which of its client's connections it came; `None` if the log does not say.
+    pub connection: Option<u64>,
     /// How long the client waited for the beginning of an answer, in milliseconds.
     pub waited: Option<f64>,
     /// The part of it in the balancer's queue, in milliseconds; `None` if the log does not say.
@@ -202,6 +205,15 @@ fn time(value: f64) -> Option<f64> {
     (0.0..=LONGEST).contains(&value).then_some(value)
 }
 
+/// What tells a client's address with its port from others.
+fn connection(client: &str) -> Option<u64> {
+    let (_, port) = client.rsplit_once(':')?;
+    port.parse::<u16>().ok()?;
+    let mut hasher = DefaultHasher::new();
+    client.hash(&mut hasher);
+    Some(hasher.finish())
+}
+
 /// Method and first part of the path.
 fn class(method: &str, target: &str) -> String {
     let path = target.split(['?', '#']).next().unwrap_or_default();
@@ -231,6 +243,7 @@ fn json(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         group: text("group").and_then(|name| names.number(name)),
         rule: text("rule").and_then(|name| names.number(name)),
         class: request.and_then(|(method, target)| names.number(&class(method, target))),
+        connection: text("client").and_then(connection),
         // What the client waited for is both.
         waited: response.map(|response| response + queued.unwrap_or(0.0)),
         queued,
@@ -312,9 +325,10 @@ fn haproxy(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
     let found = line.match_indices(" [").find_map(|(start, _)| {
         let rest = line.get(start + 2..)?;
         let (date, rest) = rest.split_once(']')?;
-        Some((date_of_log(date)?, rest))
+        let client = line.get(..start)?.rsplit(' ').next()?;
+        Some((date_of_log(date)?, client, rest))
     });
-    let (accepted, rest) = found.ok_or("no time as in [25/Nov/2026:06:32:19.123]")?;
+    let (accepted, client, rest) = found.ok_or("no time as in [25/Nov/2026:06:32:19.123]")?;
     let mut words = rest.split_whitespace();
     let mut word = || words.next().ok_or("too few fields");
     let front = word()?.trim_end_matches('~');
@@ -372,6 +386,7 @@ fn haproxy(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         group: names.number(back),
         rule: names.number(front),
         class: request.and_then(|(method, target)| names.number(&class(method, target))),
+        connection: connection(client),
         waited,
         queued,
         // 0 is also what it is where a connection was used again.
@@ -495,6 +510,8 @@ mod tests {
         assert_eq!(entry.at, 1_709_210_096_665.0);
         assert_eq!((entry.waited, entry.queued), (Some(102.0), Some(3.0)));
         assert_eq!(entry.connect, Some(30.0));
+        assert_eq!(entry.connection, connection("10.0.1.2:33317"));
+        assert_ne!(entry.connection, connection("10.0.1.2:33318"));
         assert_eq!(name(&log, entry.group), "web");
 
         let line =

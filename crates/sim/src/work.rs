@@ -25,6 +25,12 @@ pub trait Work: fmt::Debug {
         None
     }
 
+    /// Over which connection of a client the request comes that was drawn last, where that is known, and
+    /// whether it is the last one there.
+    fn connection(&self) -> Option<(u64, bool)> {
+        None
+    }
+
     /// What a request says that it costs, where 1 is a usual one.
     fn announced(&self, ask: Ask) -> f64 {
         let _ = ask;

@@ -7,16 +7,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_core::alert::AlertSettings;
+use evenkeel_core::alert::Threshold;
+use evenkeel_core::group::Granularity;
+use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Values, find};
 use evenkeel_manager::config::scenario::{self, Discipline, Distribution, Model};
 use evenkeel_manager::config::{
-    self, Config, Errors, MAX_FILE_SIZE, MemberConfig, Place, Problem, read_file,
+    self, Config, Errors, GroupConfig, MAX_FILE_SIZE, MemberConfig, Place, Problem, read_file,
 };
 use serde_json::{Value, json};
 
 use super::plan::{Plan, Point, group_of};
-use super::replay::Replay;
+use super::replay::{Came, Replay};
 use super::statistics::{FIGURES, Mean};
 use super::{MEASURED, Results, Unit};
 use crate::log::{Entry, Format, Log};
@@ -34,6 +36,10 @@ pub const SEEDS: usize = 5;
 /// By how much response times must differ to be worth a change, and forecasts to be called wrong.
 const WORTH: f64 = 0.1;
 const WRONG: f64 = 0.25;
+/// By which factor thresholds are lowered and raised.
+const FURTHER: f64 = 1.5;
+/// Parameter of strategies: above it members get nothing new.
+const REJECT: &str = "reject_threshold";
 /// Strategies that are tried beside the configured one: those that need neither load reports nor keys.
 const STRATEGIES: [&str; 5] = [
     "adaptive",
@@ -69,6 +75,8 @@ pub struct Study {
     pub measured: Option<(f64, f64)>,
     /// Members that the configuration has.
     members: usize,
+    /// Names of the thresholds of loads that are tried.
+    thresholds: Vec<&'static str>,
 }
 
 /// What is advised.
@@ -123,11 +131,9 @@ pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, St
     world.load.overload = true;
     world.members.model.concurrency = learnt.concurrency;
     world.members.model.discipline = Discipline::Fifo;
-    if group.settings.alert != AlertSettings::default() {
-        study.unknown.push(
-            "Load alerts: a log has no loads, so thresholds are not played, and no other ones are tried.".into(),
-        );
-    }
+    let thresholds = thresholds_of(&group, &learnt.replay, &mut study.unknown);
+    study.thresholds = thresholds.iter().map(|(name, _)| *name).collect();
+    world.reports = (!thresholds.is_empty()).then(scenario::Reports::default);
     let mut plan = Plan {
         file: file.clone(),
         keys: vec!["change".into()],
@@ -176,6 +182,21 @@ pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, St
             )?;
         }
     }
+    for (name, value) in thresholds {
+        for value in [value / FURTHER, value * FURTHER] {
+            // With two digits.
+            let value: f64 = format!("{value:.1e}").parse().unwrap_or(value);
+            let Some(changed) = with_threshold(&group, name, value) else {
+                continue;
+            };
+            let mut config = config.clone();
+            let mut groups = config.groups.iter_mut();
+            if let Some(of) = groups.find(|of| of.name == group.name) {
+                *of = changed;
+            }
+            add(format!("{name} = {value}"), config, names.len())?;
+        }
+    }
     let late = group.settings.late_binding;
     let late = late.unwrap_or(group.strategy.kind().binds_late);
     let change = format!("late_binding = {}", !late);
@@ -192,6 +213,94 @@ pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, St
         add(format!("{count} members"), config.clone(), count)?;
     }
     Ok((plan, study))
+}
+
+/// What the threshold of a group's alerts is called, and its value.
+fn of_alerts(threshold: Threshold) -> (&'static str, f64) {
+    let (name, value) = match threshold {
+        Threshold::Critical(value) => ("alert.threshold", value),
+        Threshold::AboveMinimum(value) => ("alert.threshold.above_minimum", value),
+        Threshold::AboveAverage(value) => ("alert.threshold.above_average", value),
+    };
+    (name, f64::from(value))
+}
+
+/// The group with another value of this threshold; `None` if it cannot be.
+fn with_threshold(group: &GroupConfig, name: &str, value: f64) -> Option<GroupConfig> {
+    let mut group = group.clone();
+    match &mut group.settings.alert.threshold {
+        Some(threshold) if of_alerts(*threshold).0 == name => match threshold {
+            Threshold::Critical(of) | Threshold::AboveMinimum(of) | Threshold::AboveAverage(of) => {
+                *of = value as f32;
+            }
+        },
+        _ => {
+            group.strategy.set(name, value).ok()?;
+            group.strategy.check().ok()?;
+        }
+    }
+    Some(group)
+}
+
+/// Names and values of the thresholds that are tried with other values, and why others are not.
+fn thresholds_of(
+    group: &GroupConfig,
+    replay: &Replay,
+    unknown: &mut Vec<String>,
+) -> Vec<(&'static str, f64)> {
+    let settings = &group.settings;
+    let of_strategy = |name: &'static str| {
+        let value = group.strategy.try_get(name).filter(|value| *value > 0.0)?;
+        settings.adaptive.then_some((name, value))
+    };
+    let rejects = of_strategy(REJECT);
+    // The one of the group is stronger than the strategy's.
+    let own = settings.alert.threshold.filter(|_| settings.adaptive);
+    let alerts = own.map(of_alerts).or_else(|| {
+        let mut names = ["critical_threshold", "critical_excess"].into_iter();
+        names.find_map(of_strategy)
+    });
+    let is_bound = settings.granularity != Granularity::PerRequest;
+    let is_told = replay.arrivals.iter().any(|came| came.connection.is_some());
+    let simulated = [
+        LoadId::CPU,
+        LoadId::UTILIZATION,
+        LoadId::IN_FLIGHT,
+        LoadId::COMPOSITE,
+    ];
+    let mut tell = |text: &str| unknown.push(text.into());
+    if is_bound && !is_told {
+        tell(
+            "Bound clients: the log does not say which requests came over one connection, so each is bound anew.",
+        );
+    }
+    if rejects.is_none() && alerts.is_none() {
+        return Vec::new();
+    }
+    if !simulated.contains(&settings.load_id) {
+        tell(
+            "Thresholds of loads: the log has no loads, and the one of the group is not simulated, so none is played.",
+        );
+        return Vec::new();
+    }
+    tell(
+        "Loads: the log has none. Members are taken to report once a second the share of their workers' time that was busy with \
+         these requests (or for `in_flight` their number). What else your machines do, and how late your reports are, it does \
+         not say: other thresholds are compared with yours in that world, and their values may be others in yours.",
+    );
+    let moves = is_bound && is_told;
+    if alerts.is_some() && !moves {
+        tell(match is_bound {
+            true => "Thresholds of alerts: they move clients that are bound, so none is tried.",
+            false => {
+                "Thresholds of alerts: with granularity `per_request` no client is bound that an alert could move, so none is tried."
+            }
+        });
+    }
+    rejects
+        .into_iter()
+        .chain(alerts.filter(|_| moves))
+        .collect()
 }
 
 /// What a log says of a group.
@@ -372,7 +481,11 @@ fn learn(
     cannot_tell(log, (all, entries.len(), seconds), &entries, &mut unknown);
     let replay = Replay {
         arrivals: (entries.iter().zip(&at))
-            .map(|(entry, at)| (((at - first) * 1e6) as u64, class(entry)))
+            .map(|(entry, at)| Came {
+                at: ((at - first) * 1e6) as u64,
+                class: class(entry),
+                connection: entry.connection,
+            })
             .collect(),
         classes,
         own,
@@ -384,6 +497,7 @@ fn learn(
         unreadable: log.shown.clone(),
         measured,
         members: names.len(),
+        thresholds: Vec::new(),
     };
     Ok(Learnt {
         study,
@@ -827,6 +941,28 @@ pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
             WORTH * 100.0
         ));
     }
+    let is_threshold = |world: &usize| {
+        let mut names = study.thresholds.iter();
+        let changed = name(*world).split(" = ").next();
+        names.any(|name| Some(*name) == changed)
+    };
+    let alerts = |world: usize| mean(world, figure("alerts"));
+    for world in (1..plan.points.len()).filter(is_threshold) {
+        let change = gain(world).mean;
+        let judged = match () {
+            () if change < -WORTH || !is_sound(&world) => "would be worse",
+            () if change > WORTH => "would help",
+            () => "would change little",
+        };
+        advice.push(format!(
+            "{} {judged}: 99th percentile {} instead of {}, {:.1} load alerts in a replay instead of {:.1}.",
+            name(world),
+            show(world),
+            show(0),
+            alerts(world),
+            alerts(0)
+        ));
+    }
     for (world, point) in plan
         .points
         .iter()
@@ -959,12 +1095,16 @@ mod tests {
     }
 
     fn asked(text: &str) -> Result<(Plan, Study), String> {
+        asked_of(CONFIG, text)
+    }
+
+    fn asked_of(config: &str, text: &str) -> Result<(Plan, Study), String> {
         use std::sync::atomic::{AtomicU64, Ordering};
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("evenkeel-advice-{}-{count}.toml", std::process::id());
         let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, CONFIG).unwrap();
+        std::fs::write(&path, config).unwrap();
         let log = read(text.as_bytes(), None).unwrap();
         let question = Question::default();
         let answer = plan(&path, &log, &question).map_err(|errors| errors.to_string());
@@ -1024,6 +1164,81 @@ mod tests {
         assert!(
             told.contains("was opening connections to members"),
             "{told}"
+        );
+    }
+
+    #[test]
+    fn thresholds_are_tried_where_clients_are_bound() {
+        let bound = |more: &str| {
+            let name =
+                "name = \"least_loaded\", reject_threshold = 0.09, critical_threshold = 0.18";
+            let rule = CONFIG.replace("\"round_robin\"", &format!("{{ {name} }}"));
+            format!("{rule}{more}\n")
+        };
+        let on_demand = bound("granularity = \"on_demand\"");
+        let plain = log(1.0, 3000);
+        let mut turn = 0;
+        let lines = plain.lines().map(|line| {
+            turn += 1;
+            let client = format!("{{\"client\":\"192.0.2.1:{}\",", 1000 + turn % 7);
+            line.replacen('{', &client, 1) + "\n"
+        });
+        let connected: String = lines.collect();
+        let tried = |config: &str, text: &str| {
+            let (plan, study) = asked_of(config, text).unwrap();
+            let changes = plan.points.iter().map(|point| point.values[0].clone());
+            let changes: Vec<String> = changes.filter(|of| of.contains("threshold")).collect();
+            (changes.join(", "), plan, study)
+        };
+        let (changes, plan, study) = tried(&on_demand, &connected);
+        let all = "reject_threshold = 0.06, reject_threshold = 0.14, critical_threshold = 0.12, critical_threshold = 0.27";
+        assert_eq!(changes, all);
+        let told = text(&study, &advise(&plan, &run(&plan, &|_| ()), &study));
+        let alerts = |change: &str| {
+            let (_, line) = told.split_once(&format!("  {change} ")).unwrap();
+            let (_, count) = line.split_once("instead of ").unwrap();
+            let (_, count) = count.split_once(", ").unwrap();
+            count.split(' ').next().unwrap().parse::<f64>().unwrap()
+        };
+        let [low, high] = ["critical_threshold = 0.12", "critical_threshold = 0.27"].map(alerts);
+        assert!(low > high, "{told}");
+        assert!(told.contains("  Loads: the log has none."), "{told}");
+
+        let of_strategy = "reject_threshold = 0.06, reject_threshold = 0.14";
+        let (changes, _, study) = tried(&bound(""), &connected);
+        assert_eq!(changes, of_strategy);
+        assert!(
+            study
+                .unknown
+                .iter()
+                .any(|of| of.contains("granularity `per_request`"))
+        );
+        let (changes, _, study) = tried(&on_demand, &plain);
+        assert_eq!(changes, of_strategy);
+        assert!(
+            study
+                .unknown
+                .iter()
+                .any(|of| of.starts_with("Bound clients: "))
+        );
+        let relative =
+            "granularity = \"on_demand\"\nalert = { threshold = { above_average = 0.5 } }";
+        let (changes, plan, _) = tried(&bound(relative), &connected);
+        let of_group = "alert.threshold.above_average = 0.33, alert.threshold.above_average = 0.75";
+        assert_eq!(changes, format!("{of_strategy}, {of_group}"));
+        let changed = |point: &&Point| point.values[0].starts_with("alert.");
+        let used = plan.points.iter().filter(changed).map(|point| {
+            let config = point.world.config.as_ref().unwrap();
+            config.groups[0].settings.alert.threshold
+        });
+        assert!(used.eq([0.33, 0.75].map(|of| Some(Threshold::AboveAverage(of)))));
+        let (changes, _, study) = tried(&bound("load = \"disk\""), &connected);
+        assert_eq!(changes, "");
+        assert!(
+            study
+                .unknown
+                .iter()
+                .any(|of| of.starts_with("Thresholds of loads: "))
         );
     }
 

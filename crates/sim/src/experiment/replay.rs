@@ -1,6 +1,6 @@
 //! The requests of a log once more: when they came, and what such requests cost.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::work::{Ask, Work};
@@ -20,11 +20,21 @@ fn at(times: &[f64], share: f64) -> f64 {
     time.copied().unwrap_or(1.0)
 }
 
+/// A request of a log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Came {
+    /// When, in nanoseconds from the first one.
+    pub(super) at: u64,
+    pub(super) class: usize,
+    /// Its connection, if the log has that.
+    pub(super) connection: Option<u64>,
+}
+
 /// What is known of a log's requests.
 #[derive(Debug)]
 pub(super) struct Replay {
-    /// When each came, in nanoseconds from the first one, and its class.
-    pub(super) arrivals: Vec<(u64, usize)>,
+    /// Requests by time.
+    pub(super) arrivals: Vec<Came>,
     /// Service times of each class in nanoseconds, at a member of normal speed, sorted. None is empty.
     pub(super) classes: Vec<Vec<f64>>,
     /// The same as each member took them, sorted, by member and class; few or none where it had few.
@@ -47,16 +57,24 @@ impl Replay {
             let part = (self.length / PARTS).max(1);
             for turn in 0..PARTS {
                 let start = (rng.f64() * PARTS as f64) as u64 * part;
-                let from = self.arrivals.partition_point(|&(at, _)| at < start);
-                let to = self.arrivals.partition_point(|&(at, _)| at < start + part);
+                let from = self.arrivals.partition_point(|came| came.at < start);
+                let to = self.arrivals.partition_point(|came| came.at < start + part);
                 let drawn = self.arrivals.get(from..to).unwrap_or_default().iter();
-                times.extend(drawn.map(|&(at, class)| (at - start + turn * part, class)));
+                times.extend(drawn.map(|came| Came {
+                    at: came.at - start + turn * part,
+                    ..*came
+                }));
             }
         }
+        let mut seen = HashSet::new();
+        let mut is_last = |came: &Came| came.connection.is_some_and(|of| seen.insert(of));
+        let mut lasts: Vec<bool> = times.iter().rev().map(&mut is_last).collect();
+        lasts.reverse();
         Played {
             of: Arc::clone(self),
-            times: times.into(),
+            times: times.into_iter().zip(lasts).collect(),
             class: 0,
+            connection: None,
         }
     }
 }
@@ -65,9 +83,11 @@ impl Replay {
 #[derive(Debug)]
 pub(super) struct Played {
     of: Arc<Replay>,
-    times: VecDeque<(u64, usize)>,
+    /// With whether it is the last one of its connection.
+    times: VecDeque<(Came, bool)>,
     /// Of the request that comes now.
     class: usize,
+    connection: Option<(u64, bool)>,
 }
 
 impl Work for Played {
@@ -94,9 +114,14 @@ impl Work for Played {
     }
 
     fn gap(&mut self) -> Option<f64> {
-        let (at, class) = self.times.pop_front()?;
-        self.class = class;
-        let &(next, _) = self.times.front()?;
-        Some(next.saturating_sub(at).max(1) as f64)
+        let (came, is_last) = self.times.pop_front()?;
+        self.class = came.class;
+        self.connection = came.connection.map(|of| (of, is_last));
+        let (next, _) = self.times.front()?;
+        Some(next.at.saturating_sub(came.at).max(1) as f64)
+    }
+
+    fn connection(&self) -> Option<(u64, bool)> {
+        self.connection
     }
 }

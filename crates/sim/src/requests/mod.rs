@@ -7,6 +7,7 @@
 //! the same arrivals, costs and failures. What a strategy reaches is compared with
 //! [`Dispatch::Central`], a queue that knows everything, and with the other strategies.
 
+mod bound;
 mod checks;
 mod outcomes;
 mod reports;
@@ -15,12 +16,13 @@ mod samples;
 mod visits;
 mod waiting;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_control::budget::RetryBudget;
+use evenkeel_core::binding::Binding;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::LoadId;
@@ -161,6 +163,8 @@ struct Job {
     balancer: usize,
     arrived: u64,
     ask: Ask,
+    /// Over which connection of its client it came, and whether it is the last one there.
+    connection: Option<(u64, bool)>,
     fails_below: f64,
     server: usize,
     outcome: Outcome,
@@ -187,6 +191,8 @@ struct Balancer {
     waiting: Vec<VecDeque<Waiting>>,
     /// What retries may add, by source.
     budgets: Vec<RetryBudget>,
+    /// The members that connections are bound to, where the group binds for longer than a request.
+    bindings: HashMap<u64, Binding>,
 }
 
 /// Streams of randomness: the world's is the same for every strategy.
@@ -341,6 +347,7 @@ impl<'a> Simulation<'a> {
                 .map(|_| RetryBudget::new(self.engine.now()))
                 .collect(),
             groups,
+            bindings: HashMap::new(),
         }
     }
 
@@ -404,6 +411,7 @@ impl<'a> Simulation<'a> {
         let ask = source.work.draw(&mut self.world);
         let balancer = self.world.usize(..self.scenario.balancers);
         let luck = self.world.f64();
+        let connection = source.work.connection();
 
         self.outcomes.requests += 1;
         let job = Job {
@@ -411,6 +419,7 @@ impl<'a> Simulation<'a> {
             balancer,
             arrived: self.engine.nanos(),
             ask,
+            connection,
             fails_below: luck,
             server: 0,
             outcome: Outcome::Success,
@@ -467,7 +476,8 @@ impl<'a> Simulation<'a> {
     /// Sends a request to a member.
     fn bind(&mut self, id: JobId, ahead: Option<u32>) -> Result<(), PickError> {
         let job = &mut self.jobs[id];
-        let group = &self.balancers[job.balancer].by_source[job.source];
+        let balancer = &mut self.balancers[job.balancer];
+        let group = &balancer.by_source[job.source];
         let announced = self.sources[job.source].work.announced(job.ask);
         let key = self.sources[job.source].work.key(job.ask);
         let cost = Cost::clamped(announced).filter(|_| self.scenario.announced);
@@ -479,7 +489,8 @@ impl<'a> Simulation<'a> {
             client: key.map(|key| Ipv4Addr::from_bits(key as u32).into()),
             ..Request::at(self.engine.now())
         };
-        let ticket = group.pick(&request, &mut self.decisions)?;
+        let bound = job.connection.map(|of| (of, &mut balancer.bindings));
+        let ticket = bound::pick(group, bound, &request, &mut self.decisions)?;
         job.server = ticket.index();
         job.ticket = Some(ticket);
         if job.measured && self.scenario.samples.is_none() {
