@@ -97,10 +97,9 @@ function Legend({ lines, levels, threads }: Props): JSX.Element {
   );
 }
 
-function DataTable({ title, t, lines, threads, format }: Props): JSX.Element {
+function DataTable({ title, lines, threads, format }: Props): JSX.Element {
   const known = (values: Values) => values.filter((value): value is number => value !== null && value !== undefined);
   const rows = threads?.length ? threads.slice(0, 200).map((thread) => ({ name: thread.name, values: thread.values })) : lines.map((line) => ({ name: line.label, values: line.values }));
-  void t;
   return (
     <div class="scroll" role="region" aria-label={`${title} as a table`} tabIndex={0}>
       <table>
@@ -175,12 +174,11 @@ function make(latest: { current: Props }, width: number, setAt: (at: { index: nu
     },
     series: [
       {},
-      ...props.lines.map((given, i) => {
+      ...props.lines.map((given) => {
         const stroke = colour(given.token);
         const series: uPlot.Series = { label: given.label, stroke, width: 1.6, points: { show: false }, spanGaps: false };
         if (given.dash) series.dash = [5, 4];
         if (given.area) series.fill = stroke + "22";
-        void i;
         return series;
       }),
     ],

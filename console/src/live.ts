@@ -165,7 +165,12 @@ export function retryNow(): void {
 
 export function start(): void {
   effect(() => {
-    focus.value;
+    const name = focus.value;
+    // What is known of another group, or of this one long ago, is not what is now.
+    if (membersOf.peek() !== name || name === null) {
+      members.value = new Map();
+      membersOf.value = null;
+    }
     void run();
   });
   window.addEventListener("online", retryNow);

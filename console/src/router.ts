@@ -5,12 +5,6 @@ import { computed, signal } from "@preact/signals";
 const read = () => location.hash.replace(/^#\/?/, "");
 const raw = signal(read());
 
-/** Asked before the page is left; false keeps it. */
-let guard: (() => boolean) | null = null;
-export function onLeave(ask: (() => boolean) | null): void {
-  guard = ask;
-}
-
 export const route = computed(() => {
   const [path = "", query = ""] = raw.value.split("?");
   const parts = path.split("/").filter(Boolean).map((part) => {
@@ -31,13 +25,4 @@ export function go(...parts: string[]): void {
   location.hash = href(...parts);
 }
 
-let known = location.hash;
-window.addEventListener("hashchange", () => {
-  const page = (hash: string) => hash.replace(/^#\/?/, "").split(/[/?]/)[0];
-  if (guard && page(known) !== page(location.hash) && !guard()) {
-    history.replaceState(null, "", known || "#/");
-    return;
-  }
-  known = location.hash;
-  raw.value = read();
-});
+window.addEventListener("hashchange", () => (raw.value = read()));

@@ -195,9 +195,8 @@ export function changedBelow(path: Path): boolean {
   return edits.value.some((edit) => same(edit.path.slice(0, path.length), path) || same(path.slice(0, edit.path.length), edit.path));
 }
 
-export function problemsBelow(path: Path, text: string): number {
+export function problemsBelow(text: string): number {
   let count = 0;
   for (const [key, list] of byKey.value) if (key === text || key.startsWith(text + ".") || key.startsWith(text + "[")) count += list.length;
-  void path;
   return count;
 }

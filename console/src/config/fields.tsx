@@ -108,7 +108,7 @@ function Field({ path, spec: key }: { path: Path; spec: SchemaKey }): JSX.Elemen
     <div class={`field${changed ? " changed" : ""}`}>
       {labelled ? <label class="name" for={id}>{words(key.name)}{changed && <span class="sr"> (changed)</span>}</label> : <span class="name" id={`${id}-name`}>{words(key.name)}{changed && <span class="sr"> (changed)</span>}</span>}
       <div>
-        {composed && <p class="help before"><Prose text={key.meaning} /></p>}
+        {composed && <p class="help before"><Prose text={here(key.meaning)} /></p>}
         <div class="control" {...(labelled ? {} : { role: "group", "aria-labelledby": `${id}-name` })}>
           <Control id={id} path={path} spec={spec} value={value} schemaKey={key} invalid={found.length > 0} help={help} />
         </div>
@@ -129,6 +129,9 @@ function range(spec: Spec, key: SchemaKey): string {
   const text = spec.hint.replace(/, or false$/, "");
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.${fallback}`;
 }
+
+/** The manual has tables below their keys; here they are within. */
+const here = (meaning: string) => meaning.replace(/: (`true`, or )?a (table|list of tables), see below\./, ".").replace(/,? \(?see below\)?/g, "");
 
 interface ControlProps { id: string; path: Path; spec: Spec; value: Json | undefined; schemaKey: SchemaKey; invalid: boolean; help: string }
 
@@ -281,8 +284,8 @@ export function freeName(wanted: string, taken: string[]): string {
   for (let i = 2; ; i++) if (!taken.includes(`${wanted}-${i}`)) return `${wanted}-${i}`;
 }
 
-function Sub({ title, actions, children }: { title: ComponentChildren; actions?: ComponentChildren; children: ComponentChildren }): JSX.Element {
-  return <div class="sub"><h3>{title}{actions}</h3>{children}</div>;
+function Sub({ title, actions, children }: { title?: ComponentChildren; actions?: ComponentChildren; children: ComponentChildren }): JSX.Element {
+  return <div class="sub">{title && <h3>{title}{actions}</h3>}{children}</div>;
 }
 
 /** A table within a table: not there, on, off, or with keys of its own. */
@@ -328,7 +331,7 @@ function TableControl({ id, path, spec, value, schemaKey, invalid, help }: Contr
         <option value="keys">on, with these settings</option>
         {(spec.optional || mode === "off") && <option value="off">off, also if defaults say so</option>}
       </select>
-      {isTable(value) && <Sub title={words(schemaKey.name)}><Fields path={path} /></Sub>}
+      {isTable(value) && <Sub><Fields path={path} /></Sub>}
       {typeof value === "string" && <JsonField path={path} name={schemaKey.name} />}
     </>
   );

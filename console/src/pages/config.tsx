@@ -10,7 +10,7 @@ import { keyText, sameKey, tableAt } from "../config/kinds";
 import { Diff, TextEditor } from "../config/text";
 import { plural, when } from "../format";
 import { change, focus, mine } from "../live";
-import { go, href, onLeave, route } from "../router";
+import { go, href, route } from "../router";
 import { schema } from "../schema";
 import type { Applied, Config, HistoryEntry, Json, Path, Problem, SchemaTable, Validated } from "../types";
 import { Icon, Sign } from "../ui/icons";
@@ -154,7 +154,7 @@ function Forms(): JSX.Element {
 }
 
 function Marks({ path }: { path: Path }): JSX.Element {
-  const count = problemsBelow(path, keyText(path));
+  const count = problemsBelow(keyText(path));
   const changed = changedBelow(path);
   return (
     <span class="marks">
@@ -249,7 +249,7 @@ const SERVERS = ["members", "agents_may_join", "slow_start", "panic_threshold", 
 const ALGORITHM = ["strategy", "granularity", "adaptive", "load", "load_max_age", "hash_key", "late_binding", "rebind_interval", "alert"];
 const KEEPALIVE = ["health_check", "ejection"];
 
-interface TabSpec { id: string; label: string; body: (rule: string) => ComponentChildren; covers: string[] }
+interface TabSpec { id: string; label: string; body: () => ComponentChildren }
 
 function Item({ kind, name, tab }: { kind: string; name: string; tab: string | undefined }): JSX.Element {
   const path: Path = [kind, name];
@@ -264,20 +264,20 @@ function Item({ kind, name, tab }: { kind: string; name: string; tab: string | u
   const tabs: TabSpec[] =
     kind === "rule"
       ? [
-          { id: "server", label: "Server", covers: SERVER, body: () => <><Rename kind={kind} name={name} /><Fields path={path} keys={SERVER} />{note}{noGroup ?? <Fields path={home} keys={SERVER_OF_GROUP} />}</> },
-          { id: "servers", label: "Real servers", covers: [], body: () => groupKeys(SERVERS) },
-          { id: "algorithm", label: "Algorithm", covers: [], body: () => groupKeys(ALGORITHM) },
-          { id: "keepalive", label: "Keep-alive", covers: [], body: () => groupKeys(KEEPALIVE) },
-          { id: "more", label: "More", covers: [], body: () => <Fields path={path} skip={[...SERVER, ...(shared ? groupTable.filter((key) => !(key in item)) : used)]} /> },
+          { id: "server", label: "Server", body: () => <><Rename kind={kind} name={name} /><Fields path={path} keys={SERVER} />{note}{noGroup ?? <Fields path={home} keys={SERVER_OF_GROUP} />}</> },
+          { id: "servers", label: "Real servers", body: () => groupKeys(SERVERS) },
+          { id: "algorithm", label: "Algorithm", body: () => groupKeys(ALGORITHM) },
+          { id: "keepalive", label: "Keep-alive", body: () => groupKeys(KEEPALIVE) },
+          { id: "more", label: "More", body: () => <Fields path={path} skip={[...SERVER, ...(shared ? groupTable.filter((key) => !(key in item)) : used)]} /> },
         ]
       : kind === "group"
         ? [
-            { id: "servers", label: "Members", covers: [], body: () => <><Rename kind={kind} name={name} /><Fields path={path} keys={SERVERS} /></> },
-            { id: "algorithm", label: "Strategy", covers: [], body: () => <Fields path={path} keys={ALGORITHM} /> },
-            { id: "keepalive", label: "Health", covers: [], body: () => <Fields path={path} keys={[...KEEPALIVE, ...SERVER_OF_GROUP]} /> },
-            { id: "more", label: "More", covers: [], body: () => <Fields path={path} skip={used} /> },
+            { id: "servers", label: "Members", body: () => <><Rename kind={kind} name={name} /><Fields path={path} keys={SERVERS} /></> },
+            { id: "algorithm", label: "Strategy", body: () => <Fields path={path} keys={ALGORITHM} /> },
+            { id: "keepalive", label: "Health", body: () => <Fields path={path} keys={[...KEEPALIVE, ...SERVER_OF_GROUP]} /> },
+            { id: "more", label: "More", body: () => <Fields path={path} skip={used} /> },
           ]
-        : [{ id: "all", label: "Settings", covers: [], body: () => <><Rename kind={kind} name={name} /><Fields path={path} skip={["class"]} />{kind === "cluster" && <Classes name={name} />}</> }];
+        : [{ id: "all", label: "Settings", body: () => <><Rename kind={kind} name={name} /><Fields path={path} skip={["class"]} />{kind === "cluster" && <Classes name={name} />}</> }];
   const current = tabs.find((known) => known.id === tab) ?? tabs[0]!;
   const users = kind === "group" ? Object.entries((values.value.rule as Record<string, Json> | undefined) ?? {}).filter(([, rule]) => JSON.stringify(rule).includes(`"${name}"`)).map(([rule]) => rule) : [];
   return (
@@ -302,7 +302,7 @@ function Item({ kind, name, tab }: { kind: string; name: string; tab: string | u
     >
       <div class="body">
         {tabs.length > 1 && <SubTabs tabs={tabs} current={current.id} onChange={(id) => go("config", kind, name, ...(id === tabs[0]!.id ? [] : [id]))} label={`Parts of ${kind} ${name}`} />}
-        {tabs.length > 1 ? <div role="tabpanel" id="part-panel" aria-labelledby={`part-${current.id}`}>{current.body(name)}</div> : current.body(name)}
+        {tabs.length > 1 ? <div role="tabpanel" id="part-panel" aria-labelledby={`part-${current.id}`}>{current.body()}</div> : current.body()}
       </div>
     </Panel>
   );
@@ -477,9 +477,6 @@ function ApplyBar(): JSX.Element | null {
   const [open, setOpen] = useState(false);
   const [all, setAll] = useState(false);
   const count = edits.value.length;
-  useEffect(() => {
-    onLeave(null);
-  }, []);
   if (count === 0 && !open) return null;
   const bad = problems.value.length;
   return (

@@ -3,15 +3,14 @@
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
-import { needs, send } from "./common";
+import { send } from "../api";
 import { Flow } from "../flow";
-import { bytes, ms, percent, plural, rate, short } from "../format";
+import { bytes, clock, load, ms, percent, plural, rate, short } from "../format";
 import { levelOf, ruleLevel, troubles } from "../health";
 import { alerts, change, focus, recent, sample } from "../live";
 import { href } from "../router";
-import { clock, load } from "../format";
 import type { Group, GroupSample, Rule, RuleSample } from "../types";
-import { complain, confirm, Empty, Figures, Health, Loading, Panel, Scroll, Spark, tell, useAnswer } from "../ui/kit";
+import { complain, confirm, Empty, Figures, Health, Loading, needs, Panel, Scroll, Spark, tell, useAnswer } from "../ui/kit";
 import { Icon } from "../ui/icons";
 
 /** Up to here the members of all groups are shown, and asked for every few seconds. */

@@ -1,2 +1,0 @@
-export { send } from "../api";
-export { needs } from "../ui/kit";
