@@ -297,7 +297,10 @@ function threadsOf(self: uPlot, { t, threads, span }: Props): void {
   ctx.lineWidth = (threads.length > 60 ? 0.8 : 1.2) * devicePixelRatio;
   ctx.beginPath();
   for (const thread of threads) if (!thread.emphasis) path(thread.values);
+  // So many are an area; what stands out is still to be seen.
+  ctx.globalAlpha = threads.length > 300 ? 0.5 : 1;
   ctx.stroke();
+  ctx.globalAlpha = 1;
   for (const thread of threads) {
     if (!thread.emphasis) continue;
     ctx.strokeStyle = colour(thread.token ?? "s1");

@@ -18,6 +18,8 @@ export interface Sample {
   process: { cpu_share: number | null; resident_bytes: number | null };
   rules: RuleSample[];
   groups: GroupSample[];
+  /** Groups that do not fit into a sample. */
+  groups_left_out?: number;
   group?: { name: string; full: boolean; members: MemberSample[]; gone?: string[] };
 }
 export interface Change { generation: number; revision: string; at: number; who: string | null; how: string }

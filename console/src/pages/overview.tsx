@@ -133,6 +133,7 @@ export function GroupsTable({ groups }: { groups: GroupSample[] }): JSX.Element 
           </tbody>
         </table>
         {groups.length === 0 && <Empty title="No groups" />}
+        {(sample.value?.groups_left_out ?? 0) > 0 && <p class="more muted">and {plural(sample.value!.groups_left_out!, "group")} more, which are too many to show live</p>}
       </Scroll>
     </Panel>
   );

@@ -9,7 +9,7 @@ import { go, href, route } from "../router";
 import { schema, strategy } from "../schema";
 import type { Group } from "../types";
 import { Icon } from "../ui/icons";
-import { Empty, Failed, Loading, needs, Panel, Scroll, useAnswer } from "../ui/kit";
+import { Empty, Failed, Loading, Panel, Scroll, useAnswer } from "../ui/kit";
 import { numbers, Params, StrategySelect, typedOf, type Typed } from "./strategy";
 
 interface Result { strategy: string; p50_ms: number | null; p90_ms: number | null; p99_ms: number | null; mean_ms: number | null; failed: number; queue_p99: number | null; shares: { member: string; share: number; utilisation: number }[] }
@@ -58,7 +58,7 @@ function Comparison({ group }: { group: Group }): JSX.Element {
   });
   const count = Number(requests);
   const pace = speed.trim() === "" ? null : Number(speed);
-  const wrong = checked.some(({ wrong }) => Object.keys(wrong).length > 0) || !(Number.isInteger(count) && count >= 100 && count <= 1_000_000) || (pace !== null && !(pace > 0)) || !Number.isInteger(Number(seed));
+  const wrong = checked.some(({ wrong }) => Object.keys(wrong).length > 0) || !(Number.isInteger(count) && count >= 100 && count <= 200_000) || (pace !== null && !(pace > 0)) || !Number.isInteger(Number(seed));
   const run = async () => {
     setState((old) => ({ ...old, running: true, error: null }));
     const begin = performance.now();
@@ -100,8 +100,8 @@ function Comparison({ group }: { group: Group }): JSX.Element {
             <label>Requests <input class="narrow" size={9} inputMode="numeric" value={requests} onInput={(event) => setRequests(event.currentTarget.value)} /></label>
             <label>Rate <input class="narrow" size={9} inputMode="decimal" placeholder="as measured" value={speed} onInput={(event) => setSpeed(event.currentTarget.value)} /> /s</label>
             <label>Seed <input class="narrow" size={5} inputMode="numeric" value={seed} onInput={(event) => setSeed(event.currentTarget.value)} /></label>
-            <button type="submit" class="button primary" disabled={wrong || state.running || needs("operate").disabled} title={needs("operate").title}>{state.running ? "Playing …" : "Play"}</button>
-            <span role="status" class="muted">{wrong ? "100 to 1,000,000 requests, a rate above 0, and parameters in their ranges" : state.running ? "" : state.result ? `took ${duration(state.took)}` : ""}</span>
+            <button type="submit" class="button primary" disabled={wrong || state.running}>{state.running ? "Playing …" : "Play"}</button>
+            <span role="status" class="muted">{wrong ? "100 to 200,000 requests, a rate above 0, and parameters in their ranges" : state.running ? "" : state.result ? `took ${duration(state.took)}` : ""}</span>
           </div>
         </div>
       </form>
@@ -133,7 +133,7 @@ function Results({ result, group }: { result: Simulated; group: Group }): JSX.El
                 <tr key={i}>
                   <th scope="row">{names[i]}{item.strategy === group.strategy && <span class="muted"> in force</span>}</th>
                   {MEASURES.map(({ key }) => <td key={key} class="num">{ms(item[key])}{best((other) => other[key]) === i && <> <span class="tag ok">best</span></>}</td>)}
-                  <td class="num">{short(item.failed)}</td>
+                  <td class="num">{percent(item.failed, 2)}</td>
                   <td class="num">{short(item.queue_p99)}</td>
                   <td class="num">{load(spread(item.shares.map((share) => share.utilisation)))}</td>
                 </tr>
