@@ -24,6 +24,9 @@ const RESTART: &[(&str, &str)] = &[
     ("[admin]", "enabled"),
     ("[admin]", "listen"),
     ("[admin]", "behind_proxy"),
+    ("[admin]", "local_access"),
+    ("[admin]", "console"),
+    ("[admin]", "audit_log"),
     #[cfg(feature = "corba")]
     ("[corba]", "state_file"),
     #[cfg(feature = "corba")]
