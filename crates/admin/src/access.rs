@@ -190,6 +190,14 @@ impl Access {
         Some((session.clone(), session.was.role))
     }
 
+    /// The same, and it does not count as a use.
+    pub(crate) fn look_at(&self, cookie: &str, now: Instant) -> Option<(Session, Role)> {
+        let sessions = self.sessions.lock();
+        let session = sessions.by_cookie.get(&sha256(cookie.as_bytes()))?;
+        let is_alive = self.is_alive(session, now);
+        is_alive.then(|| (session.clone(), session.was.role))
+    }
+
     /// How long a login lasts at most.
     pub(crate) fn lifetime(&self) -> Duration {
         self.lifetime
@@ -358,6 +366,8 @@ pub(crate) mod tests {
         assert!(ask(seconds(12 * 3600)).is_none(), "used, but too old");
 
         let login = access.login("anna", "secret", FROM, begun).await.unwrap();
+        let looked_at = |now: Duration| access.look_at(&login.cookie, begun + now).is_some();
+        assert!(looked_at(seconds(3599)) && !looked_at(seconds(3601)));
         assert!(
             access
                 .session(&login.cookie, begun + seconds(3601))

@@ -87,6 +87,7 @@ pub(crate) fn router(sources: Arc<Sources>, doors: Doors) -> Router {
         ))
         .with_state(sources)
         .layer(Extension(Description(description.into())))
+        .layer(Extension(guarded_by.clone()))
         .layer(Extension(doors.access))
         .layer(Extension(doors.audit))
         .layer(Extension(doors.cookies))

@@ -36,7 +36,7 @@ use axum::response::{IntoResponse, Response};
 use evenkeel_manager::config::Admin;
 use subtle::ConstantTimeEq;
 
-use crate::access::Access;
+use crate::access::{Access, Session};
 use crate::actor::{Actor, Role};
 use crate::conn::Peer;
 use crate::error::ApiError;
@@ -114,7 +114,8 @@ impl Guard {
         }
         let changes = !matches!(*method, Method::GET | Method::HEAD);
         let is_open = self.open.contains(uri.path()) || is_page(uri.path());
-        let actor = match self.who(headers, changes, from, now) {
+        let use_session = |cookie: &str| self.access.session(cookie, now);
+        let actor = match self.who(headers, changes, from, use_session) {
             // Who is not known may still log in, or be told that the process is alive.
             Err(_) if is_open && self.asks() => None,
             actor => actor?,
@@ -139,7 +140,7 @@ impl Guard {
         headers: &HeaderMap,
         changes: bool,
         from: IpAddr,
-        now: Instant,
+        session_of_cookie: impl Fn(&str) -> Option<(Session, Role)>,
     ) -> Result<Option<Actor>, ApiError> {
         let actor = |user: &str| Actor {
             user: user.to_owned(),
@@ -167,9 +168,7 @@ impl Guard {
             });
         }
         let cookies = headers.get_all(COOKIES).iter();
-        let session = cookies
-            .filter_map(session_of)
-            .find_map(|cookie| self.access.session(cookie, now));
+        let session = cookies.filter_map(session_of).find_map(session_of_cookie);
         if let Some((session, role)) = session {
             let given = single(headers, &CSRF)?;
             if changes && !given.is_some_and(|given| session.is_csrf(given)) {
@@ -196,6 +195,14 @@ impl Guard {
             true => Ok(None),
             false => Err(unauthorized(NO_TOKEN)),
         }
+    }
+
+    /// Whether a client with these fields would still be let through, long after it has asked. That is no
+    /// use of its session.
+    pub(crate) fn still(&self, headers: &HeaderMap, from: IpAddr, now: Instant) -> bool {
+        let session = |cookie: &str| self.access.look_at(cookie, now);
+        let actor = self.who(headers, false, from, session);
+        actor.is_ok_and(|actor| actor.is_some())
     }
 
     fn is_token(&self, given: &str) -> bool {
@@ -397,6 +404,19 @@ mod tests {
             Ok(_) => 200,
             Err(error) => error.into_response().status().as_u16(),
         }
+    }
+
+    #[test]
+    fn who_was_let_through_may_stay_until_the_token_changes() {
+        let guard = guard_of("0.0.0.0:9000", Some("first"));
+        let still = |token: &str| {
+            let fields = headers(&[("authorization", &format!("Bearer {token}"))]);
+            let from = "192.0.2.9".parse().unwrap();
+            guard.still(&fields, from, Instant::now())
+        };
+        assert!(still("first") && !still("second"));
+        guard.set_token(Some("second"));
+        assert!(!still("first") && still("second"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the API answers about what goes on now.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Path, Query, Request, State};
@@ -19,6 +20,7 @@ use super::wire::{CheckDone, Family, LastHour, Process, Simulate, Simulated};
 use crate::actor::{Actor, Role};
 use crate::conn::Peer;
 use crate::error::ApiError;
+use crate::guard::Guard;
 use crate::operation::Operations;
 use crate::{Sources, metrics};
 
@@ -114,6 +116,7 @@ struct EventsQuery {
 async fn events(
     State(sources): State<Arc<Sources>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(guard): Extension<Guard>,
     query: Result<Query<EventsQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
@@ -124,7 +127,11 @@ async fn events(
     let last = headers.get("last-event-id");
     // What is no text is no place that anybody was told.
     let last = last.map(|last| last.to_str().unwrap_or_default());
-    let stream = sources.live.stream(query.group, last, peer.activity);
+    let from = peer.address.ip();
+    let fields = headers.clone();
+    let may_stay = move || guard.still(&fields, from, Instant::now());
+    let live = &sources.live;
+    let stream = live.stream(query.group, last, peer.activity, may_stay);
     let body = stream.map_err(|why| {
         let detail = match why {
             NoStream::TooMany(most) => format!(

@@ -55,12 +55,14 @@ impl Drop for Watched {
 
 impl Live {
     /// A stream of events, with the members of `group`; of what has happened since the place `last`, if
-    /// that is given. `activity` is of its connection.
+    /// that is given. `activity` is of its connection; `may_stay` is asked now and then whether its client
+    /// may still see all that.
     pub(crate) fn stream(
         self: &Arc<Self>,
         group: Option<String>,
         last: Option<&str>,
         activity: Activity,
+        may_stay: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<Body, NoStream> {
         if *self.ended.borrow() {
             return Err(NoStream::Ending);
@@ -79,7 +81,13 @@ impl Live {
             None => Ok(self.news.now()),
             Some(last) => Id::parse(last).ok_or(()),
         };
-        tokio::spawn(feed(watched, since, Events { sender, activity }, place));
+        let may_stay = Box::new(may_stay);
+        let events = Events {
+            sender,
+            activity,
+            may_stay,
+        };
+        tokio::spawn(feed(watched, since, events, place));
         Ok(Body::new(body))
     }
 }
@@ -88,6 +96,8 @@ impl Live {
 struct Events {
     sender: Sender<Bytes>,
     activity: Activity,
+    /// Whether its client may still see them: a session may have ended.
+    may_stay: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Events {
@@ -158,7 +168,12 @@ async fn follow(
                     events.send(text).await?;
                 }
             }
-            _ = comments.tick() => events.send(": still here\n\n").await?,
+            _ = comments.tick() => {
+                if !(events.may_stay)() {
+                    return Ok(());
+                }
+                events.send(": still here\n\n").await?;
+            }
         }
     }
 }
