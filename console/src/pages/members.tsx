@@ -1,5 +1,6 @@
 // The members of a group: a table that is drawn only where it is seen, and what can be done with them.
 
+import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { part, send } from "../api";
@@ -34,16 +35,36 @@ const STATES: { id: AdminState; label: string; done: string }[] = [
 
 const path = (group: string, member: string, what = "") => `/v1/groups/${part(group)}/members/${part(member)}${what}`;
 
+/** States that were asked for and are not in a sample yet: shown at once, so that nothing jumps back. */
+const wanted = signal<ReadonlyMap<string, AdminState>>(new Map());
+const keyOf = (group: string, name: string) => `${group} ${name}`;
+
+function want(group: string, names: string[], state: AdminState | null): void {
+  const next = new Map(wanted.peek());
+  for (const name of names) {
+    if (state === null) next.delete(keyOf(group, name));
+    else next.set(keyOf(group, name), state);
+  }
+  wanted.value = next;
+}
+
 async function setState(group: string, names: string[], state: AdminState, before: Map<string, AdminState>): Promise<void> {
   const put = async (name: string, to: AdminState) => send("PUT", path(group, name, "/state"), { state: to });
+  want(group, names, state);
+  // By then there was a sample; if not, what is known counts again.
+  setTimeout(() => want(group, names, null), 2500);
   try {
     for (const name of names) await put(name, state);
     const word = STATES.find((known) => known.id === state)!.done;
     tell(names.length === 1 ? `${names[0]} ${word}` : `${plural(names.length, "member")}: ${word}`, {
       label: "Undo",
-      run: () => void Promise.all(names.map((name) => put(name, before.get(name) ?? "ready"))).catch(complain),
+      run: () => {
+        want(group, names, null);
+        void Promise.all(names.map((name) => put(name, before.get(name) ?? "ready"))).catch(complain);
+      },
     });
   } catch (error) {
+    want(group, names, null);
     complain(error);
   }
 }
@@ -175,7 +196,7 @@ function Row({ group, member, more, picked, toggle }: { group: string; member: M
       <td class="num">{ms(member.p99_ms)}</td>
       <td class="num">{load(member.effective_weight)}<span class="muted"> of {member.weight}</span></td>
       <td>
-        <select aria-label={`State of ${member.name}`} value={member.admin} {...needs("operate")} onChange={(event) => void setState(group, [member.name], event.currentTarget.value as AdminState, new Map([[member.name, member.admin]]))}>
+        <select aria-label={`State of ${member.name}`} value={wanted.value.get(keyOf(group, member.name)) ?? member.admin} {...needs("operate")} onChange={(event) => void setState(group, [member.name], event.currentTarget.value as AdminState, new Map([[member.name, member.admin]]))}>
           {STATES.map((state) => <option key={state.id} value={state.id}>{state.label}</option>)}
         </select>
       </td>
@@ -189,15 +210,21 @@ function MemberDialog({ group, name, live, onClose }: { group: string; name: str
   const [wrong, setWrong] = useState("");
   const [check, setCheck] = useState<{ ok: boolean; error: string | null; took_ms: number } | "running" | null>(null);
   const member = answer.data;
-  const admin = live?.admin ?? member?.admin ?? "ready";
+  const admin = wanted.value.get(keyOf(group, name)) ?? live?.admin ?? member?.admin ?? "ready";
+  const [backup, setBackup] = useState<boolean | null>(null);
+  useEffect(() => {
+    if (member?.backup === backup) setBackup(null);
+  }, [member?.backup, backup]);
   useEffect(() => setWrong(""), [weight]);
   const run = async (action: () => Promise<unknown>, said?: string) => {
     try {
       await action();
       if (said) tell(said);
       answer.again();
+      return true;
     } catch (error) {
       complain(error);
+      return false;
     }
   };
   const saveWeight = async () => {
@@ -230,7 +257,7 @@ function MemberDialog({ group, name, live, onClose }: { group: string; name: str
             <label>Weight <input class="narrow" inputMode="decimal" size={8} aria-invalid={wrong !== ""} aria-describedby="weight-help" value={weight ?? String(member.weight)} disabled={needs("operate").disabled} onInput={(event) => setWeight(event.currentTarget.value)} /></label>
             <button type="submit" class="button" disabled={weight === null || needs("operate").disabled}>Set</button>
             <span id="weight-help" class={wrong ? "problem" : "muted small"}>{wrong || "0 (no new traffic) to 1000"}</span>
-            <label class="check"><input type="checkbox" checked={member.backup} disabled={needs("operate").disabled} onChange={(event) => { const backup = event.currentTarget.checked; void run(() => send("PUT", path(group, name, "/backup"), { backup }), `${name} is ${backup ? "a backup" : "no backup"}`); }} />Backup</label>
+            <label class="check"><input type="checkbox" checked={backup ?? member.backup} disabled={needs("operate").disabled} onChange={(event) => { const to = event.currentTarget.checked; setBackup(to); void run(() => send("PUT", path(group, name, "/backup"), { backup: to }), `${name} is ${to ? "a backup" : "no backup"}`).then((done) => done || setBackup(null)); }} />Backup</label>
           </form>
           <p class="muted small">These changes last until the process ends, or the configuration sets something new. <a href={href("config", "group", group)}>Change the configuration</a> to keep them.</p>
           <dl class="props">
