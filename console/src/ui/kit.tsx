@@ -25,7 +25,7 @@ export function complain(error: unknown): void {
 }
 
 function show(toast: Toast, lasts: number): void {
-  toasts.value = [...toasts.value.slice(-3), toast];
+  toasts.value = [...toasts.value.slice(-2), toast];
   setTimeout(() => dismiss(toast.id), lasts);
 }
 
