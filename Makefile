@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo test test-vm counts bench bench-balance bench-arm bench-on-demand bench-corba bench-kernel experiment fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo test test-vm counts bench bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel experiment fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -16,6 +16,7 @@ help:
 	@echo "make counts  instructions of hot paths against counts/figures.txt (part of make test; COUNTS_ACCEPT=\"WHY\" takes new figures)"
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for six minutes)"
 	@echo "make bench-balance  how well they balance, and Traefik: slow, stalling, failing members and more (90 minutes; BENCH_QUICK=1 for six)"
+	@echo "make bench-console  what open pages of the web console cost (15 minutes; BENCH_QUICK=1 for four)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
@@ -103,6 +104,12 @@ bench-balance:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel -p evenkeel-bench
 	target/dist/balance --as-built $(BALANCE)
+
+# What open pages of the console cost.
+bench-console:
+	@scripts/setup bench
+	cargo build --profile dist -p evenkeel
+	bench/console.py target/dist/evenkeel
 
 bench-arm:
 	@scripts/setup apache

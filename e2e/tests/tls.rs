@@ -643,7 +643,7 @@ fn the_admin_api_knows_its_users_by_their_certificates() {
         balancer.folder().write("evenkeel.toml", config(open));
         let error = evenkeel(&["check", &file]).unwrap_err();
         assert!(
-            error.contains("`token` or `token_file` is required"),
+            error.contains("`token`, `token_file` or `users_file` is required"),
             "{error}"
         );
     }

@@ -52,6 +52,7 @@ pub(crate) fn where_to_look(stage: &Stage) -> String {
         "The balancer runs with {config},\n\
          its admin API is at {admin}. In another terminal:\n\
          \n  curl http://{adaptive}/                                the default strategy\n  \
+         http://{admin}/console/                       the same in a browser, and more\n  \
          evenkeel top --admin {admin}                     every member, live\n  \
          evenkeel ctl --admin {admin} explain adaptive    why it went there\n  \
          curl http://{admin}/metrics                      for Prometheus\n",
@@ -84,7 +85,7 @@ pub(crate) fn draw(show: &Show, frame: &mut Frame<'_>) {
     frame.render_widget(
         Paragraph::new(vec![
             Line::from(format!(
-                "elsewhere: evenkeel ctl --admin {admin} explain adaptive"
+                "elsewhere: http://{admin}/console/ in a browser; evenkeel ctl --admin {admin} explain adaptive"
             )),
             Line::from("q or Ctrl-C ends everything"),
         ])

@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_slow_member_hurts_who_does_not_look() {
-        let question = question(&[10, 10, 40], 200.0);
+        let question = question(&[10, 10, 40], 120.0);
         let play = |name| question.play(&strategy(name), &mut || true).unwrap();
         let (blind, seeing) = (play("round_robin"), play("least_request"));
         assert!(

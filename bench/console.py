@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""What open pages of the web console cost: of requests for each second, and of the balancer's CPU time.
+
+Pages are what the console asks for: a stream of events of all groups, and one of a group with its members. With and
+without them take turns. Ratios are of neighbours; the median and the quartiles of them are printed, and written to
+bench/results/console.json.
+"""
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+QUICK = os.environ.get("BENCH_QUICK") == "1"
+ROUNDS = 6 if QUICK else 15
+SECONDS = 5 if QUICK else 10
+HERTZ = os.sysconf("SC_CLK_TCK")
+EVENKEEL = sys.argv[1] if len(sys.argv) > 1 else "target/dist/evenkeel"
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def wait_for(port):
+    for _ in range(200):
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise SystemExit(f"nobody listens on port {port}")
+
+
+def cpu_seconds(pid):
+    """User and system time of all threads."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / HERTZ
+
+
+class Pages:
+    """The streams that two open pages have."""
+
+    def __init__(self, port, groups):
+        self.bytes, self.sockets = 0, []
+        for query in ["", *[f"?group={group}" for group in groups]]:
+            one = socket.create_connection(("127.0.0.1", port))
+            one.sendall(f"GET /v1/events{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            self.sockets.append(one)
+            threading.Thread(target=self.read, args=[one], daemon=True).start()
+        # The first sample has all members.
+        time.sleep(1.5)
+        if not self.bytes:
+            raise SystemExit("the streams say nothing")
+
+    def read(self, one):
+        while data := one.recv(1 << 20):
+            self.bytes += len(data)
+
+    def close(self):
+        for one in self.sockets:
+            one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+
+class Balancer:
+    def __init__(self, folder, text):
+        self.admin = free_port()
+        path = os.path.join(folder, f"{self.admin}.toml")
+        with open(path, "w") as file:
+            file.write(f'[admin]\nlisten = "127.0.0.1:{self.admin}"\n{text}')
+        self.process = subprocess.Popen([EVENKEEL, "run", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(self.admin)
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def spread(values):
+    low, middle, high = statistics.quantiles(values, n=4)
+    return {"median": round(middle, 4), "low": round(low, 4), "high": round(high, 4), "rounds": len(values)}
+
+
+def alternate(balancer, groups, measure):
+    """Ratios or differences of neighbours are the caller's: pairs (closed, open)."""
+    pairs = []
+    for number in range(ROUNDS):
+        found = {}
+        for is_open in (number % 2 == 0, number % 2 == 1):
+            pages = Pages(balancer.admin, groups) if is_open else None
+            found[is_open] = measure(balancer.process.pid)
+            if pages:
+                pages.close()
+        pairs.append((found[False], found[True]))
+    return pairs
+
+
+def requests(folder):
+    """Small requests over connections that are kept, as fast as they are answered."""
+    members = [free_port() for _ in range(3)]
+    servers = "".join(f'server {{ listen 127.0.0.1:{port}; location / {{ return 200 "ok"; }} }}\n' for port in members)
+    conf = os.path.join(folder, "nginx.conf")
+    with open(conf, "w") as file:
+        file.write(
+            f"daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log /dev/null;\n"
+            f"events {{}}\nhttp {{ access_log off; keepalive_requests 1000000000;\n{servers}}}\n"
+        )
+    nginx = subprocess.Popen(["nginx", "-c", conf, "-e", "/dev/null"], stderr=subprocess.DEVNULL)
+    port = free_port()
+    names = ", ".join(f'"127.0.0.1:{member}"' for member in members)
+    rule = f'[rule.web]\nlisten = "127.0.0.1:{port}"\nmembers = [{names}]\n'
+    for member in members:
+        wait_for(member)
+    balancer = Balancer(folder, rule)
+    wait_for(port)
+
+    def measure(pid):
+        before = cpu_seconds(pid)
+        url = f"http://127.0.0.1:{port}/"
+        told = subprocess.run(["wrk", "-t1", "-c32", f"-d{SECONDS}s", url], capture_output=True, text=True, check=True).stdout
+        rate = float(next(line.split()[1] for line in told.splitlines() if line.startswith("Requests/sec")))
+        return rate, (cpu_seconds(pid) - before) / (rate * SECONDS)
+
+    measure(balancer.process.pid)
+    pairs = alternate(balancer, ["web"], measure)
+    balancer.end()
+    nginx.terminate()
+    nginx.wait()
+    return {
+        "requests": spread([opened[0] / closed[0] for closed, opened in pairs]),
+        "cpu_per_request": spread([opened[1] / closed[1] for closed, opened in pairs]),
+    }
+
+
+def idle(folder, groups, members):
+    """CPU time of open pages, as a share of a core, while nothing else goes on."""
+    text = ""
+    for group in range(groups):
+        names = ", ".join(f'"127.{10 + group}.{member // 250}.{1 + member % 250}:9"' for member in range(members // groups))
+        text += (
+            f'[rule.r{group}]\nlisten = "127.0.0.1:{free_port()}"\ngroup = "g{group}"\n'
+            f"[group.g{group}]\nhealth_check = false\nmembers = [{names}]\n"
+        )
+    balancer = Balancer(folder, text)
+
+    def measure(pid):
+        before = cpu_seconds(pid)
+        time.sleep(SECONDS)
+        return (cpu_seconds(pid) - before) / SECONDS
+
+    pairs = alternate(balancer, ["g0"], measure)
+    balancer.end()
+    return {
+        "closed": spread([closed for closed, _ in pairs]),
+        "more_with_two_pages": spread([opened - closed for closed, opened in pairs]),
+    }
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        found = {"seconds": SECONDS, "http": requests(folder)}
+        for groups, members in [(20, 200), (1, 10_000)]:
+            found[f"{members} members in {groups} groups"] = idle(folder, groups, members)
+    print(json.dumps(found, indent=1))
+    os.makedirs("bench/results", exist_ok=True)
+    if not QUICK or not os.path.exists("bench/results/console.json"):
+        with open("bench/results/console.json", "w") as file:
+            json.dump(found, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
