@@ -10,8 +10,9 @@ use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::member::{Member, Signal, ok};
 use evenkeel_e2e::wire::Wire;
 
-/// Larger than what the sockets and the balancer between them can hold.
-const LARGE: usize = 32 * 1024 * 1024;
+/// Larger than what the sockets and the balancer between them can hold: 32 MiB in the receive buffer of each of two, and 4 MiB for
+/// what each of two sends, where the kernel may give so much.
+const LARGE: usize = 80 * 1024 * 1024;
 
 /// Numbered blocks, so that lost, doubled or moved parts show.
 fn large_body() -> Vec<u8> {
