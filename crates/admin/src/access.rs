@@ -119,11 +119,13 @@ impl Access {
         let Ok(_place) = self.queue.try_acquire() else {
             return Err(NoLogin::Busy);
         };
+        let permit = Arc::clone(&self.checks).acquire_owned().await;
+        // After those that were before it, whose failures count.
         if let Some(wait) = self.failures.lock().wait(name, from, now) {
             return Err(NoLogin::Wait(wait));
         }
         let users = self.users.load_full();
-        let right = match (&users, Arc::clone(&self.checks).acquire_owned().await) {
+        let right = match (&users, permit) {
             (Some(users), Ok(permit)) => {
                 let (users, name, password) =
                     (Arc::clone(users), name.to_owned(), password.to_owned());

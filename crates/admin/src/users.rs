@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use evenkeel_manager::auth::{Hash, LineError, MAX_PASSWORD, MAX_USER};
-use evenkeel_manager::config::{FileName, Problem, read_file};
+use evenkeel_manager::config::{FileName, Problem, read_secret};
+use evenkeel_net::replacement::Replacement;
 use sha2::{Digest, Sha256};
 
 use crate::actor::Role;
@@ -62,13 +62,8 @@ impl Users {
     pub(crate) fn load(file: &FileName) -> Result<Self, Vec<Problem>> {
         let path = file.path.display();
         let problem = |what: String| file.place.problem(format!("{path}{what}"));
-        let mode = std::fs::metadata(&file.path).map(|file| file.permissions().mode());
-        if mode.is_ok_and(|mode| mode & 0o007 != 0) {
-            let what = ": may be read or written by everybody on this machine: chmod 640, or 600";
-            return Err(vec![problem(what.into())]);
-        }
-        let text = read_file(&file.path, MAX_FILE);
-        let text = text.map_err(|error| vec![problem(format!(": {error}"))])?;
+        let text = read_secret(&file.path, MAX_FILE);
+        let text = text.map_err(|error| vec![problem(format!(" {error}"))])?;
         Users::parse(&text).map_err(|errors| {
             let shown = errors.into_iter().take(MAX_PROBLEMS);
             shown
@@ -319,7 +314,8 @@ impl UsersFile<'_> {
             .iter()
             .flat_map(|line| [line.as_str(), "\n"])
             .collect();
-        evenkeel_net::key_file::replace(self.0, &text).map_err(|error| self.failed(error))
+        let replaced = Replacement::write_or_create(self.0, &text).and_then(Replacement::commit);
+        replaced.map_err(|error| self.failed(error))
     }
 }
 
@@ -329,6 +325,8 @@ fn is_of(line: &str, name: &str) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     /// One, called anna, with the password `secret`.

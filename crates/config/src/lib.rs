@@ -57,6 +57,6 @@ pub use schema::field::FileName;
 pub use schema::frequency::{ByteRate, Frequency};
 pub use schema::networks::{Networks, Proxies};
 pub use schema::overrides::Override;
-pub use schema::source::{MAX_FILE_SIZE, read_bounded as read_file, text_of};
+pub use schema::source::{MAX_FILE_SIZE, read_bounded as read_file, read_secret, text_of};
 pub use schema::table::{is_location_name, is_name};
 pub use schema::{expression, networks};

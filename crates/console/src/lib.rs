@@ -13,16 +13,12 @@ pub struct File {
     pub gzip: &'static [u8],
 }
 
+/// By path.
 static FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
 /// Whether the program was built with the console.
 pub fn is_there() -> bool {
     !FILES.is_empty()
-}
-
-/// All files, by path.
-pub fn files() -> &'static [File] {
-    FILES
 }
 
 /// The file at a path of the bundle.
@@ -54,7 +50,7 @@ mod tests {
 
     #[test]
     fn files_are_found_by_path() {
-        for file in files() {
+        for file in FILES {
             assert_eq!(
                 super::file(file.path).map(|found| found.path),
                 Some(file.path)
@@ -68,7 +64,7 @@ mod tests {
     /// The issue of the console's bundle: what a browser loads is small.
     #[test]
     fn the_bundle_is_small() {
-        let bytes: usize = files().iter().map(|file| file.gzip.len()).sum();
+        let bytes: usize = FILES.iter().map(|file| file.gzip.len()).sum();
         assert!(bytes <= 300_000, "{bytes} bytes compressed");
     }
 }

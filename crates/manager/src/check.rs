@@ -137,7 +137,7 @@ pub(crate) fn take_in(
 
 impl Manager {
     /// Checks a member once, now: as its group checks it, or whether it takes a connection where the
-    /// group has no check. The result counts as that of any other check.
+    /// group has no check. The result of a check counts as that of any other; a connection does not.
     ///
     /// # Errors
     ///

@@ -9,7 +9,6 @@ pub mod certificates;
 mod check;
 pub use evenkeel_config as config;
 pub use evenkeel_control::opinion;
-mod config_file;
 mod control;
 pub mod counts;
 mod dns;

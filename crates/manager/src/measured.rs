@@ -1,5 +1,6 @@
 //! A group as it was measured: what a simulation of it needs.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
@@ -9,6 +10,7 @@ use crate::config::{Config, GroupConfig, MemberConfig, Rule};
 use crate::inputs::AdminState;
 use crate::manager::{ManageError, Manager, entry};
 use crate::query::load_of;
+use crate::sample::MemberSample;
 use crate::state::{Endpoint, GroupEntry};
 
 /// A group as it was measured.
@@ -53,10 +55,11 @@ impl Manager {
         let owned = self.lock();
         let entry = entry(&owned.state, group)?;
         let settings = &entry.config.settings;
+        let rows: HashMap<&str, &MemberSample> =
+            sample.rows.iter().map(|row| (&*row.name, row)).collect();
         let member = |endpoint: &Endpoint| {
             let slot = &endpoint.member.slot;
-            let rows = sample.rows.iter();
-            let row = rows.clone().find(|row| row.name == endpoint.member.name);
+            let row = rows.get(&*endpoint.member.name).copied();
             // Little: requests at once are rate times time.
             let at_once = row.and_then(|row| Some(row.rate * row.p50_ms? / 1e3));
             let mean = slot.service_time(now).filter(|seconds| *seconds > 0.0);

@@ -1,8 +1,8 @@
 //! Files with secrets: short, and readable for their owner and group only.
 
 use std::error::Error;
-use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Longest file, in bytes.
@@ -48,40 +48,6 @@ pub fn load<T, E: Error + Send + Sync + 'static>(
         path: path.display().to_string(),
         why,
     })
-}
-
-/// Puts `text` in the place of the file at `path`, as a whole: whoever reads it meanwhile gets the old one. Its
-/// rights stay; if it is new, only its owner may read it.
-///
-/// # Errors
-///
-/// It cannot be written. The old one is still there.
-pub fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // A link stays a link.
-    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let old = std::fs::metadata(&path).ok();
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let fresh = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
-    let written = (|| {
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&fresh)?;
-        if let Some(old) = &old {
-            // First whose it is: a change of owner takes rights away.
-            std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
-            file.set_permissions(old.permissions())?;
-        }
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&fresh, &path)
-    })();
-    if written.is_err() {
-        let _ = std::fs::remove_file(&fresh);
-    }
-    written
 }
 
 fn read(path: &Path) -> Result<String, Why> {

@@ -10,6 +10,7 @@
 //! | [`http`] | a server and a client with limits, for what is not the data path |
 //! | [`Clock`] | the time |
 //! | [`key_file`] | files with secrets |
+//! | [`replacement`] | files that are replaced as a whole |
 //! | [`tasks`] | runtimes, threads, and tasks that follow what is wanted of them |
 //!
 //! What is said over the sockets is no matter of this crate.
@@ -24,6 +25,7 @@ pub mod http;
 pub mod http2;
 pub mod key_file;
 pub mod listen;
+pub mod replacement;
 pub mod stream;
 pub mod tasks;
 pub mod unix;

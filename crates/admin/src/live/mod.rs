@@ -150,12 +150,9 @@ impl Live {
         let is_due = locked(&self.past).is_due(at as u64);
         let watched: Vec<String> = locked(&self.watched).keys().cloned().collect();
         let is_group_watched = |name: &str| is_watched && watched.iter().any(|of| of == name);
-        let mut room = past::MEMBERS;
+        let mut room = Room::default();
         let sample = self.manager.sample(MOST_GROUPS, |name, members| {
-            let is_kept = is_due && members <= room;
-            if is_kept {
-                room -= members;
-            }
+            let is_kept = is_due && room.takes(members);
             match (is_group_watched(name), is_kept) {
                 (true, _) => Detail::Latencies,
                 (false, true) => Detail::Members,
@@ -271,14 +268,31 @@ impl Live {
 
 /// The sample with members of so many groups only as the history keeps.
 fn within(mut sample: Sample) -> Sample {
-    let mut room = past::MEMBERS;
+    let mut room = Room::default();
     for group in &mut sample.groups {
-        match room.checked_sub(group.members) {
-            Some(left) => room = left,
-            None => group.rows = Vec::new(),
+        if !room.takes(group.members) {
+            group.rows = Vec::new();
         }
     }
     sample
+}
+
+/// How many more members the history keeps.
+struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Room(past::MEMBERS)
+    }
+}
+
+impl Room {
+    /// Whether there is room for a group of so many, which then has it.
+    fn takes(&mut self, members: usize) -> bool {
+        let left = self.0.checked_sub(members);
+        self.0 = left.unwrap_or(self.0);
+        left.is_some()
+    }
 }
 
 /// Counts of rules a few seconds ago.

@@ -136,10 +136,7 @@ fn question(
         "Clients that wait, keys that stay with members, caches and failures are not simulated."
             .to_owned(),
     ];
-    let rate = match body.rate {
-        Some(rate) => rate,
-        None => rate,
-    };
+    let rate = body.rate.unwrap_or(rate);
     if !(rate > 0.0 && rate <= 1e7) {
         return Err(match body.rate {
             Some(_) => bad(format!(

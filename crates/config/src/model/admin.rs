@@ -1,7 +1,6 @@
 //! `[admin]` and `[access_log]`: how the balancer is administered and what it writes down.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::schema::field::{Field, FileName, Limits, Texts, WRONG_TYPE};
 use crate::schema::key::{DAY, docs, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::source::read_bounded;
+use crate::schema::source::read_secret;
 use crate::schema::table::Table;
 
 section! {
@@ -147,12 +146,7 @@ fn resolve_token(admin: &mut Admin, table: &Table<'_>, folder: &Path, report: &m
 
 fn read_token(path: &Path) -> Result<String, String> {
     let shown = path.display();
-    let mode = std::fs::metadata(path).map(|file| file.permissions().mode());
-    if mode.is_ok_and(|mode| mode & 0o007 != 0) {
-        let what = "may be read or written by everybody on this machine: chmod 640, or 600";
-        return Err(format!("{shown} {what}"));
-    }
-    let text = read_bounded(path, 4096).map_err(|reason| format!("{shown} {reason}"))?;
+    let text = read_secret(path, 4096).map_err(|reason| format!("{shown} {reason}"))?;
     let (what, is_token) = TOKEN;
     let token = Some(text.trim()).filter(|token| is_token(token));
     token

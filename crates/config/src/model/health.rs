@@ -1,7 +1,6 @@
 //! `[group.NAME.health_check]`: whether members serve is found out by asking them.
 
 use std::fmt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::schema::field::{Field, Limits, Texts, WRONG_TYPE, blank, choice_field
 use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::source::read_bounded;
+use crate::schema::source::read_secret;
 use crate::schema::table::{AsTable, Table};
 
 section! {
@@ -150,12 +149,7 @@ impl HealthCheck {
         }
         *file = folder.join(&*file);
         let shown = file.display();
-        let mode = std::fs::metadata(&*file).map(|file| file.permissions().mode());
-        if mode.is_ok_and(|mode| mode & 0o007 != 0) {
-            let what = "may be read or written by everybody on this machine: chmod 640, or 600";
-            return Err(format!("{shown} {what}"));
-        }
-        let text = read_bounded(file, 4096).map_err(|reason| format!("{shown} {reason}"))?;
+        let text = read_secret(file, 4096).map_err(|reason| format!("{shown} {reason}"))?;
         let password = text.trim_end_matches(['\r', '\n']);
         if password.is_empty() || password.chars().any(char::is_control) {
             return Err(format!(

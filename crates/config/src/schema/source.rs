@@ -1,6 +1,7 @@
 //! Reads the text of a configuration file.
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::errors::Errors;
@@ -56,4 +57,19 @@ pub fn read_bounded(path: &Path, limit: u64) -> Result<String, String> {
         let valid = error.utf8_error().valid_up_to();
         format!("is not UTF-8 text: the byte at offset {valid} does not belong there")
     })
+}
+
+/// The same of a file that holds secrets: not everybody may access it.
+///
+/// # Errors
+///
+/// Why there is none.
+pub fn read_secret(path: &Path, limit: u64) -> Result<String, String> {
+    let mode = std::fs::metadata(path).map(|file| file.permissions().mode());
+    if mode.is_ok_and(|mode| mode & 0o007 != 0) {
+        return Err(
+            "may be read or written by everybody on this machine: chmod 640, or 600".into(),
+        );
+    }
+    read_bounded(path, limit)
 }

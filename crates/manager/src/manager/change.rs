@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use evenkeel_net::replacement::Replacement;
 use tokio::sync::watch;
 
 use super::{ChangeError, Changed, Manager, Wanted};
 use crate::config::edit;
 use crate::config::{self, Config};
-use crate::config_file::Prepared;
 use crate::revisions::{Author, Entry, How, Revision};
 use crate::snapshot::Snapshot;
 use crate::subsystem::ApplyError;
@@ -122,7 +122,7 @@ impl Manager {
         }
         let config = config::parse(&file.display().to_string(), &text)?;
         let (path, new) = (file.to_owned(), Arc::clone(&text));
-        let prepared = blocking(move || Prepared::write(&path, &new)).await;
+        let prepared = blocking(move || Replacement::write(&path, &new)).await;
         let prepared = prepared.map_err(|error| write_error(file, &error.to_string()))?;
 
         let before = self.lock().state.inputs.clone();
@@ -180,7 +180,7 @@ fn unchanged(file: &Path, in_force: &str) -> Result<(), ChangeError> {
 }
 
 /// Puts the new file in its place, unless somebody has changed the old one meanwhile.
-fn put_in_place(file: PathBuf, old: &str, prepared: Prepared) -> Result<(), ChangeError> {
+fn put_in_place(file: PathBuf, old: &str, prepared: Replacement) -> Result<(), ChangeError> {
     unchanged(&file, old)?;
     let committed = prepared.commit();
     committed.map_err(|error| write_error(&file, &error.to_string()))

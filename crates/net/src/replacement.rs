@@ -1,24 +1,47 @@
-//! Writes the configuration file so that there is always a whole one: the new one is written
-//! beside it, and takes its place in one step.
+//! Files that are replaced as a whole, so that whoever reads one finds the old text or the new one: the new file is written beside
+//! the old one, and takes its place in one step.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// A text that is to take the place of a file. Dropped, it is removed.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub struct Replacement {
     new: PathBuf,
     target: PathBuf,
 }
 
-impl Prepared {
+impl Replacement {
     /// Writes `text` beside the file at `path`, or where a symbolic link there leads to, with the
     /// mode and owner of that.
-    pub(crate) fn write(path: &Path, text: &str) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// There is no such file, or the new one cannot be written.
+    pub fn write(path: &Path, text: &str) -> io::Result<Self> {
         let target = path.canonicalize()?;
         let old = fs::metadata(&target)?;
+        Self::beside(target, Some(&old), text)
+    }
+
+    /// The same; where there is no file, only the owner of the new one may read it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn write_or_create(path: &Path, text: &str) -> io::Result<Self> {
+        match path.canonicalize() {
+            Ok(_) => Self::write(path, text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Self::beside(path.to_owned(), None, text)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn beside(target: PathBuf, old: Option<&Metadata>, text: &str) -> io::Result<Self> {
         let name = target.file_name().unwrap_or_default().to_string_lossy();
         let new = target.with_file_name(format!(".{name}.{}.new", std::process::id()));
         // A process of this number may have ended at a bad moment.
@@ -32,19 +55,25 @@ impl Prepared {
             .create_new(true)
             .mode(0o600)
             .open(&new)?;
-        let prepared = Prepared { new, target };
-        let own = file.metadata()?;
-        if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
-            fchown(&file, Some(old.uid()), Some(old.gid()))?;
+        let prepared = Replacement { new, target };
+        if let Some(old) = old {
+            let own = file.metadata()?;
+            if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
+                fchown(&file, Some(old.uid()), Some(old.gid()))?;
+            }
+            file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
         }
-        file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         Ok(prepared)
     }
 
     /// Puts it in the place of the file.
-    pub(crate) fn commit(self) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// That is not possible. The old file is still there.
+    pub fn commit(self) -> io::Result<()> {
         fs::rename(&self.new, &self.target)?;
         // The file is in its place: that a power failure may still undo it is no reason to go back.
         if let Some(folder) = self.target.parent() {
@@ -54,7 +83,7 @@ impl Prepared {
     }
 }
 
-impl Drop for Prepared {
+impl Drop for Replacement {
     fn drop(&mut self) {
         // After a commit there is nothing of that name.
         let _ = fs::remove_file(&self.new);
@@ -90,13 +119,13 @@ mod tests {
         let path = folder.join("evenkeel.toml");
         fs::write(&path, "1").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        let prepared = Prepared::write(&path, "2").unwrap();
+        let prepared = Replacement::write(&path, "2").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "1");
         prepared.commit().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "2");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
         assert_eq!(names(&folder), ["evenkeel.toml"]);
-        drop(Prepared::write(&path, "3").unwrap());
+        drop(Replacement::write(&path, "3").unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "2");
         assert_eq!(names(&folder), ["evenkeel.toml"]);
         fs::remove_dir_all(folder).unwrap();
@@ -110,7 +139,7 @@ mod tests {
         fs::write(real.join("file"), "1").unwrap();
         let link = folder.join("evenkeel.toml");
         symlink("real/file", &link).unwrap();
-        Prepared::write(&link, "2").unwrap().commit().unwrap();
+        Replacement::write(&link, "2").unwrap().commit().unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_to_string(real.join("file")).unwrap(), "2");
         assert_eq!(names(&real), ["file"]);
@@ -121,13 +150,18 @@ mod tests {
     fn what_is_not_there_is_not_written() {
         let folder = folder("none");
         let path = folder.join("evenkeel.toml");
-        assert!(Prepared::write(&path, "1").is_err());
+        assert!(Replacement::write(&path, "1").is_err());
         assert!(names(&folder).is_empty());
+        let created = folder.join("created");
+        let prepared = Replacement::write_or_create(&created, "1").unwrap();
+        prepared.commit().unwrap();
+        assert_eq!(fs::metadata(&created).unwrap().mode() & 0o7777, 0o600);
+        fs::remove_file(&created).unwrap();
         // A rest of a process that is gone is no obstacle.
         fs::write(&path, "1").unwrap();
         let rest = format!(".evenkeel.toml.{}.new", std::process::id());
         fs::write(folder.join(rest), "half").unwrap();
-        Prepared::write(&path, "2").unwrap().commit().unwrap();
+        Replacement::write(&path, "2").unwrap().commit().unwrap();
         assert_eq!(names(&folder), ["evenkeel.toml"]);
         fs::remove_dir_all(folder).unwrap();
     }
