@@ -113,128 +113,187 @@ fn with_console(router: Router<Arc<Sources>>) -> Router<Arc<Sources>> {
 fn operations(sources: &Sources) -> Operations {
     let put = || Method::PUT;
     let own = Operations::new()
-        .show::<Status, _, _>("/v1/status", "Everything, as it is now", status)
-        .show::<Vec<RuleStatus>, _, _>("/v1/rules", "The rules", rules)
-        .show::<Vec<GroupStatus>, _, _>("/v1/groups", "The groups with their members", groups)
-        .show::<GroupStatus, _, _>("/v1/groups/{group}", "One group", group)
-        .show::<MemberStatus, _, _>(
-            "/v1/groups/{group}/members/{member}",
-            "One member of a group",
+        .add(
+            Operation::show::<Status>("/v1/status", "Everything, as it is now"),
+            status,
+        )
+        .add(
+            Operation::show::<Vec<RuleStatus>>("/v1/rules", "The rules"),
+            rules,
+        )
+        .add(
+            Operation::show::<Vec<GroupStatus>>("/v1/groups", "The groups with their members"),
+            groups,
+        )
+        .add(
+            Operation::show::<GroupStatus>("/v1/groups/{group}", "One group"),
+            group,
+        )
+        .add(
+            Operation::show::<MemberStatus>(
+                "/v1/groups/{group}/members/{member}",
+                "One member of a group",
+            ),
             member,
         )
-        .show::<Explain, _, _>(
-            "/v1/groups/{group}/explain",
-            "Why requests go where they go, and where the next one of a client would",
+        .add(
+            Operation::show::<Explain>(
+                "/v1/groups/{group}/explain",
+                "Why requests go where they go, and where the next one of a client would",
+            )
+            .with_query::<ExplainQuery>(),
             explain,
         )
-        .with_query::<ExplainQuery>()
-        .show::<Vec<LocationStatus>, _, _>(
-            "/v1/locations",
-            "The locations with their loads",
+        .add(
+            Operation::show::<Vec<LocationStatus>>(
+                "/v1/locations",
+                "The locations with their loads",
+            ),
             locations,
         )
-        .show::<Vec<ClusterStatus>, _, _>(
-            "/v1/clusters",
-            "The clusters that clients negotiate for",
+        .add(
+            Operation::show::<Vec<ClusterStatus>>(
+                "/v1/clusters",
+                "The clusters that clients negotiate for",
+            ),
             clusters,
         )
-        .show::<Vec<CertificateStatus>, _, _>(
-            "/v1/certificates",
-            "The certificates that clients and members are shown",
+        .add(
+            Operation::show::<Vec<CertificateStatus>>(
+                "/v1/certificates",
+                "The certificates that clients and members are shown",
+            ),
             certificates,
         )
-        .show::<Schema, _, _>(
-            "/v1/config/schema",
-            "What may stand in the configuration",
+        .add(
+            Operation::show::<Schema>("/v1/config/schema", "What may stand in the configuration"),
             config_schema,
         )
-        .show::<serde_json::Value, _, _>(
-            "/v1/openapi.json",
-            "This description, as OpenAPI 3.1 has it",
+        .add(
+            Operation::show::<serde_json::Value>(
+                "/v1/openapi.json",
+                "This description, as OpenAPI 3.1 has it",
+            ),
             describe,
         )
-        .show_text(
-            "/metrics",
-            exposition::CONTENT_TYPE,
-            "Metrics, as Prometheus reads them",
+        .add(
+            Operation::show_text(
+                "/metrics",
+                exposition::CONTENT_TYPE,
+                "Metrics, as Prometheus reads them",
+            ),
             metrics,
         )
-        .show_to_all::<Done, _, _>("/healthz", "Whether the process is alive", healthz)
-        .show_to_all::<Done, _, _>("/readyz", "Whether clients should be sent here", readyz)
-        .act::<SetStrategy, Done, _, _>(
-            put(),
-            "/v1/groups/{group}/strategy",
-            Role::Operate,
-            "Sets the strategy of a group until the configuration says something new of it",
+        .add(
+            Operation::show_to_all::<Done>("/healthz", "Whether the process is alive"),
+            healthz,
+        )
+        .add(
+            Operation::show_to_all::<Done>("/readyz", "Whether clients should be sent here"),
+            readyz,
+        )
+        .add(
+            Operation::act::<SetStrategy, Done>(
+                put(),
+                "/v1/groups/{group}/strategy",
+                Role::Operate,
+                "Sets the strategy of a group until the configuration says something new of it",
+            ),
             set_strategy,
         )
-        .act::<SetState, Done, _, _>(
-            put(),
-            "/v1/groups/{group}/members/{member}/state",
-            Role::Operate,
-            "Lets a member take traffic, drains it, or sets it to maintenance",
+        .add(
+            Operation::act::<SetState, Done>(
+                put(),
+                "/v1/groups/{group}/members/{member}/state",
+                Role::Operate,
+                "Lets a member take traffic, drains it, or sets it to maintenance",
+            ),
             set_state,
         )
-        .act::<SetWeight, Done, _, _>(
-            put(),
-            "/v1/groups/{group}/members/{member}/weight",
-            Role::Operate,
-            "Sets the weight of a member",
+        .add(
+            Operation::act::<SetWeight, Done>(
+                put(),
+                "/v1/groups/{group}/members/{member}/weight",
+                Role::Operate,
+                "Sets the weight of a member",
+            ),
             set_weight,
         )
-        .act::<SetBackup, Done, _, _>(
-            put(),
-            "/v1/groups/{group}/members/{member}/backup",
-            Role::Operate,
-            "Makes a member a backup, or lets it serve as others do",
+        .add(
+            Operation::act::<SetBackup, Done>(
+                put(),
+                "/v1/groups/{group}/members/{member}/backup",
+                Role::Operate,
+                "Makes a member a backup, or lets it serve as others do",
+            ),
             set_backup,
         )
-        .act::<SetEnabled, Done, _, _>(
-            put(),
-            "/v1/rules/{rule}/enabled",
-            Role::Operate,
-            "Opens or closes a rule to clients",
+        .add(
+            Operation::act::<SetEnabled, Done>(
+                put(),
+                "/v1/rules/{rule}/enabled",
+                Role::Operate,
+                "Opens or closes a rule to clients",
+            ),
             set_enabled,
         )
-        .act::<SetMaintenance, Done, _, _>(
-            put(),
-            "/v1/rules/{rule}/maintenance",
-            Role::Operate,
-            "Sets a rule to maintenance, or ends that",
+        .add(
+            Operation::act::<SetMaintenance, Done>(
+                put(),
+                "/v1/rules/{rule}/maintenance",
+                Role::Operate,
+                "Sets a rule to maintenance, or ends that",
+            ),
             set_maintenance,
         )
         // A report changes nothing that an administrator has said: it is not in the audit log.
-        .ask::<Report, Done, _, _>(
-            "/v1/locations/{location}/loads",
-            Role::Operate,
-            "Reports loads of a location",
+        .add(
+            Operation::ask::<Report, Done>(
+                "/v1/locations/{location}/loads",
+                Role::Operate,
+                "Reports loads of a location",
+            ),
             report,
         )
-        .act::<SetAlert, Done, _, _>(
-            put(),
-            "/v1/locations/{location}/alert",
-            Role::Operate,
-            "Sets the load alert of a location, or lets its load decide",
+        .add(
+            Operation::act::<SetAlert, Done>(
+                put(),
+                "/v1/locations/{location}/alert",
+                Role::Operate,
+                "Sets the load alert of a location, or lets its load decide",
+            ),
             set_alert,
         )
-        .show_to_all::<SessionStatus, _, _>(
-            "/v1/session",
-            "Who asks, and what the user may do",
+        .add(
+            Operation::show_to_all::<SessionStatus>(
+                "/v1/session",
+                "Who asks, and what the user may do",
+            ),
             login::session,
         )
-        .act::<Credentials, LoggedIn, _, _>(
-            Method::POST,
-            "/v1/login",
-            None,
-            "Begins a session of a browser",
+        .add(
+            Operation::act::<Credentials, LoggedIn>(
+                Method::POST,
+                "/v1/login",
+                None,
+                "Begins a session of a browser",
+            ),
             login::login,
         )
-        .act_alone::<Done, _, _>("/v1/logout", None, "Ends a session", login::logout)
-        .show::<Vec<Entry>, _, _>("/v1/audit", "The last changes, newest first", audit::show)
-        .act_alone::<Reloaded, _, _>(
-            "/v1/reload",
-            Role::Administer,
-            "Reads the configuration file and applies it",
+        .add(
+            Operation::act_alone::<Done>("/v1/logout", None, "Ends a session"),
+            login::logout,
+        )
+        .add(
+            Operation::show::<Vec<Entry>>("/v1/audit", "The last changes, newest first"),
+            audit::show,
+        )
+        .add(
+            Operation::act_alone::<Reloaded>(
+                "/v1/reload",
+                Role::Administer,
+                "Reads the configuration file and applies it",
+            ),
             reload,
         );
     let own = live::api::operations(own);
@@ -261,7 +320,10 @@ fn with_endpoint(operations: Operations, endpoint: Endpoint) -> Operations {
                 act(names).await.map_err(failed)?;
                 Ok(DONE)
             };
-            operations.act_alone::<Done, _, _>(path, Role::Operate, summary, answer)
+            operations.add(
+                Operation::act_alone::<Done>(path, Role::Operate, summary),
+                answer,
+            )
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::actor::{Actor, Role};
 use crate::api::{Answer, Body};
 use crate::audit::What;
 use crate::error::ApiError;
-use crate::operation::Operations;
+use crate::operation::{Operation, Operations};
 use crate::wire::{
     Changed, Compared, Configuration, Examined, OnDisk, PatchConfig, Proposed, PutConfig, Restore,
     RevisionText, Told, Undo,
@@ -29,65 +29,85 @@ use crate::wire::{
 /// Its operations.
 pub(crate) fn operations(all: Operations) -> Operations {
     let administer = Role::Administer;
-    all.show::<Configuration, _, _>(
-        "/v1/config",
-        "The configuration in force: its text, what that says, and what it is known by",
+    all.add(
+        Operation::show::<Configuration>(
+            "/v1/config",
+            "The configuration in force: its text, its values and its revision",
+        ),
         show,
     )
-    .show_text(
-        "/v1/config/file",
-        TEXT,
-        "The text of the configuration in force, to keep",
+    .add(
+        Operation::show_text(
+            "/v1/config/file",
+            TEXT,
+            "The text of the configuration in force, to keep",
+        ),
         download,
     )
-    .ask::<Proposed, Examined, _, _>(
-        "/v1/config/validate",
-        administer,
-        "Says what is wrong with a configuration, without applying it",
+    .add(
+        Operation::ask::<Proposed, Examined>(
+            "/v1/config/validate",
+            administer,
+            "Says what is wrong with a configuration, without applying it",
+        ),
         validate,
     )
-    .ask::<Proposed, Compared, _, _>(
-        "/v1/config/diff",
-        administer,
-        "Says what a configuration would change, without applying it",
+    .add(
+        Operation::ask::<Proposed, Compared>(
+            "/v1/config/diff",
+            administer,
+            "Says what a configuration would change, without applying it",
+        ),
         diff,
     )
-    .act::<PutConfig, Changed, _, _>(
-        Method::PUT,
-        "/v1/config",
-        administer,
-        "Replaces the configuration and its file; needs If-Match with the revision in force",
+    .add(
+        Operation::act::<PutConfig, Changed>(
+            Method::PUT,
+            "/v1/config",
+            administer,
+            "Replaces configuration and file, if If-Match is the revision in force",
+        ),
         put,
     )
-    .act::<PatchConfig, Changed, _, _>(
-        Method::PATCH,
-        "/v1/config",
-        administer,
-        "Changes the configuration and its file by edits; needs If-Match with the revision in force",
+    .add(
+        Operation::act::<PatchConfig, Changed>(
+            Method::PATCH,
+            "/v1/config",
+            administer,
+            "Edits configuration and file, if If-Match is the revision in force",
+        ),
         patch,
     )
-    .show::<Vec<Revision>, _, _>(
-        "/v1/config/history",
-        "The configurations that are and were in force, the last one first",
+    .add(
+        Operation::show::<Vec<Revision>>(
+            "/v1/config/history",
+            "The configurations that are and were in force, the last one first",
+        ),
         history,
     )
-    .show::<RevisionText, _, _>(
-        "/v1/config/history/{revision}",
-        "The text of one of them, and what differs from that in force",
+    .add(
+        Operation::show::<RevisionText>(
+            "/v1/config/history/{revision}",
+            "The text of one of them, and what differs from that in force",
+        ),
         revision,
     )
-    .act::<Undo, Changed, _, _>(
-        Method::POST,
-        "/v1/config/undo",
-        administer,
-        "Takes the last change back; needs If-Match with the revision in force",
+    .add(
+        Operation::act::<Undo, Changed>(
+            Method::POST,
+            "/v1/config/undo",
+            administer,
+            "Takes the last change back, if If-Match is the revision in force",
+        ),
         undo,
     )
-    .act::<Restore, Changed, _, _>(
-        Method::POST,
-        "/v1/config/restore",
-        administer,
-        "Goes back to an earlier configuration; needs If-Match with the revision in force",
+    .add(
+        Operation::act::<Restore, Changed>(
+            Method::POST,
+            "/v1/config/restore",
+            administer,
+            "Goes back to an earlier one, if If-Match is the revision in force",
+        ),
         restore,
     )
 }

@@ -57,128 +57,6 @@ impl Operations {
         Operations { all, router }
     }
 
-    /// Shows something to whoever may see: `GET`, with JSON of the form `T`.
-    pub(crate) fn show<T: JsonSchema, H, A>(
-        self,
-        path: &'static str,
-        summary: &'static str,
-        handler: H,
-    ) -> Self
-    where
-        H: Handler<A, Arc<Sources>>,
-        A: 'static,
-    {
-        let answer = Answer::Json(Described::of::<T>());
-        self.add(Operation::get(path, summary, answer), handler)
-    }
-
-    /// Shows something to everybody, even without a session: it must tell nothing that matters.
-    pub(crate) fn show_to_all<T: JsonSchema, H, A>(
-        self,
-        path: &'static str,
-        summary: &'static str,
-        handler: H,
-    ) -> Self
-    where
-        H: Handler<A, Arc<Sources>>,
-        A: 'static,
-    {
-        let answer = Answer::Json(Described::of::<T>());
-        let mut operation = Operation::get(path, summary, answer);
-        operation.role = None;
-        self.add(operation, handler)
-    }
-
-    /// Shows something that is not JSON.
-    pub(crate) fn show_text<H, A>(
-        self,
-        path: &'static str,
-        media_type: &'static str,
-        summary: &'static str,
-        handler: H,
-    ) -> Self
-    where
-        H: Handler<A, Arc<Sources>>,
-        A: 'static,
-    {
-        let operation = Operation::get(path, summary, Answer::Text(media_type));
-        self.add(operation, handler)
-    }
-
-    /// Does something with a body of the form `B`, and answers `T`.
-    pub(crate) fn act<B: JsonSchema, T: JsonSchema, H, A>(
-        self,
-        method: Method,
-        path: &'static str,
-        role: impl Into<Option<Role>>,
-        summary: &'static str,
-        handler: H,
-    ) -> Self
-    where
-        H: Handler<A, Arc<Sources>>,
-        A: 'static,
-    {
-        let operation = Operation {
-            method,
-            path,
-            role: role.into(),
-            changes: true,
-            summary,
-            query: None,
-            body: Some(Described::of::<B>()),
-            answer: Answer::Json(Described::of::<T>()),
-        };
-        self.add(operation, handler)
-    }
-
-    /// Does something that needs nothing but its path, and answers `T`.
-    pub(crate) fn act_alone<T: JsonSchema, H, A>(
-        self,
-        path: &'static str,
-        role: impl Into<Option<Role>>,
-        summary: &'static str,
-        handler: H,
-    ) -> Self
-    where
-        H: Handler<A, Arc<Sources>>,
-        A: 'static,
-    {
-        let answer = Answer::Json(Described::of::<T>());
-        let mut operation = Operation::get(path, summary, answer);
-        operation.method = Method::POST;
-        operation.role = role.into();
-        operation.changes = true;
-        self.add(operation, handler)
-    }
-
-    /// Answers a question with a body of the form `B`, which changes nothing: `POST`, and `T` comes back.
-    pub(crate) fn ask<B: JsonSchema, T: JsonSchema, H, A>(
-        self,
-        path: &'static str,
-        role: Role,
-        summary: &'static str,
-        handler: H,
-    ) -> Self
-    where
-        H: Handler<A, Arc<Sources>>,
-        A: 'static,
-    {
-        let answer = Answer::Json(Described::of::<T>());
-        let mut operation = Operation::get(path, summary, answer);
-        operation.method = Method::POST;
-        operation.role = Some(role);
-        operation.body = Some(Described::of::<B>());
-        self.add(operation, handler)
-    }
-
-    /// The last one takes a query of the form `Q`.
-    pub(crate) fn with_query<Q: JsonSchema>(mut self) -> Self {
-        if let Some(last) = self.all.last_mut() {
-            last.query = Some(Described::of::<Q>());
-        }
-        self
-    }
-
     /// An operation, and what answers it.
     pub(crate) fn add<H, A>(mut self, operation: Operation, handler: H) -> Self
     where
@@ -208,7 +86,7 @@ impl Operations {
 }
 
 impl Operation {
-    /// `GET`, for whoever may see.
+    /// Shows something to whoever may see: `GET`.
     pub(crate) fn get(path: &'static str, summary: &'static str, answer: Answer) -> Self {
         Operation {
             method: Method::GET,
@@ -220,6 +98,76 @@ impl Operation {
             body: None,
             answer,
         }
+    }
+
+    /// The same, with JSON of the form `T`.
+    pub(crate) fn show<T: JsonSchema>(path: &'static str, summary: &'static str) -> Self {
+        Operation::get(path, summary, Answer::Json(Described::of::<T>()))
+    }
+
+    /// Shows something to everybody, even without a session: it must tell nothing that matters.
+    pub(crate) fn show_to_all<T: JsonSchema>(path: &'static str, summary: &'static str) -> Self {
+        Operation {
+            role: None,
+            ..Operation::show::<T>(path, summary)
+        }
+    }
+
+    /// Shows something that is not JSON.
+    pub(crate) fn show_text(
+        path: &'static str,
+        media_type: &'static str,
+        summary: &'static str,
+    ) -> Self {
+        Operation::get(path, summary, Answer::Text(media_type))
+    }
+
+    /// Answers a question with a body of the form `B`, which changes nothing: `POST`, and `T` comes back.
+    pub(crate) fn ask<B: JsonSchema, T: JsonSchema>(
+        path: &'static str,
+        role: Role,
+        summary: &'static str,
+    ) -> Self {
+        Operation {
+            method: Method::POST,
+            role: Some(role),
+            body: Some(Described::of::<B>()),
+            ..Operation::show::<T>(path, summary)
+        }
+    }
+
+    /// Does something with a body of the form `B`, and answers `T`.
+    pub(crate) fn act<B: JsonSchema, T: JsonSchema>(
+        method: Method,
+        path: &'static str,
+        role: impl Into<Option<Role>>,
+        summary: &'static str,
+    ) -> Self {
+        Operation {
+            method,
+            body: Some(Described::of::<B>()),
+            ..Operation::act_alone::<T>(path, role, summary)
+        }
+    }
+
+    /// Does something that needs nothing but its path, and answers `T`: `POST`.
+    pub(crate) fn act_alone<T: JsonSchema>(
+        path: &'static str,
+        role: impl Into<Option<Role>>,
+        summary: &'static str,
+    ) -> Self {
+        Operation {
+            method: Method::POST,
+            role: role.into(),
+            changes: true,
+            ..Operation::show::<T>(path, summary)
+        }
+    }
+
+    /// It takes a query of the form `Q`.
+    pub(crate) fn with_query<Q: JsonSchema>(mut self) -> Self {
+        self.query = Some(Described::of::<Q>());
+        self
     }
 }
 

@@ -21,7 +21,7 @@ use crate::actor::{Actor, Role};
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::Guard;
-use crate::operation::Operations;
+use crate::operation::{Operation, Operations};
 use crate::{Sources, metrics};
 
 type Answer<T> = Result<Json<T>, ApiError>;
@@ -32,32 +32,46 @@ const EVENTS: &str = "text/event-stream";
 /// Adds what is answered here.
 pub(crate) fn operations(operations: Operations) -> Operations {
     operations
-        .act_alone::<CheckDone, _, _>(
-            "/v1/groups/{group}/members/{member}/check",
-            Role::Operate,
-            "Checks a member once, now; the result counts as that of any check",
+        .add(
+            Operation::act_alone::<CheckDone>(
+                "/v1/groups/{group}/members/{member}/check",
+                Role::Operate,
+                "Checks a member once, now; the result counts as that of any check",
+            ),
             check,
         )
-        .show::<Vec<Family>, _, _>("/v1/counters", "All metrics as JSON", counters)
-        .show::<Process, _, _>("/v1/process", "What the process uses", process)
-        .show_text(
-            "/v1/events",
-            EVENTS,
-            "Samples once a second, changes and load alerts, as server-sent events",
+        .add(
+            Operation::show::<Vec<Family>>("/v1/counters", "All metrics as JSON"),
+            counters,
+        )
+        .add(
+            Operation::show::<Process>("/v1/process", "What the process uses"),
+            process,
+        )
+        .add(
+            Operation::show_text(
+                "/v1/events",
+                EVENTS,
+                "Samples once a second, changes and load alerts, as server-sent events",
+            )
+            .with_query::<EventsQuery>(),
             events,
         )
-        .with_query::<EventsQuery>()
-        .show::<LastHour, _, _>(
-            "/v1/history",
-            "The last hour of a group and its members, or of all groups together",
+        .add(
+            Operation::show::<LastHour>(
+                "/v1/history",
+                "The last hour of a group and its members, or of all groups together",
+            )
+            .with_query::<HistoryQuery>(),
             history,
         )
-        .with_query::<HistoryQuery>()
-        .act::<Simulate, Simulated, _, _>(
-            Method::POST,
-            "/v1/groups/{group}/simulate",
-            Role::View,
-            "What other strategies would make of the group and its traffic; changes nothing",
+        .add(
+            Operation::act::<Simulate, Simulated>(
+                Method::POST,
+                "/v1/groups/{group}/simulate",
+                Role::View,
+                "What other strategies would make of the group and its traffic; changes nothing",
+            ),
             simulate::simulate,
         )
 }
