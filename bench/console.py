@@ -49,20 +49,25 @@ class Pages:
     """The streams that two open pages have."""
 
     def __init__(self, port, groups):
-        self.bytes, self.sockets = 0, []
+        self.sockets, began = [], []
         for query in ["", *[f"?group={group}" for group in groups]]:
             one = socket.create_connection(("127.0.0.1", port))
             one.sendall(f"GET /v1/events{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             self.sockets.append(one)
-            threading.Thread(target=self.read, args=[one], daemon=True).start()
+            began.append(threading.Event())
+            threading.Thread(target=self.read, args=[one, began[-1]], daemon=True).start()
         # The first sample has all members.
-        time.sleep(1.5)
-        if not self.bytes:
-            raise SystemExit("the streams say nothing")
+        if not all(event.wait(10) for event in began):
+            raise SystemExit("a stream has no sample")
 
-    def read(self, one):
+    @staticmethod
+    def read(one, began):
+        seen = b""
         while data := one.recv(1 << 20):
-            self.bytes += len(data)
+            if not began.is_set():
+                seen += data
+                if b"event: sample" in seen:
+                    began.set()
 
     def close(self):
         for one in self.sockets:
