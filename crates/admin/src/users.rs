@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use evenkeel_manager::auth::{Hash, LineError, MAX_PASSWORD, MAX_USER};
+use evenkeel_manager::auth::{Hash, LineError, MAX_PASSWORD, is_user, lines};
 use evenkeel_manager::config::{FileName, Problem, read_secret};
 use evenkeel_net::replacement::Replacement;
 use sha2::{Digest, Sha256};
@@ -74,11 +74,7 @@ impl Users {
 
     fn parse(text: &str) -> Result<Self, Vec<(usize, BadLine)>> {
         let (mut users, mut errors) = (Users::default(), Vec::new());
-        for (number, line) in (1..).zip(text.lines()) {
-            let line = line.trim_end();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
+        for (number, line) in lines(text) {
             match parse_line(line) {
                 Ok((name, user)) => {
                     if let Proof::Token(hash) = user.proof {
@@ -144,8 +140,7 @@ fn parse_line(line: &str) -> Result<(&str, User), BadLine> {
 }
 
 fn check_name(name: &str) -> Result<(), LineError> {
-    let fits = (1..=MAX_USER).contains(&name.len()) && !name.starts_with('#');
-    match fits && !name.contains(|c: char| c.is_control() || c == ':') {
+    match is_user(name) && !name.starts_with('#') && !name.contains(':') {
         true => Ok(()),
         false => Err(LineError::User),
     }
@@ -249,10 +244,8 @@ impl UsersFile<'_> {
     pub fn list(&self) -> Result<Vec<(String, Role, bool)>, EditError> {
         let text = self.read()?;
         self.check(&text)?;
-        let lines = text
-            .lines()
-            .filter_map(|line| parse_line(line.trim_end()).ok());
-        let listed = lines.map(|(name, user)| {
+        let users = lines(&text).filter_map(|(_, line)| parse_line(line).ok());
+        let listed = users.map(|(name, user)| {
             let is_token = matches!(user.proof, Proof::Token(_));
             (name.to_owned(), user.role, is_token)
         });

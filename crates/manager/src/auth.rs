@@ -316,11 +316,7 @@ impl Users {
     fn parse(text: String) -> Result<Self, Vec<(usize, LineError)>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (mut by_name, mut hashes, mut errors) = (HashMap::new(), Vec::new(), Vec::new());
-        for (number, line) in (1..).zip(text.lines()) {
-            let line = line.trim_end();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
+        for (number, line) in lines(&text) {
             match parse_line(line) {
                 Ok((user, hash)) => {
                     hashes.push(hash.clone());
@@ -373,9 +369,20 @@ impl Users {
     }
 }
 
+/// The lines of a file of users that say something, with their numbers: not those that are empty or begin with `#`.
+pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = (1..).zip(text.lines().map(str::trim_end));
+    lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// Whether a user can be called so.
+pub fn is_user(name: &str) -> bool {
+    (1..=MAX_USER).contains(&name.len()) && !name.contains(char::is_control)
+}
+
 fn parse_line(line: &str) -> Result<(&str, Hash), LineError> {
     let (user, hash) = line.split_once(':').ok_or(LineError::Form)?;
-    if !(1..=MAX_USER).contains(&user.len()) || user.contains(char::is_control) {
+    if !is_user(user) {
         return Err(LineError::User);
     }
     Ok((user, Hash::parse(hash)?))
