@@ -9,6 +9,7 @@ use std::thread;
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::member::{Member, Signal, ok};
 use evenkeel_e2e::wire::Wire;
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Larger than what the sockets and the balancer between them can hold: 32 MiB in the receive buffer of each of two, and 4 MiB for
 /// what each of two sends, where the kernel may give so much.
@@ -454,7 +455,11 @@ fn resident(id: u32) -> u64 {
 
 #[test]
 fn s7_clients_that_are_slow_with_a_head_cost_little_memory() {
-    const CLIENTS: usize = 400;
+    // So many that tables which double, up to a megabyte once, are shared by enough of them.
+    const CLIENTS: usize = 2000;
+    let mut files = getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    setrlimit(Resource::Nofile, files).expect("up to the maximum is allowed");
     let member = Member::echoing_targets();
     let balancer = Balancer::http(&[member.address()], "");
     let open = |count: usize| -> Vec<Wire> {
