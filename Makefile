@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo test test-vm counts bench bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel experiment fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo test test-vm counts bench bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel lab experiment fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench-console  what open pages of the web console cost (15 minutes; BENCH_QUICK=1 for four)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
+	@echo "make lab     the experiments of five papers in virtual time: figures, verdicts and pages in lab/results (LAB=NAME selects)"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
 	@echo "make build   the binary that users run: target/dist/evenkeel (scripts/setup kernel before, for BPF and RDMA)"
 	@echo "make console the web console's bundle, which build, demo and test put into the binary where there is Node.js"
@@ -116,6 +117,13 @@ bench-arm:
 	cargo build --profile dist -p evenkeel-arm -p evenkeel-bench
 	target/dist/arm
 	target/dist/apache
+
+# The experiments of the five papers in virtual time. LAB="cygnus --real" selects.
+LAB ?= all
+lab:
+	@scripts/setup lab
+	cargo build --profile dist -p evenkeel $(FEATURES)
+	target/dist/evenkeel lab $(LAB) --out lab/results
 
 EXPERIMENT_TIMES ?= 10
 experiment:

@@ -67,6 +67,8 @@ pub(crate) enum Command {
     /// The scenario says how members work, what is asked for, and what happens; the strategy, thresholds,
     /// groups and members are those of the configuration that it names.
     Sim(Sim),
+    /// Repeat the experiments of five papers and judge what they claim; without a name, list them
+    Lab(Lab),
     /// List the strategies and their parameters
     Strategies,
     /// Change the file with the users of the admin API and the console (`users_file` in [admin])
@@ -165,6 +167,28 @@ pub(crate) struct Sim {
     /// Write everything
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// No progress bar, which a terminal gets otherwise
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+/// `evenkeel lab`.
+#[derive(Debug, Args)]
+pub(crate) struct Lab {
+    /// An experiment, a paper (all its experiments), or "all"
+    pub name: Option<String>,
+    /// With real programs on this machine, and not in virtual time
+    #[arg(long, requires = "name")]
+    pub real: bool,
+    /// Hardly anything, to see whether it works: says little
+    #[arg(long, requires = "name")]
+    pub quick: bool,
+    /// Folder of the results; a quick run does not replace a full one there
+    #[arg(long, value_name = "FOLDER", default_value = "lab-results")]
+    pub out: PathBuf,
+    /// The first seed
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u32,
     /// No progress bar, which a terminal gets otherwise
     #[arg(long)]
     pub quiet: bool,

@@ -1,11 +1,13 @@
 //! The `evenkeel` binary: the command line, and the wiring of everything else.
 
 mod agent;
+mod bar;
 mod check;
 mod cli;
 mod ctl;
 mod engine;
 mod kernel;
+mod lab;
 mod process;
 mod run;
 mod sim;
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Command::Kernel(args) => kernel::run(&args),
         Command::Demo { seconds } => demo(seconds),
         Command::Sim(args) => sim::run(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Users(args) => users::run(&args).and_then(print),
         Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
     };

@@ -2,12 +2,11 @@
 
 use std::io::{IsTerminal, Write, stderr};
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use evenkeel_sim::experiment::{self, advice, export, html, plan, text};
 use evenkeel_sim::log;
 
+use crate::bar::Bar;
 use crate::cli::{AccessFormat, Sim};
 use crate::{Failure, check, print};
 
@@ -97,40 +96,4 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("{}: cannot be written: {error}", path.display()))
-}
-
-/// Time between two changes of the bar.
-const EVERY: Duration = Duration::from_millis(100);
-
-/// How far it has come, on a terminal.
-struct Bar {
-    shown: Option<Mutex<Instant>>,
-}
-
-impl Bar {
-    fn new(is_shown: bool) -> Self {
-        let shown = is_shown.then(|| Mutex::new(Instant::now()));
-        Bar { shown }
-    }
-
-    fn show(&self, done: f64) {
-        // Whoever finds somebody else at it leaves it to them.
-        let Some(mut last) = self.shown.as_ref().and_then(|last| last.try_lock().ok()) else {
-            return;
-        };
-        if last.elapsed() < EVERY {
-            return;
-        }
-        *last = Instant::now();
-        let full = (done * 40.0) as usize;
-        let (full, left) = ("#".repeat(full.min(40)), ".".repeat(40 - full.min(40)));
-        // Nobody misses a bar that cannot be drawn.
-        let _ = write!(stderr(), "\r[{full}{left}] {:3.0} %", done * 100.0);
-    }
-
-    fn clear(&self) {
-        if self.shown.is_some() {
-            let _ = write!(stderr(), "\r{:50}\r", "");
-        }
-    }
 }

@@ -18,6 +18,7 @@ pub mod requests;
 pub mod scenario;
 mod server;
 pub mod sessions;
+pub mod svg;
 pub mod what_if;
 pub mod work;
 

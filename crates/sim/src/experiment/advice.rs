@@ -1024,7 +1024,7 @@ pub fn html(page: &str, study: &Study, advice: &Advice) -> String {
     let section = |(title, lines): (&str, Vec<&str>)| {
         let lines: String = lines
             .iter()
-            .map(|line| format!("<li>{}</li>", super::svg::escaped(line)))
+            .map(|line| format!("<li>{}</li>", crate::svg::escaped(line)))
             .collect();
         format!("<h2>{title}</h2>\n<ul>{lines}</ul>\n")
     };

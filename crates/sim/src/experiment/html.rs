@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::plan::{Plan, Point};
 use super::statistics::{FIGURES, Mean};
-use super::svg::{Line, Plot, Scale, escaped};
 use super::{Course, Results};
 use crate::requests::MemberSample;
+use crate::svg::{Line, Plot, Scale, escaped};
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:1360px;margin:2em auto;padding:0 1.5em;\
 color:#222;background:#fff}h1{font-size:1.5em;margin-bottom:.2em;overflow-wrap:anywhere}h2{font-size:1.2em;margin-top:2em}\
@@ -234,7 +234,7 @@ fn course(point: &Point, course: &Course) -> String {
                     Some((sample.at.as_secs_f64(), value(at, member, of)))
                 })
                 .collect(),
-            within: Vec::new(),
+            ..Line::default()
         };
         point.members.iter().enumerate().map(line).collect()
     };
@@ -248,7 +248,7 @@ fn course(point: &Point, course: &Course) -> String {
             .iter()
             .map(|sample| (sample.at.as_secs_f64(), value(sample)))
             .collect(),
-        within: Vec::new(),
+        ..Line::default()
     };
     let mut page = "<div class=\"plots\">\n".to_owned();
     let slower = course.quantiles.iter().filter(|(share, _)| *share < 1.0);

@@ -12,7 +12,6 @@ pub mod html;
 pub mod plan;
 mod replay;
 mod statistics;
-mod svg;
 pub mod text;
 
 use std::sync::Mutex;

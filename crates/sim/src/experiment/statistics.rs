@@ -149,7 +149,7 @@ const T: [f64; 30] = [
 
 impl Mean {
     /// That of these values.
-    pub(super) fn of(values: &[f64]) -> Self {
+    pub fn of(values: &[f64]) -> Self {
         let count = values.len().max(1) as f64;
         let mean = values.iter().sum::<f64>() / count;
         let squares: f64 = values

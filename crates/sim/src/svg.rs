@@ -1,4 +1,4 @@
-//! Plots as inline SVG: lines over axes, without scripts.
+//! Plots as SVG: lines over axes, without scripts, for pages and for files of their own.
 
 use std::fmt::Write;
 
@@ -9,6 +9,11 @@ const LEFT: f64 = 62.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 40.0;
+
+/// What a file has above the plot, and for each row of its legend, which has so many columns.
+const HEAD: f64 = 24.0;
+const LEGEND_ROW: f64 = 17.0;
+const LEGEND_COLUMNS: usize = 3;
 
 /// About how wide a character of a label is.
 const CHARACTER: f64 = 6.0;
@@ -23,18 +28,20 @@ const NAMED: usize = 8;
 
 /// A line of a plot.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line {
+pub struct Line {
     /// What it is.
-    pub(super) name: String,
+    pub name: String,
     /// Its points.
-    pub(super) points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, f64)>,
     /// How far each may be off: bars.
-    pub(super) within: Vec<f64>,
+    pub within: Vec<f64>,
+    /// Whether it is somebody else's, who published it: dashed, with hollow points.
+    pub is_published: bool,
 }
 
 /// How an axis is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scale {
+pub enum Scale {
     /// Evenly, from 0.
     FromZero,
     /// Evenly, from the least value.
@@ -45,18 +52,21 @@ pub(super) enum Scale {
 
 /// A plot of lines.
 #[derive(Clone, Debug)]
-pub(super) struct Plot {
-    pub(super) lines: Vec<Line>,
-    /// What the axes are.
-    pub(super) across: &'static str,
-    pub(super) up: &'static str,
-    pub(super) scales: (Scale, Scale),
+pub struct Plot {
+    /// What it shows.
+    pub lines: Vec<Line>,
+    /// What the level axis is.
+    pub across: &'static str,
+    /// What the upright one is.
+    pub up: &'static str,
+    /// How both are divided.
+    pub scales: (Scale, Scale),
     /// The largest value of the upright axis, if it is known.
-    pub(super) most: Option<f64>,
+    pub most: Option<f64>,
     /// Moments to mark.
-    pub(super) marks: Vec<f64>,
+    pub marks: Vec<f64>,
     /// Names in place of the values across, which are 0, 1 and so on.
-    pub(super) names: Vec<String>,
+    pub names: Vec<String>,
 }
 
 struct Axis {
@@ -138,7 +148,7 @@ impl Axis {
 
 impl Plot {
     /// Lines over time in seconds.
-    pub(super) fn over_time(up: &'static str, lines: Vec<Line>) -> Self {
+    pub fn over_time(up: &'static str, lines: Vec<Line>) -> Self {
         Plot {
             lines,
             across: "seconds",
@@ -150,8 +160,76 @@ impl Plot {
         }
     }
 
-    /// The plot, with a legend below if there are several lines.
-    pub(super) fn svg(&self) -> String {
+    /// The plot for a page, with a legend below if there are several lines.
+    pub fn svg(&self) -> String {
+        let mut svg = format!(
+            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">{}</svg>",
+            escaped(self.up),
+            self.drawn()
+        );
+        if self.lines.len() > 1 {
+            svg += "<p class=\"legend\">";
+            for (index, line) in self.lines.iter().enumerate().take(NAMED) {
+                let colour = colour(index);
+                let name = escaped(&line.name);
+                let _ = write!(
+                    svg,
+                    "<span><i style=\"background:{colour}\"></i>{name}</span> "
+                );
+            }
+            if self.lines.len() > NAMED {
+                let more = self.lines.len() - NAMED;
+                let _ = write!(
+                    svg,
+                    "<span><i style=\"background:#bbb\"></i>{more} more</span>"
+                );
+            }
+            svg += "</p>";
+        }
+        svg
+    }
+
+    /// The plot as a file of its own: with a title, and a legend below it.
+    pub fn file(&self, title: &str) -> String {
+        let lines = self.lines.iter().enumerate().take(NAMED);
+        let room = (WIDTH - LEFT - RIGHT) / LEGEND_COLUMNS as f64;
+        let rows = self.lines.len().min(NAMED).div_ceil(LEGEND_COLUMNS);
+        let height = HEAD + HEIGHT + LEGEND_ROW * rows as f64 + 6.0;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+             height=\"{height}\" font-family=\"DejaVu Sans, sans-serif\" font-size=\"11\" fill=\"#333\">\
+             <style>.grid{{stroke:#e6e6e6;fill:none}}.line{{fill:none;stroke-width:1.6;stroke-linejoin:round}}\
+             .mark{{stroke:#c00;stroke-dasharray:3 3;fill:none;opacity:.45}}</style>\
+             <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\
+             <text x=\"{:.1}\" y=\"17\" text-anchor=\"middle\" font-size=\"13\" font-weight=\"bold\">{}</text>\
+             <g transform=\"translate(0 {HEAD})\">{}</g>",
+            WIDTH / 2.0,
+            escaped(title),
+            self.drawn()
+        );
+        for (index, line) in lines {
+            let left = LEFT + room * (index % LEGEND_COLUMNS) as f64;
+            let down = HEAD + HEIGHT + LEGEND_ROW * (index / LEGEND_COLUMNS) as f64 + 8.0;
+            let dashes = if line.is_published {
+                " stroke-dasharray=\"5 4\""
+            } else {
+                ""
+            };
+            let _ = write!(
+                svg,
+                "<path stroke=\"{}\" stroke-width=\"2\"{dashes} d=\"M{left:.1} {down:.1}h18\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                colour(index),
+                left + 24.0,
+                down + 4.0,
+                escaped(&shortened(&line.name, room - 30.0))
+            );
+        }
+        svg + "</svg>\n"
+    }
+
+    /// Axes, lines and labels, without the element around them.
+    fn drawn(&self) -> String {
         let points = self.lines.iter().flat_map(|line| &line.points);
         let xs = points.clone().map(|point| point.0);
         let highs = self.lines.iter().flat_map(|line| {
@@ -192,10 +270,7 @@ impl Plot {
         let (wide, high) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
         let x = |value: f64| LEFT + wide * across.place(value);
         let y = |value: f64| TOP + high * (1.0 - up.place(value));
-        let mut svg = format!(
-            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
-            escaped(self.up)
-        );
+        let mut svg = String::new();
         let right = WIDTH - RIGHT;
         for &tick in &up.ticks {
             let at = TOP + high * (1.0 - (tick - up.from) / (up.to - up.from));
@@ -241,10 +316,25 @@ impl Plot {
             } else {
                 String::new()
             };
+            let dashes = if line.is_published {
+                " stroke-dasharray=\"5 4\""
+            } else {
+                ""
+            };
             let _ = write!(
                 svg,
-                "<path class=\"line\" stroke=\"{colour}\" d=\"{path}\"/>"
+                "<path class=\"line\" stroke=\"{colour}\"{dashes} d=\"{path}\"/>"
             );
+            if line.is_published {
+                for point in &line.points {
+                    let _ = write!(
+                        svg,
+                        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"none\" stroke=\"{colour}\"/>",
+                        x(point.0),
+                        y(point.1)
+                    );
+                }
+            }
             for (point, within) in line.points.iter().zip(&line.within) {
                 let (at, low, high) = (x(point.0), y(point.1 - within), y(point.1 + within));
                 let _ = write!(
@@ -259,31 +349,12 @@ impl Plot {
         let _ = write!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
-             <text transform=\"translate(14 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text></svg>",
+             <text transform=\"translate(14 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
             LEFT + wide / 2.0,
             HEIGHT - 6.0,
             escaped(self.across),
             escaped(self.up)
         );
-        if self.lines.len() > 1 {
-            svg += "<p class=\"legend\">";
-            for (index, line) in self.lines.iter().enumerate().take(NAMED) {
-                let colour = colour(index);
-                let name = escaped(&line.name);
-                let _ = write!(
-                    svg,
-                    "<span><i style=\"background:{colour}\"></i>{name}</span> "
-                );
-            }
-            if self.lines.len() > NAMED {
-                let more = self.lines.len() - NAMED;
-                let _ = write!(
-                    svg,
-                    "<span><i style=\"background:#bbb\"></i>{more} more</span>"
-                );
-            }
-            svg += "</p>";
-        }
         svg
     }
 }
@@ -302,7 +373,7 @@ fn shortened(name: &str, room: f64) -> String {
 }
 
 /// A text within HTML.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -350,7 +421,7 @@ mod tests {
         let line = |name: &str| Line {
             name: name.into(),
             points: vec![(0.0, 1.0), (1.0, f64::INFINITY)],
-            within: Vec::new(),
+            ..Line::default()
         };
         let plot = Plot::over_time("up", vec![line("<script>"), line("b")]);
         let svg = plot.svg();

@@ -1,0 +1,181 @@
+//! `evenkeel lab`: the experiments of five papers.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, stderr};
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use evenkeel_lab::machine::{self, Origin};
+use evenkeel_lab::page;
+use evenkeel_lab::paper::{self, Experiment, Paper};
+use evenkeel_lab::record::{self, Ended, Mode, Record};
+use evenkeel_lab::run::{Run, Scale};
+
+use crate::bar::Bar;
+use crate::cli::Lab;
+use crate::{Failure, print};
+
+/// Lists what there is, or runs what is asked for.
+pub(crate) fn run(args: &Lab) -> Result<(), Failure> {
+    let Some(name) = &args.name else {
+        return print(list());
+    };
+    let mode = if args.real {
+        Mode::Real
+    } else {
+        Mode::Simulated
+    };
+    let found = paper::find(name);
+    if found.is_empty() {
+        return Err(Failure::new(format!(
+            "no experiment is called {name}: `evenkeel lab` lists them"
+        )));
+    }
+    let runs = |experiment: &Experiment| match mode {
+        Mode::Simulated => experiment.simulate.is_some(),
+        Mode::Real => experiment.real.is_some(),
+    };
+    let chosen: Vec<_> = (found.into_iter())
+        .filter(|(_, experiment)| runs(experiment))
+        .collect();
+    if chosen.is_empty() {
+        let other = if args.real {
+            "only runs in virtual time: leave --real out"
+        } else {
+            "only runs with --real"
+        };
+        return Err(Failure::new(format!("{name} {other}")));
+    }
+    let scale = if args.quick {
+        Scale::Quick
+    } else {
+        Scale::Full
+    };
+    // Whatever stands against it is said before anything runs.
+    for (paper, experiment) in &chosen {
+        record::may_write(&args.out, (paper, experiment), mode, scale).map_err(Failure::of)?;
+    }
+    let mut lacking = Vec::new();
+    for (_, experiment) in &chosen {
+        let needs = experiment
+            .real
+            .as_ref()
+            .filter(|_| args.real)
+            .map_or(&[][..], |real| real.needs);
+        let lacks = machine::lacks(needs);
+        lacking.extend(
+            lacks
+                .into_iter()
+                .map(|lack| format!("{}: {lack}", experiment.name)),
+        );
+    }
+    if !lacking.is_empty() {
+        return Err(Failure::new(format!(
+            "this machine cannot hold the run; nothing was started\n{}",
+            lacking.join("\n")
+        )));
+    }
+    for (paper, experiment) in chosen {
+        one(args, (paper, experiment), mode, scale)?;
+    }
+    Ok(())
+}
+
+/// Runs an experiment, writes what was found, and shows the verdicts.
+fn one(
+    args: &Lab,
+    (paper, experiment): (&'static Paper, &'static Experiment),
+    mode: Mode,
+    scale: Scale,
+) -> Result<(), Failure> {
+    let origin = Origin::here(env!("CARGO_PKG_VERSION"));
+    let bar = Bar::new(stderr().is_terminal() && !args.quiet);
+    let run = Run {
+        scale,
+        seed: args.seed.into(),
+        progress: &|done| bar.show(done),
+    };
+    let begun = Instant::now();
+    let findings = match (mode, experiment.simulate, &experiment.real) {
+        (Mode::Simulated, Some(simulate), _) => Ok(simulate(&run)),
+        (Mode::Real, _, Some(real)) => (real.run)(&run),
+        _ => Err("it does not run this way".into()),
+    };
+    bar.clear();
+    let findings =
+        findings.map_err(|error| Failure::new(format!("{}: {error}", experiment.name)))?;
+    let ended = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let ended = Ended {
+        paper,
+        experiment,
+        mode,
+        scale,
+        origin,
+        ended: ended.as_secs(),
+        seconds: begun.elapsed().as_secs_f64(),
+    };
+    let (record, note) = record::write(&args.out, &ended, &findings).map_err(Failure::of)?;
+    write_page(&args.out, paper)?;
+    let mut text = shown(experiment, mode, &record);
+    if let Some(note) = note {
+        let _ = writeln!(text, "  {note}");
+    }
+    print(text)
+}
+
+fn write_page(folder: &Path, paper: &Paper) -> Result<(), Failure> {
+    let failed = |error| Failure::new(format!("{}: cannot be written: {error}", folder.display()));
+    page::write(folder, paper).map_err(failed)
+}
+
+/// The verdicts of a run.
+fn shown(experiment: &Experiment, mode: Mode, record: &Record) -> String {
+    let mut text = format!(
+        "{}: {} ({:.0} s)\n",
+        experiment.name, experiment.title, record.seconds
+    );
+    for claim in record::claims(experiment, mode) {
+        let Some(judged) = record.claims.get(claim.id) else {
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "  {:14} {}\n                 {}: {}; {}; published: {}",
+            judged.verdict.text(),
+            claim.says,
+            claim.measured,
+            page::seen(judged, claim),
+            claim.rule.text(claim.unit),
+            claim.published
+        );
+    }
+    text
+}
+
+/// All experiments, by paper.
+fn list() -> String {
+    let mut text = String::new();
+    for paper in paper::all() {
+        let (run, rows) = page::covered(paper);
+        let _ = writeln!(
+            text,
+            "{}: {}\n  {}\n  {run} of {rows} figures and tables are run",
+            paper.name, paper.title, paper.cite
+        );
+        for experiment in paper.experiments {
+            let ways = match (experiment.simulate.is_some(), experiment.real.is_some()) {
+                (true, true) => "virtual time, --real",
+                (true, false) => "virtual time",
+                (false, _) => "--real",
+            };
+            let _ = writeln!(
+                text,
+                "    {:24} {} ({ways})",
+                experiment.name, experiment.title
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,19 @@
+//! The lab: the experiments of five papers, repeated on the product, with the published figure
+//! beside ours and a verdict on each claim.
+//!
+//! A paper ([`paper::Paper`]) is a list of its figures and tables, and of experiments that repeat
+//! them. An experiment plays in virtual time (`simulate`) and, where it can, with real programs on
+//! this machine (`real`). It measures values; the rules that judge them stand beside the claims
+//! ([`claim::Claim`]) before anything is run. [`record`] keeps what came of it, and [`page`] shows
+//! it.
+
+#![forbid(unsafe_code)]
+
+pub mod claim;
+pub mod findings;
+pub mod machine;
+pub mod page;
+pub mod paper;
+pub mod papers;
+pub mod record;
+pub mod run;

@@ -1,0 +1,7 @@
+//! The papers, a file each.
+
+pub mod cygnus;
+pub mod java_slb;
+pub mod qos_broker;
+pub mod rdma;
+pub mod strategies;

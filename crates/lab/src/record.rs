@@ -1,0 +1,253 @@
+//! Results on disk: a JSON file for each experiment and kind of run, with its CSV and SVG files
+//! beside it.
+//!
+//! A quick run never takes the place of a full one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use evenkeel_sim::experiment::Mean;
+use serde::{Deserialize, Serialize};
+
+use crate::claim::{Claim, Verdict};
+use crate::findings::Findings;
+use crate::machine::{Origin, is_on_path};
+use crate::paper::{Experiment, Paper};
+use crate::run::Scale;
+
+/// How an experiment is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In virtual time.
+    Simulated,
+    /// With real programs.
+    Real,
+}
+
+/// What is kept of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Whether it was a quick run.
+    pub is_quick: bool,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// When it ended, in seconds since 1970.
+    pub ended: u64,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// What was judged, by the names of the claims.
+    pub claims: BTreeMap<String, Judged>,
+    /// Tables: their file, title, and Markdown.
+    pub tables: Vec<Shown>,
+    /// Plots: their file, title, and nothing.
+    pub charts: Vec<Shown>,
+    /// What a reader has to know beside that.
+    pub notes: Vec<String>,
+}
+
+/// A claim and what became of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Judged {
+    /// The values, one for each run.
+    pub values: Vec<f64>,
+    /// The verdict by the claim's rule.
+    pub verdict: Verdict,
+}
+
+/// A table or plot.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Shown {
+    /// The file's name, without its ending.
+    pub file: String,
+    /// What it shows.
+    pub title: String,
+    /// What is shown on the page; nothing for plots.
+    pub text: String,
+}
+
+/// Why results cannot be written.
+#[derive(Debug)]
+pub struct Error(String);
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What the files of a run are called, without what follows.
+fn stem(experiment: &Experiment, mode: Mode) -> String {
+    match mode {
+        Mode::Simulated => experiment.name.to_owned(),
+        Mode::Real => format!("{}-real", experiment.name),
+    }
+}
+
+fn file(folder: &Path, paper: &Paper, experiment: &Experiment, mode: Mode) -> PathBuf {
+    let name = stem(experiment, mode) + ".json";
+    folder.join(paper.name).join(name)
+}
+
+/// What is there of an earlier run. Files that cannot be read are none.
+pub fn read(folder: &Path, paper: &Paper, experiment: &Experiment, mode: Mode) -> Option<Record> {
+    let text = fs::read(file(folder, paper, experiment, mode)).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Whether a run may be written there.
+///
+/// # Errors
+///
+/// If it is quick and a full one is there, or if the folder cannot be made.
+pub fn may_write(
+    folder: &Path,
+    (paper, experiment): (&Paper, &Experiment),
+    mode: Mode,
+    scale: Scale,
+) -> Result<(), Error> {
+    let place = folder.join(paper.name);
+    fs::create_dir_all(&place)
+        .map_err(|error| Error(format!("{}: cannot be made: {error}", place.display())))?;
+    let before = read(folder, paper, experiment, mode);
+    match before {
+        Some(record) if scale == Scale::Quick && !record.is_quick => Err(Error(format!(
+            "{}: has the results of a full run, which a quick one does not replace: give another folder (--out)",
+            file(folder, paper, experiment, mode).display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A run that has ended.
+pub struct Ended<'a> {
+    /// Of which paper.
+    pub paper: &'a Paper,
+    /// Which experiment.
+    pub experiment: &'a Experiment,
+    /// How.
+    pub mode: Mode,
+    /// How much.
+    pub scale: Scale,
+    /// Where.
+    pub origin: Origin,
+    /// When, in seconds since 1970.
+    pub ended: u64,
+    /// After how many seconds.
+    pub seconds: f64,
+}
+
+/// The claims that a kind of run judges.
+pub fn claims(experiment: &Experiment, mode: Mode) -> impl Iterator<Item = &Claim> {
+    let real = experiment.real.as_ref().map_or(&[][..], |real| real.claims);
+    experiment.claims.iter().filter(move |claim| match mode {
+        Mode::Simulated => experiment.simulate.is_some(),
+        Mode::Real => real.contains(&claim.id),
+    })
+}
+
+/// Judges what was found by the rules of the claims.
+pub fn judge(experiment: &Experiment, mode: Mode, findings: &Findings) -> BTreeMap<String, Judged> {
+    let judged = |claim: &Claim| {
+        let values = findings.values.get(claim.id).cloned().unwrap_or_default();
+        let verdict = claim.rule.judge(&values);
+        // JSON has no infinity; what is not finite was not measured.
+        let values = values
+            .into_iter()
+            .filter(|value| value.is_finite())
+            .collect();
+        (claim.id.to_owned(), Judged { values, verdict })
+    };
+    claims(experiment, mode).map(judged).collect()
+}
+
+impl Judged {
+    /// The mean, and its interval.
+    pub fn mean(&self) -> Option<Mean> {
+        (!self.values.is_empty()).then(|| Mean::of(&self.values))
+    }
+}
+
+/// Writes what was found. Answers what was written, and a note where plots are not there as PNG.
+///
+/// # Errors
+///
+/// If a file cannot be written.
+pub fn write(
+    folder: &Path,
+    run: &Ended<'_>,
+    findings: &Findings,
+) -> Result<(Record, Option<String>), Error> {
+    let place = folder.join(run.paper.name);
+    let stem = stem(run.experiment, run.mode);
+    let put = |name: &str, text: &str| {
+        let path = place.join(name);
+        fs::write(&path, text)
+            .map_err(|error| Error(format!("{}: cannot be written: {error}", path.display())))
+    };
+    let (mut tables, mut charts) = (Vec::new(), Vec::new());
+    for table in &findings.tables {
+        let file = format!("{stem}-{}", table.name);
+        put(&format!("{file}.csv"), &table.csv())?;
+        tables.push(Shown {
+            file,
+            title: table.title.clone(),
+            text: table.markdown(),
+        });
+    }
+    for chart in &findings.charts {
+        let file = format!("{stem}-{}", chart.name);
+        put(&format!("{file}.svg"), &chart.plot.file(&chart.title))?;
+        charts.push(Shown {
+            file,
+            title: chart.title.clone(),
+            text: String::new(),
+        });
+    }
+    let note = pictures(&place, &charts)?;
+    let record = Record {
+        is_quick: run.scale == Scale::Quick,
+        origin: run.origin.clone(),
+        ended: run.ended,
+        seconds: run.seconds,
+        claims: judge(run.experiment, run.mode, findings),
+        tables,
+        charts,
+        notes: findings.notes.clone(),
+    };
+    let text = serde_json::to_string_pretty(&record)
+        .map_err(|error| Error(format!("{stem}: cannot be written as JSON: {error}")))?;
+    put(&format!("{stem}.json"), &(text + "\n"))?;
+    Ok((record, note))
+}
+
+/// The program that makes PNG files of SVG files.
+const RENDERER: &str = "rsvg-convert";
+
+/// Makes a PNG file of each plot, at twice its size; answers a note if nobody can.
+fn pictures(place: &Path, charts: &[Shown]) -> Result<Option<String>, Error> {
+    if charts.is_empty() {
+        return Ok(None);
+    }
+    if !is_on_path(RENDERER) {
+        return Ok(Some(format!(
+            "plots are written as SVG only: PNG needs {RENDERER} (package librsvg2-bin)"
+        )));
+    }
+    for chart in charts {
+        let (from, to) = (format!("{}.svg", chart.file), format!("{}.png", chart.file));
+        let output = Command::new(RENDERER)
+            .args(["--zoom", "2", "--output", &to, &from])
+            .current_dir(place)
+            .output()
+            .map_err(|error| Error(format!("{RENDERER}: cannot be started: {error}")))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(Error(format!("{RENDERER} {from}: {}", said.trim())));
+        }
+    }
+    Ok(None)
+}

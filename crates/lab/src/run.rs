@@ -1,0 +1,105 @@
+//! A run of an experiment: its scale, its seeds, and work on all processors.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How much is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// As in the paper.
+    Full,
+    /// So little that only the way there is tried: minutes become seconds.
+    Quick,
+}
+
+/// A run.
+pub struct Run<'a> {
+    /// How much is played.
+    pub scale: Scale,
+    /// The first seed.
+    pub seed: u64,
+    /// Gets the share that is done, from 0 to 1.
+    pub progress: &'a (dyn Fn(f64) + Sync),
+}
+
+impl Run<'_> {
+    /// One or the other, by the scale.
+    pub fn scale<T>(&self, full: T, quick: T) -> T {
+        match self.scale {
+            Scale::Full => full,
+            Scale::Quick => quick,
+        }
+    }
+
+    /// The seeds of so many runs, or of three where it is quick.
+    pub fn seeds(&self, full: u64) -> Vec<u64> {
+        let count = self.scale(full, 3);
+        (0..count).map(|index| self.seed + index).collect()
+    }
+
+    /// Does all jobs on all processors; answers in their order.
+    pub fn map<J: Sync, T: Send>(&self, jobs: &[J], work: impl Fn(&J) -> T + Sync) -> Vec<T> {
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let results: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(jobs.len()));
+        let worker = || {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(job) = jobs.get(index) else {
+                    return;
+                };
+                let result = work(job);
+                if let Ok(mut results) = results.lock() {
+                    results.push((index, result));
+                }
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                (self.progress)(done as f64 / jobs.len() as f64);
+            }
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            (0..threads.min(jobs.len())).for_each(|_| {
+                scope.spawn(worker);
+            });
+        });
+        let mut results = results.into_inner().unwrap_or_default();
+        results.sort_unstable_by_key(|(index, _)| *index);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    /// Does `work` for each variant with each seed; answers a list for each variant, by seed.
+    pub fn grid<V: Sync, T: Send>(
+        &self,
+        variants: &[V],
+        seeds: &[u64],
+        work: impl Fn(&V, u64) -> T + Sync,
+    ) -> Vec<Vec<T>> {
+        let jobs: Vec<(&V, u64)> = variants
+            .iter()
+            .flat_map(|variant| seeds.iter().map(move |&seed| (variant, seed)))
+            .collect();
+        let mut all = self
+            .map(&jobs, |(variant, seed)| work(variant, *seed))
+            .into_iter();
+        (variants.iter())
+            .map(|_| all.by_ref().take(seeds.len()).collect())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_answers_in_the_order_of_variants_and_seeds() {
+        let run = Run {
+            scale: Scale::Quick,
+            seed: 5,
+            progress: &|_| {},
+        };
+        let seeds = run.seeds(10);
+        assert_eq!(seeds, [5, 6, 7]);
+        let results = run.grid(&[10, 20], &seeds, |variant, seed| variant * 100 + seed);
+        assert_eq!(results, [[1005, 1006, 1007], [2005, 2006, 2007]]);
+    }
+}
