@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 24] = [
+const FOLLOWED: [&str; 25] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -37,6 +37,7 @@ const FOLLOWED: [&str; 24] = [
     "docs/engine.md",
     "docs/http2.md",
     "docs/kernel-monitor.md",
+    "docs/lab.md",
     "docs/limits.md",
     "docs/load-reports.md",
     "docs/members.md",
