@@ -49,6 +49,10 @@ impl Page {
     /// Counts a stop of what [`Self::start`] counted.
     #[inline]
     pub(crate) fn stop(&self, transaction: &Transaction, status: Status, now: u64) {
+        // Before the counts: whoever sees in them that it has stopped may let the client go on.
+        if let Some(client) = transaction.client {
+            self.stopped(client, now);
+        }
         let alone = self.header.pulse.stop(transaction.alone, now);
         let lane = self.lane(transaction.lane);
         // Threads read the clock at slightly different moments.
@@ -68,9 +72,6 @@ impl Page {
         if let Some(wait) = transaction.wait {
             lane.waits.fetch_add(1, Relaxed);
             lane.waiting_time.fetch_add(wait, Relaxed);
-        }
-        if let Some(client) = transaction.client {
-            self.stopped(client, now);
         }
     }
 
