@@ -6,6 +6,8 @@
 //! clients and those of alerts and reports. The requests of those that are *carried* all go
 //! through the balancer, which looks at their binding with each.
 //!
+//! A member works on one request after the other, in the order in which they come.
+//!
 //! Groups, strategies, control, bindings and forwarding are the real ones.
 
 use std::sync::Arc;
@@ -33,10 +35,27 @@ const STAY: Duration = Duration::from_secs(3600);
 /// A client.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
-    /// Requests per second.
+    /// Requests per second; [`f64::INFINITY`] is a client that waits for each answer and then sends
+    /// the next request at once.
     pub rate: f64,
+    /// When it begins.
+    pub begins: Duration,
+    /// How many requests it sends; `None` is until the end.
+    pub iterations: Option<u64>,
     /// The member that it is bound to at first; `None` asks the manager.
     pub start: Option<usize>,
+}
+
+impl Client {
+    /// A client that sends so many requests per second from the beginning to the end.
+    pub fn at(rate: f64, start: Option<usize>) -> Self {
+        Client {
+            rate,
+            begins: Duration::ZERO,
+            iterations: None,
+            start,
+        }
+    }
 }
 
 /// What is played.
@@ -77,8 +96,19 @@ pub struct Sessions {
     /// What is reported: requests per second, or the share of its CPU that a member uses, of
     /// which a request takes 2 ms.
     pub load_id: LoadId,
-    /// How long it takes.
+    /// How long a member works on a request.
+    pub service: Duration,
+    /// How long it works on a load report.
+    pub report_work: Duration,
+    /// How long it takes, if not all clients have sent all their requests before.
     pub length: Duration,
+}
+
+impl Sessions {
+    /// How long a message takes, in nanoseconds.
+    fn way(&self, rng: &mut fastrand::Rng) -> f64 {
+        (0.5 + 0.5 * rng.f64()) * nanos(self.message)
+    }
 }
 
 /// What came of it.
@@ -96,6 +126,41 @@ pub struct Played {
     pub rounds: u32,
     /// How often each client went from one member to another.
     pub rebound: Vec<u32>,
+    /// What each client got.
+    pub answered: Vec<Answered>,
+    /// Load alerts that were raised.
+    pub alerts: u32,
+}
+
+/// What a client got.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Answered {
+    /// Answers.
+    pub requests: u64,
+    /// Seconds from when it began to its last answer.
+    pub seconds: f64,
+    /// Sum of its response times in seconds, and of their squares.
+    sums: (f64, f64),
+}
+
+impl Answered {
+    /// Answers per second.
+    pub fn throughput(&self) -> f64 {
+        self.requests as f64 / self.seconds
+    }
+
+    /// Mean response time in seconds.
+    pub fn mean(&self) -> f64 {
+        self.sums.0 / self.requests as f64
+    }
+
+    /// Standard deviation of response times in seconds.
+    pub fn jitter(&self) -> f64 {
+        let mean = self.mean();
+        (self.sums.1 / self.requests as f64 - mean * mean)
+            .max(0.0)
+            .sqrt()
+    }
 }
 
 impl Played {
@@ -148,6 +213,8 @@ struct Running<'a> {
     group: Arc<Group>,
     engine: Engine<Happening>,
     rng: fastrand::Rng,
+    /// For answers, which change nothing of what else is drawn.
+    answers: fastrand::Rng,
     clients: Vec<State>,
     valves: Vec<bool>,
     /// What the manager knows of them, and whether a call of its own is under way.
@@ -155,6 +222,10 @@ struct Running<'a> {
     calling: Vec<bool>,
     counts: Vec<u32>,
     dead: Vec<bool>,
+    /// When each member has done what it has to do, in nanoseconds.
+    busy: Vec<f64>,
+    /// Clients that have not sent and got everything.
+    left: usize,
     played: Played,
 }
 
@@ -162,8 +233,11 @@ struct State {
     member: Option<usize>,
     trail: Trail,
     binding: Option<Binding>,
-    sent: u64,
+    /// When it sent its request, in nanoseconds.
+    sent: f64,
     sent_back: u32,
+    /// Requests that it is still to send.
+    left: u64,
 }
 
 /// Plays with `seed`. `None` if there is no member.
@@ -181,7 +255,7 @@ impl World for Running<'_> {
     }
 
     fn happen(&mut self, event: Happening) -> bool {
-        let goes_on = self.engine.nanos() as f64 <= nanos(self.play.length);
+        let goes_on = self.left > 0 && self.engine.nanos() as f64 <= nanos(self.play.length);
         if goes_on {
             self.handle(event);
         }
@@ -219,14 +293,18 @@ impl<'a> Running<'a> {
             groups,
             engine,
             rng: fastrand::Rng::with_seed(seed),
+            answers: fastrand::Rng::with_seed(!seed),
             clients: Vec::new(),
             valves: vec![false; play.members],
             told: vec![false; play.members],
             calling: vec![false; play.members],
             counts: vec![0; play.members],
             dead: vec![false; play.members],
+            busy: vec![0.0; play.members],
+            left: play.clients.len(),
             played: Played {
                 rebound: vec![0; play.clients.len()],
+                answered: vec![Answered::default(); play.clients.len()],
                 ..Played::default()
             },
         };
@@ -250,10 +328,11 @@ impl<'a> Running<'a> {
                 member: client.start,
                 trail,
                 binding,
-                sent: 0,
+                sent: 0.0,
                 sent_back: 0,
+                left: client.iterations.unwrap_or(u64::MAX),
             });
-            let first = 1.0 + self.rng.f64() * 1e9 / client.rate;
+            let first = 1.0 + nanos(client.begins) + self.rng.f64() * 1e9 / client.rate;
             self.engine.after(first, Happening::Send(index));
         }
         for member in 0..play.members {
@@ -269,8 +348,26 @@ impl<'a> Running<'a> {
     }
 
     fn message(&mut self, event: Happening) {
-        let share = 0.5 + 0.5 * self.rng.f64();
-        self.engine.after(share * nanos(self.play.message), event);
+        let way = self.play.way(&mut self.rng);
+        self.engine.after(way, event);
+    }
+
+    /// Lets a client send its next request in so many nanoseconds, if it has one to send.
+    fn send(&mut self, client: usize, after: f64) {
+        let way = self.play.way(&mut self.rng);
+        let state = &mut self.clients[client];
+        let Some(left) = state.left.checked_sub(1) else {
+            return;
+        };
+        state.left = left;
+        (state.sent, state.sent_back) = (self.engine.nanos() as f64 + after, 0);
+        let to = match state.member {
+            Some(member) if self.play.reach != Reach::Carried => {
+                Happening::AtMember { client, member }
+            }
+            _ => Happening::AtManager(client),
+        };
+        self.engine.after(after + way, to);
     }
 
     fn second(&mut self) -> usize {
@@ -285,22 +382,23 @@ impl<'a> Running<'a> {
     fn handle(&mut self, event: Happening) {
         match event {
             Happening::Send(client) => {
-                let state = &mut self.clients[client];
-                (state.sent, state.sent_back) = (self.engine.nanos(), 0);
-                match state.member {
-                    _ if self.play.reach == Reach::Carried => self.carried(client),
-                    Some(member) => self.message(Happening::AtMember { client, member }),
-                    None => self.message(Happening::AtManager(client)),
-                }
+                self.send(client, 0.0);
                 let gap = 1e9 / self.play.clients[client].rate;
-                let gap = if self.play.poisson {
-                    exponential(gap, &mut self.rng)
-                } else {
-                    gap
-                };
-                self.engine.after(gap, Happening::Send(client));
+                let is_last = self.clients[client].left == 0;
+                // Otherwise the answer is what the next one waits for.
+                if gap > 0.0 && !is_last {
+                    let gap = if self.play.poisson {
+                        exponential(gap, &mut self.rng)
+                    } else {
+                        gap
+                    };
+                    self.engine.after(gap, Happening::Send(client));
+                }
             }
             Happening::AtMember { client, member } => self.at_member(client, member),
+            Happening::AtManager(client) if self.play.reach == Reach::Carried => {
+                self.carried(client);
+            }
             Happening::AtManager(client) => self.at_manager(client),
             Happening::Valve { member, shut } => {
                 self.valves[member] = shut;
@@ -319,6 +417,7 @@ impl<'a> Running<'a> {
                 let interval = self.play.report_interval;
                 self.engine
                     .after(nanos(interval), Happening::Report(member));
+                self.work(member, self.play.report_work);
                 let count = std::mem::take(&mut self.counts[member]);
                 let rate = f64::from(count) / interval.as_secs_f64();
                 let load = match self.play.load_id {
@@ -340,6 +439,8 @@ impl<'a> Running<'a> {
                 let events = self.groups.round(self.engine.now());
                 let is_pulse =
                     |event: &Event| matches!(event, Event::AlertRaised { is_pulse: true, .. });
+                let raised = |event: &&(_, Event)| matches!(event.1, Event::AlertRaised { .. });
+                self.played.alerts += events.iter().filter(raised).count() as u32;
                 let pulses = events.iter().any(|(_, event)| is_pulse(event));
                 self.played.rounds += u32::from(pulses);
                 self.tell();
@@ -378,7 +479,7 @@ impl<'a> Running<'a> {
         if let Some(ticket) = ticket {
             let member = ticket.index();
             ticket.finish(Outcome::Success, now);
-            self.at_member(client, member);
+            self.message(Happening::AtMember { client, member });
         }
     }
 
@@ -394,7 +495,39 @@ impl<'a> Running<'a> {
         }
         self.counts[member] += 1;
         self.played.served[second][member] += 1;
-        let took = Duration::from_nanos(self.engine.nanos() - self.clients[client].sent);
+        let done = self.work(member, self.play.service);
+        // The answer goes back the way that the request came.
+        let mut answer = done + self.play.way(&mut self.answers);
+        if self.play.reach == Reach::Carried {
+            answer += self.play.way(&mut self.answers);
+        }
+        let answer_in = answer - self.engine.nanos() as f64;
+        self.answered(client, answer);
+        if self.play.clients[client].rate.is_infinite() {
+            self.send(client, answer_in);
+        }
+    }
+
+    /// Has a member do something when it has done all that came before; answers when it is done.
+    fn work(&mut self, member: usize, time: Duration) -> f64 {
+        let begins = self.busy[member].max(self.engine.nanos() as f64);
+        self.busy[member] = begins + nanos(time);
+        self.busy[member]
+    }
+
+    /// The client gets an answer at this moment.
+    fn answered(&mut self, client: usize, at: f64) {
+        let took = (at - self.clients[client].sent) / 1e9;
+        let plan = &self.play.clients[client];
+        let answered = &mut self.played.answered[client];
+        answered.requests += 1;
+        answered.seconds = at / 1e9 - plan.begins.as_secs_f64();
+        answered.sums.0 += took;
+        answered.sums.1 += took * took;
+        if plan.iterations == Some(answered.requests) {
+            self.left -= 1;
+        }
+        let took = Duration::from_secs_f64(took.max(0.0));
         self.played.longest = self.played.longest.max(took);
     }
 

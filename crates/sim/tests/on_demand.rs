@@ -57,10 +57,7 @@ fn run(played: &Play, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]> {
         None => default_for(&settings, Reach::Carried),
     };
     let clients = CLIENTS.into_iter().zip(played.starts);
-    let client = |(rate, start): (u32, usize)| Client {
-        rate: rate.into(),
-        start: Some(start),
-    };
+    let client = |(rate, start): (u32, usize)| Client::at(rate.into(), Some(start));
     let sessions = Sessions {
         members: MEMBERS,
         clients: clients.map(client).collect(),
@@ -81,6 +78,8 @@ fn run(played: &Play, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]> {
         reach: Reach::Carried,
         granularity: played.granularity,
         load_id: played.load_id,
+        service: Duration::ZERO,
+        report_work: Duration::ZERO,
         length: Duration::from_secs(seconds),
     };
     let mut served = play(&sessions, seed).unwrap().served;

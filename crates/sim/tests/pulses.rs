@@ -25,10 +25,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn client(rate: f64, start: usize) -> Client {
-    Client {
-        rate,
-        start: Some(start),
-    }
+    Client::at(rate, Some(start))
 }
 
 fn sessions(members: usize, clients: Vec<Client>) -> Sessions {
@@ -54,6 +51,8 @@ fn sessions(members: usize, clients: Vec<Client>) -> Sessions {
         reach: Reach::Forwarded,
         granularity: Granularity::OnDemand,
         load_id: LoadId::REQUESTS_PER_SECOND,
+        service: Duration::ZERO,
+        report_work: Duration::ZERO,
         length: Duration::from_secs(70),
     }
 }
