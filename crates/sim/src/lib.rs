@@ -3,13 +3,15 @@
 //!
 //! One [engine](engine) lets events happen in their order. Two worlds live on it: [`requests`],
 //! each of which a strategy is asked for, and [`sessions`], whose clients stay with a member.
-//! [`what_if`] is a running group with another strategy. [`monitored`] is a world of requests as a paper describes it.
+//! [`what_if`] is a running group with another strategy. [`monitored`] and [`downloads`] are worlds of
+//! requests as papers describe them.
 
 #![forbid(unsafe_code)]
 
 mod catalogue;
 mod central;
 mod config;
+pub mod downloads;
 mod engine;
 pub mod experiment;
 pub mod log;

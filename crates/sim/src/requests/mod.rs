@@ -176,8 +176,9 @@ struct Job {
     refused: bool,
     /// Which one it was of those that waited, when it did.
     turn: usize,
-    /// Requests of its session that are still to come.
+    /// Requests of its session that are still to come, and when its first one arrived.
     left: usize,
+    began: u64,
 }
 
 /// A balancer: its groups, and those of them that requests are for, by source.
@@ -429,6 +430,7 @@ impl<'a> Simulation<'a> {
             refused: false,
             turn: 0,
             left: self.sources[index].visit.requests.saturating_sub(1),
+            began: self.engine.nanos(),
         };
         let job = self.keep(job);
         self.enter(job);
@@ -596,6 +598,10 @@ impl<'a> Simulation<'a> {
         let (source, balancer) = (job.source, job.balancer);
         if let Some(ticket) = job.ticket.take() {
             ticket.finish(job.outcome, self.engine.now());
+        }
+        if self.sources[source].visit.requests > 1 {
+            let took = self.engine.nanos() - self.jobs[id].began;
+            self.outcomes.visits.push((source, took));
         }
         self.free_jobs.push(id);
         if let Arrivals::Closed(_) = self.sources[source].arrivals {

@@ -23,6 +23,9 @@ pub struct Outcomes {
     pub(super) sent: Vec<(u64, u32)>,
     /// Requests of each source that succeeded after the warm-up.
     pub(crate) served: Vec<usize>,
+    /// Sessions of several requests that have ended, warm-up included: of which source, and how long
+    /// each took, in nanoseconds.
+    pub(crate) visits: Vec<(usize, u64)>,
     /// Variance between members of the share of their slots that was busy: one for each
     /// [`Scenario::variance`] after the warm-up.
     pub(crate) variances: Vec<f64>,
