@@ -1,8 +1,9 @@
 //! Groups, strategies and control in virtual time: members, requests, clients and balancers as
 //! events around the *real* groups, built from a configuration as the manager builds them.
 //!
-//! One [engine](engine) lets events happen in their order. Two worlds live on it: [`requests`],
+//! One [engine](engine) lets events happen in their order. Three worlds live on it: [`requests`],
 //! each of which a strategy is asked for, and [`sessions`], whose clients stay with a member.
+//! [`negotiated`] has web users ([`surge`]) who ask for a server and use it for a quantum.
 //! [`what_if`] is a running group with another strategy. [`monitored`] and [`downloads`] are worlds of
 //! requests as papers describe them.
 
@@ -16,10 +17,12 @@ mod engine;
 pub mod experiment;
 pub mod log;
 pub mod monitored;
+pub mod negotiated;
 pub mod requests;
 pub mod scenario;
 mod server;
 pub mod sessions;
+pub mod surge;
 pub mod svg;
 pub mod what_if;
 pub mod work;

@@ -95,7 +95,7 @@ impl Work for Service {
 }
 
 /// How popular things are, in the order of their ranks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Popularity {
     /// Shares, summed up.
     sums: Vec<f64>,
