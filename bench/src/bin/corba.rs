@@ -9,6 +9,9 @@
 //!   bound per session and on demand (the same, figures 5 and 6). All begin under round
 //!   robin, which has the fast clients together; after five seconds the group gets the
 //!   strategy that is named.
+//! - `ends`: the same with clients at 10 and 5 requests per second that are bound per session
+//!   and all send the same number of requests, so that the fast ones end first (figure 5).
+//!   It takes `--iterations` a fifth of a second.
 //! - `scalability`: throughput and latency for 1 to 16 clients and servers under
 //!   RoundRobin, Random and LeastLoaded (Balasubramanian, Schmidt, Dowdy and Othman,
 //!   "Evaluating the Performance of Middleware Load Balancing Strategies", 2004, figures 7
@@ -19,7 +22,7 @@
 //! Clients and servers are those of the end-to-end tests, of omniORB. Results are written as
 //! CSV and as plots.
 //!
-//! `corba [overhead] [effectiveness] [scalability] [--evenkeel FILE] [--out FOLDER]`
+//! `corba [overhead] [effectiveness] [ends] [scalability] [--evenkeel FILE] [--out FOLDER]`
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -63,12 +66,16 @@ struct Options {
     /// How long each point of `scalability` takes, in seconds.
     #[arg(long, default_value_t = 2.0)]
     point: f64,
+    /// Requests of each client of `ends`.
+    #[arg(long, default_value_t = 200)]
+    iterations: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     Overhead,
     Effectiveness,
+    Ends,
     Scalability,
 }
 
@@ -99,6 +106,9 @@ fn measure(options: &Options) -> Result<()> {
     }
     if wanted(Part::Effectiveness) {
         effectiveness(options)?;
+    }
+    if wanted(Part::Ends) {
+        ends(options)?;
     }
     if wanted(Part::Scalability) {
         scalability(options)?;
@@ -350,8 +360,22 @@ fn overhead(options: &Options) -> Result<()> {
     .draw(&options.out.join("overhead.svg"))
 }
 
+/// Members of `effectiveness` and `ends`.
+const MEMBERS: usize = 4;
+
+/// Starts so many servers, each with a member of the group.
+fn members(service: &Service, group: &Ior) -> Result<Vec<Server>> {
+    let mut servers = Vec::new();
+    for member in 1..=MEMBERS {
+        let name = format!("member{member}");
+        let mut server = Server::start(&name, &[]);
+        service.join(&mut server, &name, group, None, Duration::from_millis(250))?;
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
 fn effectiveness(options: &Options) -> Result<()> {
-    const MEMBERS: usize = 4;
     const STEP: Duration = Duration::from_millis(500);
     /// When the group gets the strategy that is to help.
     const CHANGE: Duration = Duration::from_secs(5);
@@ -361,13 +385,7 @@ fn effectiveness(options: &Options) -> Result<()> {
     ] {
         let service = Service::start();
         let group = service.group("RoundRobin", binding)?;
-        let mut servers = Vec::new();
-        for member in 1..=MEMBERS {
-            let name = format!("member{member}");
-            let mut server = Server::start(&name, &[]);
-            service.join(&mut server, &name, &group, None, Duration::from_millis(250))?;
-            servers.push(server);
-        }
+        let mut servers = members(&service, &group)?;
         // One after the other, so that round robin has the fast ones together.
         let rates = [100, 50, 100, 50, 100, 50, 100, 50];
         let mut clients = Vec::new();
@@ -445,6 +463,46 @@ fn effectiveness(options: &Options) -> Result<()> {
         .draw(&options.out.join(format!("effectiveness-{binding}.svg")))?;
     }
     Ok(())
+}
+
+fn ends(options: &Options) -> Result<()> {
+    const STEP: Duration = Duration::from_secs(2);
+    // By turns they give 20, 10, 15 and 15: figure 5 has the third and the fourth alike.
+    const RATES: [u64; 8] = [10, 5, 10, 5, 10, 5, 5, 10];
+    let service = Service::start();
+    let group = service.group("RoundRobin", "per_session")?;
+    let mut servers = members(&service, &group)?;
+    let count = options.iterations.to_string();
+    let mut clients = Vec::new();
+    for rate in RATES.map(|rate| rate.to_string()) {
+        let arguments = ["--rate", &rate, "--count", &count];
+        let client = Client::repeat(&group.to_string(), "is_prime 10007", &arguments);
+        client.line();
+        clients.push(client);
+    }
+    let start = Instant::now();
+    // The slowest has sent everything, and nobody comes after that.
+    let length = Duration::from_secs(options.iterations / 5) + 2 * STEP;
+    let mut before = [0.0; MEMBERS];
+    let mut at = 0.0;
+    let mut csv = String::from("seconds,member,requests_per_s\n");
+    while start.elapsed() < length {
+        sleep(STEP);
+        let now = start.elapsed().as_secs_f64();
+        for (member, (server, before)) in servers.iter_mut().zip(&mut before).enumerate() {
+            let served = server.served() as f64;
+            writeln!(
+                csv,
+                "{now:.2},{},{:.2}",
+                member + 1,
+                (served - *before) / (now - at)
+            )?;
+            *before = served;
+        }
+        at = now;
+    }
+    drop(clients);
+    write(&options.out, "ends.csv", &csv)
 }
 
 fn scalability(options: &Options) -> Result<()> {

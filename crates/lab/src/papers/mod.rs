@@ -1,5 +1,6 @@
 //! The papers, a file each.
 
+mod corba;
 pub mod cygnus;
 pub mod java_slb;
 pub mod qos_broker;

@@ -1,13 +1,841 @@
 //! Othman, O'Ryan and Schmidt, Strategies for CORBA Middleware-Based Load Balancing (IEEE Distributed Systems Online 2(3), 2001).
 
-use crate::paper::Paper;
+use std::time::Duration;
+
+use evenkeel_core::alert::AlertSettings;
+use evenkeel_core::group::Granularity;
+use evenkeel_manager::config::Reach;
+use evenkeel_sim::sessions::{Answered, Client, Played, Sessions};
+use evenkeel_sim::svg::{Line, Plot, Scale};
+
+use super::corba::{self, forwarded, play, rates, rates_plot, strategy};
+use crate::claim::{Claim, Rule};
+use crate::findings::{Cell, Chart, Findings, Table};
+use crate::machine::Need;
+use crate::paper::{By, Experiment, Paper, Real, Row};
+use crate::run::Run;
 
 /// The paper.
 pub static PAPER: Paper = Paper {
     name: "strategies",
     title: "Strategies for CORBA load balancing",
     cite: "Othman, O'Ryan and Schmidt, *Strategies for CORBA Middleware-Based Load Balancing* (IEEE Distributed Systems Online 2(3), 2001)",
-    differs: "",
-    rows: &[],
-    experiments: &[],
+    differs: "The paper used TAO 1.1 on four machines of 2000 (733 and 400 MHz, 100 Mbit/s). Here the balancer is Evenkeel. In \
+        virtual time its groups, strategies, load analysis and forwarding are the real ones, and clients, members and messages \
+        are played; real runs have clients and servers of omniORB on one machine. So times in microseconds are not comparable \
+        with the paper's, and ratios within a run are.\n\n\
+        The text at hand has no curves: published points are figures that the text names.",
+    rows: &[
+        Row {
+            what: "figure 3",
+            shows: "latency and jitter of no balancer, per session, per request and on demand",
+            by: By::Experiment("corba-overhead"),
+        },
+        Row {
+            what: "figure 4",
+            shows: "throughput of the same four",
+            by: By::Experiment("corba-overhead"),
+        },
+        Row {
+            what: "figure 5",
+            shows: "loads of four members, bound per session",
+            by: By::Experiment("corba-per-session"),
+        },
+        Row {
+            what: "figure 6",
+            shows: "loads of four members, bound on demand",
+            by: By::Experiment("corba-on-demand"),
+        },
+    ],
+    experiments: &[OVERHEAD, PER_SESSION, ON_DEMAND],
 };
+
+const OVERHEAD: Experiment = Experiment {
+    name: "corba-overhead",
+    title: "what does it cost a client that a balancer binds it?",
+    set_up: "One client sends 200,000 requests to one member, each as soon as the one before is answered: without a balancer; bound per \
+        session by RoundRobin (only the first request goes to the manager); carried per request (each request and each answer \
+        go through the balancer); and on demand by MinimumDispersion (as per session, and the member reports its load twice a second).\n\n\
+        The costs of virtual time are about those of omniORB on one machine: a message takes 15 to 30 us, the member works for \
+        18 us on a request and for 60 us on a load report. The balancer's own work is left out of virtual time. \
+        So virtual time tells what the ways of binding cost in messages; the real run measures what they cost in all.",
+    claims: &[
+        Claim {
+            id: "per-session-latency",
+            says: "binding per session adds essentially no latency",
+            published: "essentially no overhead (figure 3)",
+            measured: "mean latency, to that of no balancer",
+            unit: "times",
+            rule: Rule::Within(0.99, 1.01),
+        },
+        Claim {
+            id: "per-session-throughput",
+            says: "binding per session leaves throughput basically unchanged",
+            published: "basically unchanged (figure 4)",
+            measured: "throughput, to that of no balancer",
+            unit: "times",
+            rule: Rule::Within(0.99, 1.01),
+        },
+        Claim {
+            id: "on-demand-latency",
+            says: "binding on demand adds little latency: we say within 1 %",
+            published: "a slight increase (figure 3)",
+            measured: "mean latency, to that of no balancer",
+            unit: "times",
+            rule: Rule::Within(0.99, 1.01),
+        },
+        Claim {
+            id: "on-demand-throughput",
+            says: "binding on demand costs little throughput: we say within 1 %",
+            published: "decreased only slightly (figure 4)",
+            measured: "throughput, to that of no balancer",
+            unit: "times",
+            rule: Rule::Within(0.99, 1.01),
+        },
+        Claim {
+            id: "per-request-throughput",
+            says: "carrying each request costs a large part of the throughput",
+            published: "decreases dramatically: twice the communication (figure 4)",
+            measured: "throughput, to that of no balancer",
+            unit: "times",
+            rule: Rule::AtMost(0.75),
+        },
+        Claim {
+            id: "bound-jitter",
+            says: "jitter is about the same when the client goes to the member itself",
+            published: "did not change appreciably between the test cases (figure 3)",
+            measured: "standard deviation of latency, per session and on demand (the larger), to that of no balancer",
+            unit: "times",
+            rule: Rule::Within(0.8, 1.25),
+        },
+        Claim {
+            id: "per-request-jitter",
+            says: "jitter is about the same when each request is carried",
+            published: "did not change appreciably between the test cases (figure 3)",
+            measured: "standard deviation of latency, to that of no balancer",
+            unit: "times",
+            rule: Rule::Within(0.8, 1.25),
+        },
+    ],
+    simulate: Some(overhead),
+    real: Some(Real {
+        set_up: "The client and the server are omniORB's, and an operation tells whether 1,299,709 is prime. Each way has 800 turns of 2,500 requests \
+            (of which the first 5 % are not counted), in turn, every other round the other way round. A value is the median, over 40 rounds, of the \
+            ratio to no balancer within the round; its interval is that of 20 such values. So a disturbance that hits single turns does not count, and \
+            one that hits a round hits all ways.",
+        // Ratios within a round of half a second, and medians of 40 of them: what comes and goes
+        // slower than that cancels, so the machine must only not be taken away altogether.
+        needs: &[
+            Need::Source,
+            Need::Program("omniidl", "omniidl"),
+            Need::Program("c++", "g++"),
+            Need::Quiet(0.25),
+        ],
+        claims: &[
+            "per-session-latency",
+            "per-session-throughput",
+            "on-demand-latency",
+            "on-demand-throughput",
+            "per-request-throughput",
+            "bound-jitter",
+            "per-request-jitter",
+        ],
+        run: real_overhead,
+    }),
+};
+
+const PER_SESSION: Experiment = Experiment {
+    name: "corba-per-session",
+    title: "does binding per session leave members uneven?",
+    set_up: "Four members; eight clients, four with 10 requests per second and four with 5, which RoundRobin binds by turns when \
+        they come, and which stay. Each sends 200,000 requests, so the fast ones end first. In figure 5 the members 3 and 4 have the same \
+        load and 1 and 2 have not: of four fast and four slow clients only 20, 10, 15 and 15 per second (or 10, 20) fit that, \
+        so they come in an order that gives it.",
+    claims: &[
+        Claim {
+            id: "uneven",
+            says: "the members stay uneven while all clients are there",
+            published: "loads remained imbalanced; members 3 and 4 alike (figure 5)",
+            measured: "most loaded less least loaded member, in the mean load",
+            unit: "%",
+            rule: Rule::AtLeast(20.0),
+        },
+        Claim {
+            id: "alike",
+            says: "members 3 and 4 have the same load",
+            published: "line 4 obscures line 3 (figure 5)",
+            measured: "difference of members 3 and 4, in the mean load",
+            unit: "%",
+            rule: Rule::AtMost(5.0),
+        },
+        Claim {
+            id: "drop",
+            says: "loads drop when the fast clients end, half way before the slow ones do",
+            published: "a sudden drop half way (figure 5)",
+            measured: "when the load of all falls below three quarters, of the time until the last client ends",
+            unit: "%",
+            rule: Rule::Within(45.0, 55.0),
+        },
+    ],
+    simulate: Some(per_session),
+    real: Some(Real {
+        set_up: "Clients and servers are omniORB's; each client sends 400 requests, so the run takes 80 seconds rather than 11 hours, three times. Loads are what \
+            servers answered in each two seconds.",
+        // Rates of 5 and 10 per second need next to no processor.
+        needs: &[
+            Need::Source,
+            Need::Program("omniidl", "omniidl"),
+            Need::Program("c++", "g++"),
+            Need::Quiet(1.0),
+        ],
+        claims: &["uneven", "alike", "drop"],
+        run: real_per_session,
+    }),
+};
+
+const ON_DEMAND: Experiment = Experiment {
+    name: "corba-on-demand",
+    title: "does binding on demand make loads even, and what does dampening do?",
+    set_up: "Four members; eight clients, four with 100 requests per second and four with 50, all bound by turns at first, which has \
+        the fast ones together: 200, 100, 200 and 100 per second. Members report twice a second. The run is 300 s long; clients \
+        are not done before that with the 750,000 requests that the paper gave each. Four arms: bound per session by RoundRobin; on demand by MinimumDispersion as \
+        Evenkeel has it, whose alerts are pulses (on only until those have left who are to); and on demand with alerts as \
+        the paper has them, on while the load is above the average by more than 5 %, without dampening and with dampening 0.8.",
+    claims: &[
+        Claim {
+            id: "reach-150",
+            says: "on demand every member comes to 150 requests per second",
+            published: "an equilibrium of 150 Hz (figure 6)",
+            measured: "the largest difference of a member's rate from 150 in the last minute",
+            unit: "%",
+            rule: Rule::AtMost(5.0),
+        },
+        Claim {
+            id: "settles",
+            says: "loads fluctuate for a short time only",
+            published: "a short period, several iterations (figure 6)",
+            measured: "time from which on every member is within 5 % of 150 in every second",
+            unit: "s",
+            rule: Rule::AtMost(30.0),
+        },
+        Claim {
+            id: "non-adaptive",
+            says: "bound per session, they do not come to the same load",
+            published: "loads in the non-adaptive approach remained imbalanced (figures 5 and 6)",
+            measured: "the largest difference of a member's rate from 150 in the last minute",
+            unit: "%",
+            rule: Rule::AtLeast(20.0),
+        },
+        Claim {
+            id: "oscillates",
+            says: "without dampening (and without pulses) loads oscillate to the end",
+            published: "it is likely that loads would have oscillated for the duration of the experiment",
+            measured: "the largest difference of a member's rate from the mean within a second, over the last minute",
+            unit: "%",
+            rule: Rule::AtLeast(20.0),
+        },
+        Claim {
+            id: "dampening",
+            says: "with dampening alone (without pulses) they do not",
+            published: "dampening prevents decisions on instantaneous loads; equilibrium after several iterations",
+            measured: "the largest difference of a member's rate from the mean within a second, over the last minute",
+            unit: "%",
+            rule: Rule::AtMost(5.0),
+        },
+        Claim {
+            id: "pulses",
+            says: "with pulses they do not, with no dampening at all",
+            published: "nothing: pulses are ours",
+            measured: "the largest difference of a member's rate from the mean within a second, over the last minute",
+            unit: "%",
+            rule: Rule::AtMost(5.0),
+        },
+    ],
+    simulate: Some(on_demand),
+    real: Some(Real {
+        set_up: "Clients and servers are omniORB's; servers push their loads four times a second. All begin under RoundRobin; after five seconds \
+            the group gets its strategy, and 25 more are watched, three times. The time to settle counts from there, by means of a second. The last ten seconds are \
+            judged.",
+        // 600 requests per second are about a twentieth of what the machine holds.
+        needs: &[
+            Need::Source,
+            Need::Program("omniidl", "omniidl"),
+            Need::Program("c++", "g++"),
+            Need::Quiet(0.5),
+        ],
+        claims: &["reach-150", "settles", "non-adaptive"],
+        run: real_on_demand,
+    }),
+};
+
+/// Ways of binding, in the order of figures 3 and 4.
+const WAYS: [&str; 4] = ["no balancer", "per session", "per request", "on demand"];
+
+/// What a turn of a client has measured: requests per second; mean latency and jitter in
+/// microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    throughput: f64,
+    latency: f64,
+    jitter: f64,
+}
+
+impl Turn {
+    fn of(answered: &Answered) -> Self {
+        Turn {
+            throughput: answered.throughput(),
+            latency: answered.mean() * 1e6,
+            jitter: answered.jitter() * 1e6,
+        }
+    }
+}
+
+/// What is measured of turns, by the name of its column.
+type Figure = fn(&Turn) -> f64;
+
+const FIGURES: [(&str, Figure); 3] = [
+    ("requests per second", |turn| turn.throughput),
+    ("mean latency (us)", |turn| turn.latency),
+    ("jitter (us)", |turn| turn.jitter),
+];
+
+fn overhead(run: &Run) -> Findings {
+    let iterations = run.scale(200_000, 2_000);
+    let way = |way: &usize, seed: u64| {
+        let client = Client {
+            iterations: Some(iterations),
+            ..Client::at(f64::INFINITY, (*way == 0).then_some(0))
+        };
+        let plain = Sessions {
+            // Nobody asks for loads unless on demand.
+            report_interval: Duration::from_secs(3600),
+            message: Duration::from_micros(30),
+            service: Duration::from_micros(18),
+            report_work: Duration::from_micros(60),
+            length: Duration::from_secs(3600),
+            ..forwarded(1, vec![client], strategy("round_robin", &[]))
+        };
+        let sessions = match way {
+            2 => Sessions {
+                reach: Reach::Carried,
+                granularity: Granularity::PerRequest,
+                ..plain
+            },
+            3 => Sessions {
+                granularity: Granularity::OnDemand,
+                strategy: strategy("minimum_dispersion", &[]),
+                alert: pulses(),
+                report_interval: Duration::from_millis(500),
+                ..plain
+            },
+            _ => plain,
+        };
+        let played = play(&sessions, seed);
+        Turn::of(&played.answered.first().copied().unwrap_or_default())
+    };
+    let seeds = run.seeds(10);
+    let turns = run.grid(&[0, 1, 2, 3], &seeds, way);
+    let mut findings = overheads(&turns, 1);
+    findings.notes.push(
+        "In virtual time the jitter of a message is what the set-up gives it. Four messages that vary, instead of two, \
+         make the standard deviation larger by the square root of two, whatever the balancer does; the paper's messages varied \
+         less than its other work."
+            .into(),
+    );
+    findings
+}
+
+/// How alerts are raised where they are pulses.
+fn pulses() -> AlertSettings {
+    AlertSettings {
+        pulses: true,
+        ..AlertSettings::default()
+    }
+}
+
+/// What turns of all ways tell, those at the same place in a round being compared. A value is the
+/// median over `block` rounds.
+fn overheads(turns: &[Vec<Turn>], block: usize) -> Findings {
+    let medians = |values: Vec<f64>| -> Vec<f64> {
+        let blocks = values.chunks(block.max(1));
+        blocks.map(|block| corba::median(block.to_vec())).collect()
+    };
+    let of = |way: usize| turns.get(way).map_or(&[][..], Vec::as_slice);
+    let ratios = |way: usize, figure: Figure| {
+        let pairs = of(way).iter().zip(of(0));
+        medians(
+            pairs
+                .map(|(own, none)| figure(own) / figure(none))
+                .collect(),
+        )
+    };
+    let [throughput, latency, jitter] = FIGURES.map(|(_, figure)| figure);
+    let mut findings = Findings::default();
+    findings.measured("per-session-latency", ratios(1, latency));
+    findings.measured("per-session-throughput", ratios(1, throughput));
+    findings.measured("on-demand-latency", ratios(3, latency));
+    findings.measured("on-demand-throughput", ratios(3, throughput));
+    findings.measured("per-request-throughput", ratios(2, throughput));
+    findings.measured("per-request-jitter", ratios(2, jitter));
+    let both = ratios(1, jitter).into_iter().zip(ratios(3, jitter));
+    findings.measured("bound-jitter", both.map(|(a, b)| a.max(b)).collect());
+    let mut rows = Vec::new();
+    let mut lines = Vec::new();
+    for (name, figure) in FIGURES {
+        let all: Vec<Vec<f64>> = (0..WAYS.len()).map(|way| ratios(way, figure)).collect();
+        let means = all.iter().map(|values| mean(values)).enumerate();
+        lines.push(Line {
+            name: name.split(" (").next().unwrap_or(name).into(),
+            points: means.map(|(way, mean)| (way as f64, mean)).collect(),
+            within: Vec::new(),
+            is_published: false,
+        });
+    }
+    for (way, name) in WAYS.iter().enumerate() {
+        let mut row = vec![Cell::from(*name)];
+        for (_, figure) in FIGURES {
+            let values = medians(of(way).iter().map(figure).collect());
+            row.push(values.as_slice().into());
+            row.push(ratios(way, figure).as_slice().into());
+        }
+        rows.push(row);
+    }
+    let mut head = vec!["binding".to_owned()];
+    for (name, _) in FIGURES {
+        head.extend([name.into(), "to no balancer (times)".into()]);
+    }
+    findings.tables.push(Table {
+        name: "ways",
+        title: "Figures 3 and 4: overhead of the ways of binding".into(),
+        head,
+        rows,
+    });
+    findings.charts.push(Chart {
+        name: "ways",
+        title: "Figures 3 and 4: overhead, to no balancer".into(),
+        plot: Plot {
+            lines,
+            across: "way of binding",
+            up: "times that of no balancer",
+            scales: (Scale::Even, Scale::FromZero),
+            most: None,
+            marks: Vec::new(),
+            names: WAYS.map(str::to_owned).into(),
+        },
+    });
+    findings
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn real_overhead(run: &Run) -> Result<Findings, String> {
+    let (rounds, block) = run.scale((400, 40), (6, 4));
+    let requests = run.scale(2_500, 500);
+    let arguments = [
+        "--rounds",
+        &format!("{rounds}"),
+        "--requests",
+        &format!("{requests}"),
+    ];
+    let folder = corba::bench("overhead", &arguments.map(str::to_owned))?;
+    let rows = corba::read(&folder, "overhead.csv")?;
+    Ok(overheads(&turns(&rows), block))
+}
+
+/// Turns of each way, of a file of the measurement: `round,arm,requests_per_s,mean_us,p50_us,p99_us,jitter_us`.
+fn turns(rows: &[Vec<String>]) -> [Vec<Turn>; 4] {
+    ["none", "per_session", "per_request", "on_demand"].map(|arm| {
+        let own = rows
+            .iter()
+            .filter(|row| row.get(1).is_some_and(|name| name == arm));
+        let turn = |row: &Vec<String>| Turn {
+            throughput: corba::cell(row, 2),
+            latency: corba::cell(row, 3),
+            jitter: corba::cell(row, 6),
+        };
+        own.map(turn).collect()
+    })
+}
+
+/// Clients that come one after the other, so that round robin has them in this order.
+fn in_turn(rates: [f64; 8], iterations: Option<u64>) -> Vec<Client> {
+    let client = |(index, rate): (usize, f64)| Client {
+        iterations,
+        begins: Duration::from_millis(500 * index as u64),
+        ..Client::at(rate, None)
+    };
+    rates.into_iter().enumerate().map(client).collect()
+}
+
+/// By turns these give 20, 10, 15 and 15.
+const SLOW: [f64; 8] = [10.0, 5.0, 10.0, 5.0, 10.0, 5.0, 5.0, 10.0];
+
+fn per_session(run: &Run) -> Findings {
+    let iterations = run.scale(200_000, 500);
+    // That of the slow ones, which begin within four seconds.
+    let seconds = iterations / 5;
+    let one = |_: &(), seed: u64| {
+        let sessions = Sessions {
+            round: Duration::from_secs(1),
+            length: Duration::from_secs(seconds + 60),
+            // The next requests of those that came together are not sent together.
+            ..forwarded(
+                4,
+                in_turn(SLOW, Some(iterations)),
+                strategy("round_robin", &[]),
+            )
+        };
+        play(&sessions, seed)
+    };
+    let seeds = run.seeds(5);
+    let played = run.grid(&[()], &seeds, one).pop().unwrap_or_default();
+    let window = seconds as usize / 100;
+    ends(played.iter().map(|played| rates(played, window)).collect())
+}
+
+/// What rates of four members tell, whose clients end.
+fn ends(all: Vec<Vec<Line>>) -> Findings {
+    let mut findings = Findings::default();
+    let (mut uneven, mut alike, mut drop) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    for (index, lines) in all.iter().enumerate() {
+        let total = total(lines);
+        let most = total.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+        let at_least = |share: f64| total.iter().filter(move |(_, rate)| *rate >= share * most);
+        let all_there = at_least(0.75).last().map_or(f64::NAN, |(at, _)| *at);
+        let end = at_least(0.2).last().map_or(f64::NAN, |(at, _)| *at);
+        // Clients come at first, and both ends are parts of intervals.
+        let between = |at: f64| at > all_there * 0.1 && at < all_there * 0.9;
+        let means: Vec<f64> = (lines.iter())
+            .map(|line| mean_between(line, &between))
+            .collect();
+        let mean = mean(&means);
+        let most = means.iter().copied().fold(0.0, f64::max);
+        let least = means.iter().copied().fold(f64::INFINITY, f64::min);
+        uneven.push(100.0 * (most - least) / mean);
+        let of = |member: usize| means.get(member).copied().unwrap_or(f64::NAN);
+        alike.push(100.0 * (of(2) - of(3)).abs() / mean);
+        drop.push(100.0 * all_there / end);
+        let mut row = vec![Cell::from(format!("{}", index + 1))];
+        row.extend(means.into_iter().map(Cell::from));
+        row.extend([Cell::from(all_there), Cell::from(end)]);
+        rows.push(row);
+    }
+    findings.measured("uneven", uneven);
+    findings.measured("alike", alike);
+    findings.measured("drop", drop);
+    let head = [
+        "run",
+        "member 1 (per s)",
+        "member 2 (per s)",
+        "member 3 (per s)",
+    ];
+    let more = [
+        "member 4 (per s)",
+        "fast clients end (s)",
+        "slow clients end (s)",
+    ];
+    findings.tables.push(Table {
+        name: "loads",
+        title: "Figure 5: loads while all clients are there, and when clients end".into(),
+        head: head.into_iter().chain(more).map(str::to_owned).collect(),
+        rows,
+    });
+    findings.charts.push(Chart {
+        name: "loads",
+        title: "Figure 5: loads of members, bound per session (first run)".into(),
+        plot: rates_plot(all.into_iter().next().unwrap_or_default(), None),
+    });
+    findings
+}
+
+/// Rates of all members together.
+fn total(lines: &[Line]) -> Vec<(f64, f64)> {
+    let points = lines.first().map_or(0, |line| line.points.len());
+    let at = |index: usize| lines.iter().filter_map(move |line| line.points.get(index));
+    (0..points)
+        .map(|index| at(index).fold((0.0, 0.0), |(_, sum), (at, rate)| (*at, sum + rate)))
+        .collect()
+}
+
+/// The mean of the points in between.
+fn mean_between(line: &Line, is_there: impl Fn(f64) -> bool) -> f64 {
+    let there = line.points.iter().filter(|(at, _)| is_there(*at));
+    mean(&there.map(|(_, rate)| *rate).collect::<Vec<f64>>())
+}
+
+fn real_per_session(run: &Run) -> Result<Findings, String> {
+    let iterations = run.scale(400, 100);
+    let rounds = run.scale(3, 1);
+    let mut all = Vec::new();
+    for round in 0..rounds {
+        let arguments = ["--iterations".to_owned(), format!("{iterations}")];
+        let folder = corba::bench("ends", &arguments)?;
+        all.push(members(&corba::read(&folder, "ends.csv")?));
+        (run.progress)(f64::from(round + 1) / f64::from(rounds));
+    }
+    Ok(ends(all))
+}
+
+/// Rates of each member, of a file of the measurement: `seconds,member,requests_per_s`.
+fn members(rows: &[Vec<String>]) -> Vec<Line> {
+    let line = |member: usize| {
+        let own = rows
+            .iter()
+            .filter(|row| corba::cell(row, 1) == member as f64);
+        Line {
+            name: format!("member {member}"),
+            points: own
+                .map(|row| (corba::cell(row, 0), corba::cell(row, 2)))
+                .collect(),
+            ..Line::default()
+        }
+    };
+    (1..=4).map(line).collect()
+}
+
+/// What every member is to come to.
+const EVEN: f64 = 150.0;
+
+/// Arms of figure 6: their names, and how clients are bound.
+const ARMS: [&str; 4] = [
+    "per session",
+    "on demand, pulses",
+    "on demand, no pulses, no dampening",
+    "on demand, no pulses, dampening 0.8",
+];
+
+/// By turns all fast ones are at the first and third member.
+const FAST: [f64; 8] = [100.0, 50.0, 100.0, 50.0, 100.0, 50.0, 100.0, 50.0];
+
+fn on_demand(run: &Run) -> Findings {
+    let seconds = run.scale(300, 60);
+    let arm = |arm: &usize, seed: u64| {
+        let clients = FAST.iter().enumerate();
+        let clients = clients.map(|(index, &rate)| Client {
+            iterations: Some(750_000),
+            ..Client::at(rate, Some(index % 4))
+        });
+        let dampening = if *arm == 3 { 0.8 } else { 0.0 };
+        let by_load = strategy("minimum_dispersion", &[("dampening", dampening)]);
+        let plain = Sessions {
+            report_interval: Duration::from_millis(500),
+            in_step: false,
+            length: Duration::from_secs(seconds + 1),
+            granularity: Granularity::OnDemand,
+            ..forwarded(4, clients.collect(), by_load)
+        };
+        let sessions = match arm {
+            0 => Sessions {
+                granularity: Granularity::PerSession,
+                strategy: strategy("round_robin", &[]),
+                ..plain
+            },
+            1 => Sessions {
+                alert: pulses(),
+                ..plain
+            },
+            _ => plain,
+        };
+        play(&sessions, seed)
+    };
+    let seeds = run.seeds(20);
+    let all = run.grid(&[0, 1, 2, 3], &seeds, arm);
+    let last = run.scale(60, 20);
+    let mut findings = Findings::default();
+    let of = |arm: usize| all.get(arm).map_or(&[][..], Vec::as_slice);
+    let off = |arm: usize| -> Vec<f64> {
+        let own = of(arm)
+            .iter()
+            .map(|played| off_from_even(&rates(played, 1), last as f64));
+        own.collect()
+    };
+    let unrest = |arm: usize| -> Vec<f64> {
+        of(arm)
+            .iter()
+            .map(|played| dispersion(played, last))
+            .collect()
+    };
+    let settled = |arm: usize| -> Vec<f64> {
+        of(arm)
+            .iter()
+            .map(|played| settles(&rates(played, 1)))
+            .collect()
+    };
+    findings.measured("reach-150", off(1));
+    findings.measured("settles", settled(1));
+    findings.measured("non-adaptive", off(0));
+    findings.measured("oscillates", unrest(2));
+    findings.measured("dampening", unrest(3));
+    findings.measured("pulses", unrest(1));
+    let row = |(arm, name): (usize, &&str)| {
+        let rebound = of(arm)
+            .iter()
+            .map(|played| f64::from(played.rebound.iter().sum::<u32>()));
+        let alerts = of(arm).iter().map(|played| f64::from(played.alerts));
+        vec![
+            Cell::from(*name),
+            off(arm).as_slice().into(),
+            unrest(arm).as_slice().into(),
+            settled(arm).as_slice().into(),
+            rebound.collect::<Vec<f64>>().as_slice().into(),
+            alerts.collect::<Vec<f64>>().as_slice().into(),
+        ]
+    };
+    findings.tables.push(Table {
+        name: "arms",
+        title: "Figure 6: how even members are at the end, and what it took".into(),
+        head: [
+            "binding",
+            "largest difference from 150 at the end (%)",
+            "largest difference within a second at the end (%)",
+            "within 5 % of 150 from (s)",
+            "clients moved",
+            "alerts",
+        ]
+        .map(str::to_owned)
+        .into(),
+        rows: ARMS.iter().enumerate().map(row).collect(),
+    });
+    let charts = ["per-session", "pulses", "undampened", "dampened"];
+    for ((name, arm), played) in charts.into_iter().zip(ARMS).zip(&all) {
+        let mut lines = played
+            .first()
+            .map(|played| rates(played, 2))
+            .unwrap_or_default();
+        lines.push(published(seconds as f64));
+        findings.charts.push(Chart {
+            name,
+            title: format!("Figure 6: loads of members, {arm} (first run)"),
+            plot: rates_plot(lines, None),
+        });
+    }
+    findings.notes.push(format!(
+        "A run that does not settle counts with its whole length, {seconds} s."
+    ));
+    findings
+}
+
+/// The equilibrium of figure 6.
+fn published(seconds: f64) -> Line {
+    Line {
+        name: "published: 150 Hz".into(),
+        points: vec![(0.0, EVEN), (seconds, EVEN)],
+        is_published: true,
+        ..Line::default()
+    }
+}
+
+/// How far the mean rate of a member is from what it should be in the last seconds, in percent.
+fn off_from_even(lines: &[Line], last: f64) -> f64 {
+    let end = |line: &Line| line.points.last().map_or(0.0, |(at, _)| *at);
+    let off = lines.iter().map(|line| {
+        let from = end(line) - last;
+        100.0 * (mean_between(line, |at| at > from) - EVEN).abs() / EVEN
+    });
+    off.fold(0.0, f64::max)
+}
+
+/// From when on every member is within 5 %, by means of a second; the end if there is no such time.
+fn settles(lines: &[Line]) -> f64 {
+    let off = lines.iter().filter_map(|line| {
+        let is_off = |(_, rate): &&(f64, f64)| (rate - EVEN).abs() > 0.05 * EVEN;
+        line.points
+            .iter()
+            .rev()
+            .find(is_off)
+            .map(|(at, _)| *at + 0.5)
+    });
+    off.fold(0.0, f64::max)
+}
+
+/// The mean dispersion in the last seconds, in percent.
+fn dispersion(played: &Played, last: usize) -> f64 {
+    let whole = played.served.len().saturating_sub(1);
+    let seconds = whole.saturating_sub(last)..whole;
+    mean(
+        &seconds
+            .map(|at| 100.0 * played.dispersion(at))
+            .collect::<Vec<f64>>(),
+    )
+}
+
+fn real_on_demand(run: &Run) -> Result<Findings, String> {
+    /// Seconds after which the group gets its strategy.
+    const CHANGE: f64 = 5.0;
+    let watch = run.scale(30, 20);
+    let rounds = run.scale(3, 1);
+    let mut findings = Findings::default();
+    let (mut even, mut settled, mut uneven) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    for round in 0..rounds {
+        let folder = corba::bench("effectiveness", &["--watch".into(), format!("{watch}")])?;
+        let read = |name: &str| corba::read(&folder, name).map(|rows| seconds(&members(&rows)));
+        let (session, demand) = (
+            read("effectiveness-per_session.csv")?,
+            read("effectiveness-on_demand.csv")?,
+        );
+        let (off, off_session) = (off_from_even(&demand, 10.0), off_from_even(&session, 10.0));
+        let at = (settles(&demand) - CHANGE).max(0.0);
+        rows.push(vec![
+            Cell::from(format!("{}", round + 1)),
+            off_session.into(),
+            off.into(),
+            at.into(),
+        ]);
+        even.push(off);
+        settled.push(at);
+        uneven.push(off_session);
+        if round == 0 {
+            for (name, arm, mut lines) in [
+                ("per-session", ARMS[0], session),
+                ("pulses", ARMS[1], demand),
+            ] {
+                lines.push(published(watch.into()));
+                let mut plot = rates_plot(lines, None);
+                plot.marks = vec![CHANGE];
+                findings.charts.push(Chart {
+                    name,
+                    title: format!("Figure 6: loads of real members, {arm} (first run)"),
+                    plot,
+                });
+            }
+        }
+        (run.progress)(f64::from(round + 1) / f64::from(rounds));
+    }
+    findings.measured("reach-150", even);
+    findings.measured("settles", settled);
+    findings.measured("non-adaptive", uneven);
+    findings.tables.push(Table {
+        name: "arms",
+        title: "Figure 6: how even real members are at the end".into(),
+        head: [
+            "run",
+            "per session: difference from 150 (%)",
+            "on demand: difference from 150 (%)",
+            "on demand: within 5 % from (s after it got its strategy)",
+        ]
+        .map(str::to_owned)
+        .into(),
+        rows,
+    });
+    Ok(findings)
+}
+
+/// Two points at a time: half a second does not hold a whole number of periods.
+fn seconds(lines: &[Line]) -> Vec<Line> {
+    let pairs = |line: &Line| {
+        let pairs = line.points.chunks_exact(2);
+        let means = pairs.map(|pair| {
+            let (at, rates): (Vec<f64>, Vec<f64>) = pair.iter().copied().unzip();
+            (mean(&at), mean(&rates))
+        });
+        Line {
+            points: means.collect(),
+            ..line.clone()
+        }
+    };
+    lines.iter().map(pairs).collect()
+}
