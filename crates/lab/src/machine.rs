@@ -1,7 +1,7 @@
 //! The machine: what it is, whether it can hold a real run, and whether it is quiet enough.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -55,9 +55,18 @@ fn lack(need: Need) -> Option<String> {
 
 /// Whether there is a program of that name.
 pub fn is_on_path(name: &str) -> bool {
+    find(name).is_some()
+}
+
+/// Where `scripts/setup` unpacks packages that exclude each other.
+const UNPACKED: &str = "e2e/.cache/ftp/usr/sbin";
+
+/// A program of that name: on the path, or among those that `scripts/setup` has unpacked.
+pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders = std::env::split_paths(&path);
-    folders.any(|folder| folder.join(name).is_file())
+    let unpacked = std::env::current_dir().ok().map(|here| here.join(UNPACKED));
+    let mut files = (std::env::split_paths(&path).chain(unpacked)).map(|folder| folder.join(name));
+    files.find(|file| file.is_file())
 }
 
 fn too_busy(variation: f64, most: f64) -> Option<String> {

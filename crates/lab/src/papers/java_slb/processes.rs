@@ -1,0 +1,279 @@
+//! Programs of the real test, which end with it, their files, and meters of their CPU and memory.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::machine::find;
+
+/// A temporary folder, which everybody may read, and which goes with the value.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new(name: &str) -> Result<Self, String> {
+        let path = std::env::temp_dir().join(format!("evenkeel-lab-{name}-{}", std::process::id()));
+        let folder = Folder(path);
+        folder.make("")?;
+        Ok(folder)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn told<T>(&self, name: &str, result: std::io::Result<T>) -> Result<T, String> {
+        result.map_err(|error| format!("{}: {error}", self.0.join(name).display()))
+    }
+
+    pub(super) fn make(&self, name: &str) -> Result<(), String> {
+        let path = self.0.join(name);
+        self.told(name, fs::create_dir_all(&path))?;
+        let rights = Permissions::from_mode(0o755);
+        self.told(name, fs::set_permissions(path, rights))
+    }
+
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf, String> {
+        let path = self.0.join(name);
+        self.told(name, fs::write(&path, text))?;
+        Ok(path)
+    }
+
+    /// A file of so many zeros, which takes no room.
+    pub(super) fn hole(&self, name: &str, size: u64) -> Result<(), String> {
+        let made = File::create(self.0.join(name)).and_then(|file| {
+            file.set_permissions(Permissions::from_mode(0o644))?;
+            file.set_len(size)
+        });
+        self.told(name, made)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Nothing to be done if it cannot be removed.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A program with its children, which is ended with the value, or when the lab itself ends.
+pub(super) struct Process {
+    name: String,
+    child: Child,
+    output: PathBuf,
+}
+
+impl Process {
+    pub(super) fn start(
+        folder: &Folder,
+        name: &str,
+        program: &Path,
+        arguments: &[&OsStr],
+    ) -> Result<Self, String> {
+        let program = match program.is_absolute() {
+            true => program.to_owned(),
+            false => find(&program.to_string_lossy())
+                .ok_or_else(|| format!("{}: is not installed", program.display()))?,
+        };
+        let fails = |error| format!("{name}: cannot be started: {error}");
+        let output = folder.path().join(format!("{name}.log"));
+        let log = File::create(&output).map_err(fails)?;
+        // It may send a signal to its group, and so has one of its own.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "TERM", "--"])
+            .arg(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(fails)?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .map_err(fails)?;
+        let name = name.to_owned();
+        Ok(Process {
+            name,
+            child,
+            output,
+        })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error with the end of what it said, if it has ended.
+    pub(super) fn lives(&mut self) -> Result<(), String> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => {
+                let said = fs::read_to_string(&self.output).unwrap_or_default();
+                let last = said.trim().lines().next_back().unwrap_or_default();
+                Err(format!("{} has ended ({status}): {last}", self.name))
+            }
+            Err(error) => Err(format!("{}: {error}", self.name)),
+        }
+    }
+}
+
+/// For how long a program may take to end.
+const END: Duration = Duration::from_secs(3);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else {
+            return;
+        };
+        // Whatever has ended already needs no signal, and nothing can be done where it is refused.
+        let _ = kill_process(id, Signal::TERM);
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < END {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = kill_process_group(id, Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads how much CPU a process and its children use.
+pub(super) struct Meter {
+    process: u32,
+    /// When it was read last, and what each process had used until then, in nanoseconds.
+    at: Instant,
+    used: HashMap<u32, u64>,
+}
+
+impl Meter {
+    pub(super) fn new(process: u32) -> Self {
+        let mut meter = Meter {
+            process,
+            at: Instant::now(),
+            used: HashMap::new(),
+        };
+        meter.cpu();
+        meter
+    }
+
+    /// CPU since the last time, in % of one CPU. What a process has used that has ended since is not in
+    /// it.
+    pub(super) fn cpu(&mut self) -> f64 {
+        let (mut all, mut used) = (0, HashMap::new());
+        for process in tree(self.process) {
+            let now = used_by(process);
+            all += now.saturating_sub(self.used.get(&process).copied().unwrap_or(0));
+            used.insert(process, now);
+        }
+        let at = Instant::now();
+        let elapsed = at.duration_since(self.at).as_nanos().max(1) as f64;
+        (self.at, self.used) = (at, used);
+        100.0 * all as f64 / elapsed
+    }
+
+    /// Memory in kB, of which each process has its share where several have it in common.
+    pub(super) fn memory(&self) -> f64 {
+        tree(self.process).into_iter().map(memory_of).sum()
+    }
+}
+
+/// The threads of a process.
+fn threads(process: u32) -> impl Iterator<Item = PathBuf> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    threads
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+}
+
+/// A process, and all below it.
+fn tree(process: u32) -> Vec<u32> {
+    let (mut all, mut next) = (vec![process], 0);
+    while let Some(&process) = all.get(next) {
+        for thread in threads(process) {
+            let children = fs::read_to_string(thread.join("children")).unwrap_or_default();
+            all.extend(
+                children
+                    .split_whitespace()
+                    .filter_map(|child| child.parse::<u32>().ok()),
+            );
+        }
+        next += 1;
+    }
+    all
+}
+
+/// CPU time of all threads of a process, in nanoseconds.
+fn used_by(process: u32) -> u64 {
+    let used = |thread: PathBuf| {
+        let text = fs::read_to_string(thread.join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    };
+    threads(process).filter_map(used).sum()
+}
+
+fn memory_of(process: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let value = line.and_then(|line| line.trim().split(' ').next()?.parse().ok());
+    value.unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_measured_with_its_children_and_ends_with_its_value() {
+        let folder = Folder::new("test").unwrap();
+        let script = "(while :; do :; done) & echo $! > child; wait";
+        let script = format!("cd {} && {script}", folder.path().display());
+        let arguments = [OsStr::new("-c"), OsStr::new(&script)];
+        let mut process = Process::start(&folder, "sh", Path::new("sh"), &arguments).unwrap();
+        let file = folder.path().join("child");
+        let child = loop {
+            process.lives().unwrap();
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            if let Ok(child) = text.trim().parse::<u32>() {
+                break child;
+            }
+            std::thread::yield_now();
+        };
+        assert!(tree(process.id()).contains(&child));
+        let mut meter = Meter::new(process.id());
+        while meter.cpu() == 0.0 {
+            std::thread::yield_now();
+        }
+        assert!(meter.memory() > 0.0);
+        drop(process);
+        assert_eq!(used_by(child), 0, "the child has ended");
+        let path = folder.path().to_owned();
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_program_that_ends_says_why() {
+        let folder = Folder::new("ends").unwrap();
+        let arguments = [OsStr::new("-c"), OsStr::new("echo because >&2; exit 3")];
+        let mut process = Process::start(&folder, "sh", Path::new("sh"), &arguments).unwrap();
+        let error = loop {
+            if let Err(error) = process.lives() {
+                break error;
+            }
+            std::thread::yield_now();
+        };
+        assert!(
+            error.contains("sh has ended") && error.contains("because"),
+            "{error}"
+        );
+    }
+}
