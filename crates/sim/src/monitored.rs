@@ -1,8 +1,10 @@
-//! A web data centre whose balancer reads the load of its back-ends from outside, after
+//! A web data centre whose balancers read the load of its back-ends from outside, after
 //! Vaidyanathan, Jin, Narravula and Panda, *Accurate Load Monitoring for Cluster-based Web
 //! Data-Centers over RDMA-enabled Networks* (2005): documents of Zipf popularity, back-ends
-//! with a cache, work on some of them that the balancer does not send, and one or more web
+//! with a cache, work on some of them that no balancer sends, and one or more web
 //! sites that share them all.
+
+mod accuracy;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,6 +12,8 @@ use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::Values;
+
+pub use accuracy::{Accuracy, Errors, accuracy};
 
 use crate::engine::{exponential, nanos};
 use crate::requests::{self, Dispatch, Outcomes, WARM_UP};
@@ -28,36 +32,44 @@ pub struct Site {
     pub arrivals: Arrivals,
 }
 
-/// Work at a back-end that the balancer does not send there.
+/// Work at a back-end that no balancer sends there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Background {
     /// Back-ends that have it.
     pub backends: usize,
     /// Tasks that want a CPU at each of them.
     pub tasks: usize,
+    /// Share of each of their CPUs that network work takes in interrupts, before all tasks, and that
+    /// their CPU utilisation does not show.
+    pub interrupts: f64,
     /// Mean times (exponential) for which it is there and not there; `None` is always.
     pub changes: Option<(Duration, Duration)>,
 }
 
-/// How the balancer knows the load.
+/// How a balancer knows the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Monitor {
     /// Not at all.
     None,
     /// A process at the back-end writes the CPU utilisation since its last turn into a page,
-    /// which the balancer reads (ULM).
+    /// which balancers read (ULM).
     User {
         /// Time between two turns of the process.
         update: Duration,
         /// How long it waits for a CPU when its turn has come, for each task above the
         /// number of CPUs, per CPU: a random time, this on average.
         wait: Duration,
+        /// CPU time of a turn.
+        cost: Duration,
     },
     /// The kernel's CPU utilisation since the balancer's last reading, at the moment of
     /// reading (pKLM).
     KernelCpu,
+    /// The same and the pending interrupts of the moment, per CPU (KLM as the paper has it).
+    KernelPending,
     /// The kernel's composite load at the moment of reading (KLM): CPU utilisation, or the
-    /// number of tasks per CPU that run or wait, averaged over about 100 ms, whichever is more.
+    /// number of tasks per CPU that run or wait, averaged over about 100 ms, whichever is more, and the
+    /// pending interrupts.
     Kernel,
     /// The same with the number of tasks of the moment.
     KernelNow,
@@ -70,6 +82,8 @@ pub struct DataCentre {
     pub backends: usize,
     /// CPUs of each.
     pub cpus: usize,
+    /// Balancers in front of them, which know nothing of each other and read loads each for itself.
+    pub front_ends: usize,
     /// Web sites on them.
     pub sites: Vec<Site>,
     /// Documents of each site.
@@ -85,8 +99,10 @@ pub struct DataCentre {
     pub background: Background,
     /// How loads are known.
     pub monitor: Monitor,
-    /// Time between two readings of a back-end's load.
+    /// Time between two readings of a back-end's load by a balancer.
     pub poll: Duration,
+    /// CPU time that a reading costs a back-end, where its kernel answers it.
+    pub query: Duration,
     /// Who decides.
     pub strategy: Values,
     /// How long it takes, of which the first tenth is not measured.
@@ -98,6 +114,8 @@ pub struct DataCentre {
 pub struct Balance {
     /// Requests per second that each site had served.
     pub throughput: Vec<f64>,
+    /// CPUs that the other work had, of all back-ends, on average.
+    pub others: f64,
     outcomes: Outcomes,
 }
 
@@ -107,7 +125,12 @@ impl Balance {
         self.outcomes.quantile(q)
     }
 
-    /// Variance between back-ends of their CPU utilisation, 0 to 1, over 50 ms: the mean.
+    /// Variance between back-ends of their CPU utilisation, 0 to 1, in each 50 ms after the warm-up.
+    pub fn variances(&self) -> &[f64] {
+        &self.outcomes.variances
+    }
+
+    /// The mean of these.
     pub fn variance(&self) -> f64 {
         let all = &self.outcomes.variances;
         all.iter().sum::<f64>() / all.len().max(1) as f64
@@ -129,14 +152,19 @@ pub fn play(centre: &DataCentre, seed: u64) -> Balance {
     };
     let (id, reading) = match centre.monitor {
         Monitor::None => (None, Reading::Now),
-        Monitor::User { update, wait } => (Some(LoadId::CPU), Reading::Written { update, wait }),
+        Monitor::User { update, wait, .. } => {
+            (Some(LoadId::CPU), Reading::Written { update, wait })
+        }
         Monitor::KernelCpu => (Some(LoadId::CPU), Reading::Now),
+        Monitor::KernelPending => (Some(LoadId::COMPOSITE), Reading::Pending),
         Monitor::Kernel => (Some(LoadId::COMPOSITE), Reading::Now),
         Monitor::KernelNow => (Some(LoadId::COMPOSITE), Reading::Moment),
     };
     let scenario = Scenario {
         members: vec![member; centre.backends],
         network: NETWORK,
+        balancers: centre.front_ends,
+        each_reads: true,
         reports: id.map(|id| Reports {
             id,
             interval: centre.poll,
@@ -169,23 +197,47 @@ pub fn play(centre: &DataCentre, seed: u64) -> Balance {
     let seconds = (1.0 - WARM_UP) * centre.length.as_secs_f64();
     let rate = |&served: &usize| served as f64 / seconds;
     Balance {
+        others: outcomes.others / nanos(centre.length).max(1.0),
         throughput: outcomes.served.iter().map(rate).collect(),
         outcomes,
     }
 }
 
-/// When the other work of each back-end comes and goes.
+/// Share of each CPU of a back-end that it takes to know its load.
+fn monitoring(centre: &DataCentre) -> f64 {
+    let (cost, every) = match centre.monitor {
+        Monitor::None => return 0.0,
+        Monitor::User { update, cost, .. } => (nanos(cost), nanos(update)),
+        Monitor::KernelCpu | Monitor::KernelPending | Monitor::Kernel | Monitor::KernelNow => (
+            nanos(centre.query) * centre.front_ends as f64,
+            nanos(centre.poll),
+        ),
+    };
+    cost / every.max(1.0) / centre.cpus as f64
+}
+
+/// When the other work of each back-end comes and goes, and what monitoring takes.
 fn background(centre: &DataCentre, rng: &mut fastrand::Rng) -> Vec<Change> {
     let Background {
         backends,
         tasks,
+        interrupts,
         changes,
     } = centre.background;
-    let mut all = Vec::new();
+    let monitoring = monitoring(centre);
+    let always = |member| Change {
+        at: Duration::ZERO,
+        member,
+        to: To::Interrupts(monitoring),
+    };
+    let mut all: Vec<Change> = (0..centre.backends).map(always).collect();
     for member in 0..backends.min(centre.backends) {
         let (mut at, mut comes) = (Duration::ZERO, true);
         while at < centre.length {
             let to = To::Background(if comes { tasks as f64 } else { 0.0 });
+            all.push(Change { at, member, to });
+            let share = if comes { interrupts } else { 0.0 };
+            let to = To::Interrupts(1.0 - (1.0 - monitoring) * (1.0 - share));
             all.push(Change { at, member, to });
             let Some((on, off)) = changes else {
                 break;
@@ -210,6 +262,7 @@ mod tests {
         DataCentre {
             backends: 8,
             cpus: 2,
+            front_ends: 1,
             sites: vec![Site {
                 alpha: 0.5,
                 arrivals: Arrivals::Closed(48),
@@ -221,10 +274,12 @@ mod tests {
             background: Background {
                 backends: 2,
                 tasks: 8,
+                interrupts: 0.0,
                 changes: None,
             },
             monitor,
             poll: Duration::from_millis(50),
+            query: Duration::ZERO,
             strategy: values(strategy),
             length: Duration::from_secs(20),
         }
@@ -250,6 +305,43 @@ mod tests {
         let (one, other) = (play(&centre, 3), play(&centre, 3));
         assert_eq!(one.throughput, other.throughput);
         assert_eq!(one.outcomes.latencies, other.outcomes.latencies);
+    }
+
+    #[test]
+    fn pending_interrupts_show_what_the_utilisation_does_not() {
+        let mut centre = centre("k_least_loaded", Monitor::KernelCpu);
+        // Clients for half of the CPUs: work is done where it is not held up.
+        centre.sites[0].arrivals = Arrivals::Closed(8);
+        (centre.background.tasks, centre.background.interrupts) = (0, 0.7);
+        centre.background.backends = 4;
+        let of = |monitor| {
+            let centre = DataCentre {
+                monitor,
+                ..centre.clone()
+            };
+            play(&centre, 1).throughput[0]
+        };
+        let (cpu, pending) = (of(Monitor::KernelCpu), of(Monitor::KernelPending));
+        assert!(pending > 1.1 * cpu, "{pending} against {cpu}");
+    }
+
+    #[test]
+    fn front_ends_that_know_nothing_of_each_other_balance_by_the_load() {
+        let front_ends = |centre: DataCentre| DataCentre {
+            front_ends: 16,
+            ..centre
+        };
+        let random = front_ends(centre("random", Monitor::None));
+        let kernel = front_ends(centre("adaptive", Monitor::Kernel));
+        let [random, kernel] = [random, kernel].map(|centre| play(&centre, 1));
+        assert!(kernel.throughput[0] > 1.1 * random.throughput[0]);
+        // Eight tasks share two CPUs with the requests there.
+        assert!(
+            random.others > 1.0 && random.others < 4.0,
+            "{}",
+            random.others
+        );
+        assert!(kernel.others > random.others);
     }
 
     #[test]

@@ -54,6 +54,9 @@ pub enum To {
     Failing(f64),
     /// So many tasks of somebody else want its slots all the time.
     Background(f64),
+    /// Interrupts take this share of each of its slots from now on, before all else. Its utilisation does not
+    /// show that.
+    Interrupts(f64),
     /// It reports this load from now on, whatever it does.
     Load(f64),
     /// It has died, with all that it was working on, and refuses connections; or it is back.
@@ -64,8 +67,8 @@ pub enum To {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reports {
     /// [`LoadId::IN_FLIGHT`]; [`LoadId::COMPOSITE`], which is the larger one of the share of
-    /// time in which the member was busy and the tasks per slot, averaged over 100 ms; or
-    /// that share.
+    /// time in which the member was busy and the tasks per slot, averaged over 100 ms, and the
+    /// interrupts that are pending, per slot; or that share.
     pub id: LoadId,
     /// Time between two reports of a member.
     pub interval: Duration,
@@ -92,6 +95,9 @@ pub enum Reading {
     Now,
     /// The same, but with the number of tasks of the moment.
     Moment,
+    /// The share of time in which the member was busy since the last report, and the interrupts that are
+    /// pending, per slot.
+    Pending,
     /// The share of time in which the member was busy, as a process there has written it down.
     Written {
         /// Time between two turns of the process.
@@ -130,6 +136,8 @@ pub struct Scenario {
     pub session: Duration,
     /// Load reports, if members send any.
     pub reports: Option<Reports>,
+    /// Whether each balancer reads the loads for itself, at moments of its own; else all get the same reports.
+    pub each_reads: bool,
     /// What becomes of reports on their way.
     pub way: Way,
     /// What changes, in the order of time.
@@ -175,6 +183,7 @@ impl Scenario {
             network: Duration::ZERO,
             session: Duration::ZERO,
             reports: None,
+            each_reads: false,
             way: Way::default(),
             changes: Vec::new(),
             requests: 60_000,

@@ -41,8 +41,11 @@ pub(super) struct Server {
     updated: u64,
     /// Nanoseconds of work done, over all slots.
     worked: f64,
-    /// Tasks of somebody else that always want a slot.
+    /// Tasks of somebody else that always want a slot, and nanoseconds of work they got.
     background: f64,
+    others: f64,
+    /// Share of each slot that interrupts take, before all tasks.
+    interrupts: f64,
     /// Tasks that run or wait, averaged over [`QUEUE_AVERAGE`].
     queue: f64,
     /// Whether anybody asks for that average.
@@ -71,6 +74,8 @@ impl Server {
             updated: 0,
             worked: 0.0,
             background: 0.0,
+            others: 0.0,
+            interrupts: 0.0,
             queue: 0.0,
             averages,
             due: None,
@@ -98,6 +103,27 @@ impl Server {
     pub(super) fn set_background(&mut self, tasks: f64, now: u64) {
         self.advance(now);
         self.background = tasks;
+    }
+
+    pub(super) fn set_interrupts(&mut self, share: f64, now: u64) {
+        self.advance(now);
+        self.interrupts = share.clamp(0.0, 0.99);
+    }
+
+    /// Nanoseconds of work that tasks of somebody else got.
+    pub(super) fn others(&mut self, now: u64) -> f64 {
+        self.advance(now);
+        self.others
+    }
+
+    /// Interrupts that wait for a slot or have it at the moment, per slot: as many as in a queue with
+    /// arrivals at random and exponential work (M/M/1).
+    pub(super) fn pending(&self, rng: &mut fastrand::Rng) -> f64 {
+        if self.interrupts <= 0.0 {
+            return 0.0;
+        }
+        let count = |_| libm::floor(libm::log(1.0 - rng.f64()) / libm::log(self.interrupts));
+        (0..self.slots).map(count).sum::<f64>() / self.slots as f64
     }
 
     /// Requests, and tasks of somebody else, that run or wait.
@@ -187,7 +213,9 @@ impl Server {
     /// Brings `left` of the running up to date before something changes.
     fn advance(&mut self, now: u64) {
         let elapsed = (now - self.updated) as f64;
-        let done = elapsed * self.rate();
+        let rate = self.rate();
+        let done = elapsed * rate;
+        self.others += done * self.slowness * self.background;
         for running in &mut self.running {
             running.left = (running.left - done).max(0.0);
         }
@@ -204,7 +232,7 @@ impl Server {
     fn rate(&self) -> f64 {
         let tasks = self.running.len() as f64 + self.background;
         let share = self.slots as f64 / tasks.max(1.0);
-        share.min(1.0) / self.slowness
+        share.min(1.0) * (1.0 - self.interrupts) / self.slowness
     }
 }
 
@@ -236,6 +264,21 @@ mod tests {
         assert_eq!(server.busy(100), 200.0);
         assert_eq!(server.complete(200), Some(0));
         assert!((server.queue(10_000_000_000) - 1.5).abs() < 1e-6);
+    }
+
+    #[test]
+    fn interrupts_come_first_and_wait_as_in_a_queue() {
+        let mut server = Server::new(Discipline::Sharing, 2, 1.0, 0.0, true);
+        let mut rng = fastrand::Rng::with_seed(1);
+        assert_eq!(server.pending(&mut rng), 0.0);
+        server.set_interrupts(0.5, 0);
+        server.set_background(3.0, 0);
+        server.push(0, 100.0, 0);
+        // Four tasks share one of two slots.
+        assert_eq!(server.next_completion(), Some(400));
+        assert_eq!(server.others(400), 300.0);
+        let mean = (0..10_000).map(|_| server.pending(&mut rng)).sum::<f64>() / 1e4;
+        assert!((mean - 1.0).abs() < 0.05, "{mean}");
     }
 
     #[test]

@@ -101,7 +101,11 @@ pub(crate) fn play_watched(
         events,
     };
     engine::run(&mut watched);
+    let now = watched.world.engine.nanos();
+    let members = watched.world.members.iter_mut();
+    let others = members.map(|member| member.server.others(now)).sum();
     let mut outcomes = watched.world.outcomes;
+    outcomes.others = others;
     outcomes.latencies.sort_unstable();
     outcomes
 }
@@ -111,6 +115,14 @@ pub(crate) const WARM_UP: f64 = 0.1;
 
 /// Time between two rounds of control, in nanoseconds.
 const ROUND: f64 = 100e6;
+
+/// How many read what each member reports: all balancers as one, or each for itself.
+fn readers(scenario: &Scenario) -> usize {
+    match scenario.each_reads {
+        true => scenario.balancers.max(1),
+        false => 1,
+    }
+}
 
 // Tags as wide as what follows: events are moved in whole words, which are faster read again.
 #[derive(Clone, Copy, Debug)]
@@ -132,9 +144,10 @@ enum Happening {
     Again(JobId),
     Sample,
     Change(usize),
+    /// Of a member to a reader: those to the first one come first, by member.
     Report(usize),
     ReportArrival {
-        server: usize,
+        index: usize,
         said: Said,
     },
     /// A process at a member wants to write down the load, and does.
@@ -238,8 +251,8 @@ impl World for Simulation<'_> {
             Happening::Again(job) => self.again(job),
             Happening::Sample => self.sample(),
             Happening::Change(index) => self.change(index),
-            Happening::Report(server) => self.report(server),
-            Happening::ReportArrival { server, said } => self.report_arrival(server, said),
+            Happening::Report(index) => self.report(index),
+            Happening::ReportArrival { index, said } => self.report_arrival(index, said),
             Happening::Update(server) => self.update(server),
             Happening::Written(server) => self.written(server),
             Happening::Variance => self.variance(),
@@ -270,7 +283,7 @@ impl<'a> Simulation<'a> {
             checks: fastrand::Rng::with_seed(seed.rotate_left(32)),
             engine: Engine::new(nanos(scenario.network)),
             members: (scenario.members.iter())
-                .map(|model| Member::new(model, averages))
+                .map(|model| Member::new(model, averages, readers(scenario)))
                 .collect(),
             checkings: Vec::new(),
             policies: Vec::new(),
@@ -370,12 +383,13 @@ impl<'a> Simulation<'a> {
                 .after(nanos(change.at), Happening::Change(index));
         }
         if let Some(reports) = scenario.reports {
-            for server in 0..scenario.members.len() {
+            for index in 0..scenario.members.len() * readers(scenario) {
                 let first = self.world.f64() * nanos(reports.interval);
-                self.engine.after(first, Happening::Report(server));
-                if let Reading::Written { update, .. } = scenario.reading {
+                self.engine.after(first, Happening::Report(index));
+                let is_member = index < scenario.members.len();
+                if let (Reading::Written { update, .. }, true) = (scenario.reading, is_member) {
                     let first = self.world.f64() * nanos(update);
-                    self.engine.after(first, Happening::Update(server));
+                    self.engine.after(first, Happening::Update(index));
                 }
             }
         }
@@ -619,6 +633,7 @@ impl<'a> Simulation<'a> {
             To::Load(load) => member.reported = Some(load),
             To::Failing(share) => member.server.failing = share,
             To::Background(tasks) => member.server.set_background(tasks, now),
+            To::Interrupts(share) => member.server.set_interrupts(share, now),
             To::Slowness(slowness) => member.server.set_slowness(slowness, now),
             To::Dead(dead) => {
                 member.dead = dead;

@@ -29,6 +29,8 @@ pub struct Outcomes {
     /// Variance between members of the share of their slots that was busy: one for each
     /// [`Scenario::variance`] after the warm-up.
     pub(crate) variances: Vec<f64>,
+    /// Nanoseconds of work that tasks of somebody else got, warm-up included.
+    pub(crate) others: f64,
     /// Requests that waited because all members were at their limits.
     pub queued: usize,
     /// Requests that waited for so long that they failed.

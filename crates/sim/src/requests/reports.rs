@@ -17,15 +17,24 @@ pub(super) struct Member {
     pub(super) dead: bool,
     /// What it reports, if not what it does.
     pub(super) reported: Option<f64>,
-    /// Busy time and the time itself, at the last reading, update, and variance.
-    read: (f64, u64),
+    /// By reader.
+    reads: Vec<Read>,
+    /// Busy time and the time itself, at the last update, variance, and sample.
     updated: (f64, u64),
     counted: (f64, u64),
     sampled: (f64, u64),
     /// What was written down last.
     written: Option<f64>,
-    /// Requests and errors since the last report, and when that was.
-    done: (u64, u64, u64),
+    /// Requests and errors.
+    done: (u64, u64),
+}
+
+/// What a reader has read last: busy time, requests and errors, and when that was.
+#[derive(Clone, Copy, Debug, Default)]
+struct Read {
+    busy: (f64, u64),
+    done: (u64, u64),
+    at: u64,
 }
 
 /// A report on its way, in thousandths.
@@ -37,7 +46,7 @@ pub(super) struct Said {
 }
 
 impl Member {
-    pub(super) fn new(model: &MemberModel, averages: bool) -> Self {
+    pub(super) fn new(model: &MemberModel, averages: bool, readers: usize) -> Self {
         let MemberModel {
             discipline,
             slots,
@@ -49,12 +58,12 @@ impl Member {
             server: Server::new(discipline, slots, slowness, failing, averages),
             dead: false,
             reported: None,
-            read: (0.0, 0),
+            reads: vec![Read::default(); readers],
             updated: (0.0, 0),
             counted: (0.0, 0),
             sampled: (0.0, 0),
             written: None,
-            done: (0, 0, 0),
+            done: (0, 0),
         }
     }
 
@@ -65,8 +74,11 @@ impl Member {
     }
 
     /// What it has to say of its requests and of a load.
-    fn say(&mut self, load: f64, now: u64) -> Said {
-        let (requests, errors, since) = std::mem::replace(&mut self.done, (0, 0, now));
+    fn say(&mut self, reader: usize, load: f64, now: u64) -> Said {
+        let read = &mut self.reads[reader];
+        let (before, since) = (read.done, read.at);
+        (read.done, read.at) = (self.done, now);
+        let (requests, errors) = (self.done.0 - before.0, self.done.1 - before.1);
         let elapsed = (now - since).max(1) as f64 / 1e9;
         let per_second = |count: u64| (count as f64 / elapsed * 1e3) as u64;
         Said {
@@ -102,26 +114,39 @@ impl Simulation<'_> {
         };
         let after = nanos(reports.interval);
         self.engine.after(after, Happening::Report(index));
-        let (member, now) = (&mut self.members[index], self.engine.nanos());
-        let server = &mut member.server;
+        let (reader, server) = (index / self.members.len(), index % self.members.len());
+        let (member, now) = (&mut self.members[server], self.engine.nanos());
+        let (at, server) = (server, &mut member.server);
         let value = if let Some(load) = member.reported {
             Some(load)
         } else if reports.id == LoadId::IN_FLIGHT {
             Some(server.in_flight() as f64)
         } else {
-            let busy = utilization(server, &mut member.read, reports.interval, now);
+            let busy = utilization(
+                server,
+                &mut member.reads[reader].busy,
+                reports.interval,
+                now,
+            );
             match (self.scenario.reading, reports.id) {
                 (Reading::Written { .. }, _) => member.written,
                 (Reading::Moment, _) => {
                     let tasks = server.tasks() / server.slots() as f64;
-                    Some(tasks.max(busy.unwrap_or(0.0)))
+                    let pending = server.pending(&mut self.world);
+                    Some(tasks.max(busy.unwrap_or(0.0)) + pending)
                 }
-                (_, LoadId::COMPOSITE) => Some(server.queue(now).max(busy.unwrap_or(0.0))),
+                (Reading::Pending, _) => {
+                    Some(busy.unwrap_or(0.0) + server.pending(&mut self.world))
+                }
+                (_, LoadId::COMPOSITE) => {
+                    let tasks = server.queue(now).max(busy.unwrap_or(0.0));
+                    Some(tasks + server.pending(&mut self.world))
+                }
                 _ => busy,
             }
         };
         // Taking it may void the completion that is scheduled.
-        self.schedule_completion(index);
+        self.schedule_completion(at);
         let Some(value) = value else {
             return;
         };
@@ -129,9 +154,8 @@ impl Simulation<'_> {
             0.0 => value,
             noise => value * (1.0 + noise * (2.0 * self.world.f64() - 1.0)),
         };
-        let said = self.members[index].say(value, now);
-        let server = index;
-        let arrival = Happening::ReportArrival { server, said };
+        let said = self.members[at].say(reader, value, now);
+        let arrival = Happening::ReportArrival { index, said };
         let way = self.scenario.way;
         let later = match way.jitter.is_zero() {
             true => 0.0,
@@ -140,7 +164,7 @@ impl Simulation<'_> {
         self.engine.after(nanos(reports.delay) + later, arrival);
     }
 
-    pub(super) fn report_arrival(&mut self, server: usize, said: Said) {
+    pub(super) fn report_arrival(&mut self, index: usize, said: Said) {
         let Some(reports) = self.scenario.reports else {
             return;
         };
@@ -152,7 +176,12 @@ impl Simulation<'_> {
         let others = loads.into_iter().filter(|(id, _)| *id != reports.id);
         let loads = others.chain([(reports.id, said.load)]);
         let loss = self.scenario.way.loss;
-        for balancer in &self.balancers {
+        let (reader, server) = (index / self.members.len(), index % self.members.len());
+        let readers = match self.scenario.each_reads {
+            true => reader..reader + 1,
+            false => 0..self.balancers.len(),
+        };
+        for balancer in self.balancers.get(readers).unwrap_or_default() {
             if loss > 0.0 && self.world.f64() < loss {
                 continue;
             }

@@ -1,0 +1,137 @@
+//! When KLM, which sees more, has less throughput than pKLM: figure 6 with more or fewer clients.
+
+use evenkeel_sim::monitored::{Arrivals, Background, DataCentre};
+use evenkeel_sim::svg::Scale;
+
+use super::world::{Arm, FRONT_ENDS, PING_PONG, Played, Runs, centre, plot};
+use crate::claim::{Claim, Rule};
+use crate::findings::{Chart, Findings};
+use crate::paper::Experiment;
+use crate::run::Run;
+
+/// The experiment.
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "rdma-order",
+    title: "When does pKLM have more throughput than KLM (figure 6 with more or fewer clients)?",
+    set_up: "Four of the eight back-ends have the other work of figure 6, always, and 4 to 96 clients ask in a closed loop. The other four back-ends have eight CPUs. Beside the throughput, \
+what the other work gets is counted: CPUs, on average, of all back-ends. Claims are of 16 front-ends.",
+    claims: &[
+        Claim {
+            id: "few",
+            says: "With fewer clients than the CPUs without other work, KLM has at least the throughput of pKLM",
+            published: "\"KLM can achieve higher throughput\" (section 5.3; clients are not told)",
+            measured: "throughput of KLM to that of pKLM, 8 clients",
+            unit: "times",
+            rule: Rule::AtLeast(0.99),
+        },
+        Claim {
+            id: "many",
+            says: "With many more clients, too",
+            published: "\"KLM can achieve higher throughput\" (section 5.3; clients are not told)",
+            measured: "throughput of KLM to that of pKLM, 96 clients",
+            unit: "times",
+            rule: Rule::AtLeast(0.99),
+        },
+        Claim {
+            id: "others",
+            says: "What pKLM has more, it takes from the other work",
+            published: "not told",
+            measured: "CPU time that the other work gets beside KLM to that beside pKLM, 96 clients",
+            unit: "times",
+            rule: Rule::AtLeast(1.01),
+        },
+        Claim {
+            id: "tail",
+            says: "KLM's slowest requests are no slower than pKLM's",
+            published: "not told",
+            measured: "99th percentile of the response time of KLM to that of pKLM, 96 clients",
+            unit: "times",
+            rule: Rule::AtMost(1.0),
+        },
+    ],
+    simulate: Some(simulate),
+    real: None,
+};
+
+const CLIENTS: [usize; 7] = [4, 8, 16, 24, 32, 64, 96];
+
+fn simulate(run: &Run<'_>) -> Findings {
+    let worlds: Vec<(usize, usize)> = (FRONT_ENDS.iter())
+        .flat_map(|&front_ends| CLIENTS.map(|clients| (front_ends, clients)))
+        .collect();
+    let world = |&(front_ends, clients): &(usize, usize)| {
+        let mut centre = DataCentre {
+            background: Background {
+                backends: 4,
+                ..PING_PONG
+            },
+            ..centre(run, front_ends, 0.9)
+        };
+        for site in &mut centre.sites {
+            site.arrivals = Arrivals::Closed(clients);
+        }
+        centre
+    };
+    let all: Vec<DataCentre> = worlds.iter().map(world).collect();
+    let arms = [
+        Arm::RoundRobin,
+        Arm::Ulm,
+        Arm::Pklm,
+        Arm::Klm,
+        Arm::Adaptive,
+    ];
+    let runs = Runs::play(run, &all, &arms, 6);
+    let mut findings = Findings::default();
+    let pair = (Arm::Klm, Arm::Pklm);
+    let at = |clients: usize| {
+        worlds
+            .iter()
+            .position(|of| *of == (16, clients))
+            .unwrap_or(0)
+    };
+    findings.measured("few", runs.ratios(&[at(8)], pair, Played::throughput));
+    findings.measured("many", runs.ratios(&[at(96)], pair, Played::throughput));
+    findings.measured("others", runs.ratios(&[at(96)], pair, |of| of.others));
+    findings.measured("tail", runs.ratios(&[at(96)], pair, |of| of.p99_ms));
+    type Figure = fn(&Played) -> f64;
+    let figures: [([&str; 2], &str, Figure); 3] = [
+        (
+            ["throughput-16", "throughput-1"],
+            "requests per second",
+            Played::throughput,
+        ),
+        (
+            ["others-16", "others-1"],
+            "CPUs that the other work has",
+            |of| of.others,
+        ),
+        (
+            ["p99-16", "p99-1"],
+            "99th percentile of the response time, ms",
+            |of| of.p99_ms,
+        ),
+    ];
+    for (names, up, figure) in figures {
+        for (name, front_ends) in names.into_iter().zip(FRONT_ENDS) {
+            let here: Vec<(f64, usize)> = (worlds.iter().enumerate())
+                .filter(|(_, (of, _))| *of == front_ends)
+                .map(|(world, (_, clients))| (*clients as f64, world))
+                .collect();
+            let of = |runs: &Runs, world, arm| runs.figures(world, arm, figure);
+            let title = format!("Four loaded back-ends: {up}, {front_ends} front-ends");
+            findings.charts.push(Chart {
+                name,
+                title: title.clone(),
+                plot: plot("clients", up, Scale::FromZero, runs.lines(&arms, &here, of)),
+            });
+            let heads: Vec<(String, usize)> = (here.iter())
+                .map(|(clients, world)| (clients.to_string(), *world))
+                .collect();
+            let corner = format!("{up}; clients");
+            findings
+                .tables
+                .push(runs.table((name, title, &corner), &heads, of));
+        }
+    }
+    findings
+}
