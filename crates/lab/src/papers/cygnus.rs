@@ -1,13 +1,673 @@
 //! Balasubramanian, Schmidt, Dowdy and Othman, Evaluating the Performance of Middleware Load Balancing Strategies (EDOC 2004).
 
-use crate::paper::Paper;
+use std::time::Duration;
+
+use evenkeel_core::alert::AlertSettings;
+use evenkeel_core::group::Granularity;
+use evenkeel_core::strategy::Values;
+use evenkeel_sim::sessions::{Client, Played, Sessions};
+use evenkeel_sim::svg::{Line, Plot, Scale};
+
+use super::corba::{self, forwarded, play, rates, rates_plot, strategy};
+use crate::claim::{Claim, Rule};
+use crate::findings::{Cell, Chart, Findings, Table};
+use crate::machine::Need;
+use crate::paper::{By, Experiment, Paper, Real, Row};
+use crate::run::Run;
 
 /// The paper.
 pub static PAPER: Paper = Paper {
     name: "cygnus",
     title: "An adaptive load balancing service for CORBA",
     cite: "Balasubramanian, Schmidt, Dowdy and Othman, *Evaluating the Performance of Middleware Load Balancing Strategies* (EDOC 2004)",
-    differs: "",
-    rows: &[],
-    experiments: &[],
+    differs: "The paper used TAO 1.3 with Cygnus on 2 to 49 machines (850 MHz, 100 Mbit/s). Here the balancer is Evenkeel. In virtual time its groups, \
+        strategies, load analysis and forwarding are the real ones, and clients, members and messages are played; real runs have \
+        clients and servers of omniORB on one machine.\n\n\
+        The text at hand has no curves: published points are figures that the text names.",
+    rows: &[
+        Row {
+            what: "figure 7",
+            shows: "throughput of RoundRobin",
+            by: By::Experiment("cygnus-scalability"),
+        },
+        Row {
+            what: "figure 8",
+            shows: "latency of RoundRobin",
+            by: By::Experiment("cygnus-scalability"),
+        },
+        Row {
+            what: "figure 9",
+            shows: "throughput of Random",
+            by: By::Experiment("cygnus-scalability"),
+        },
+        Row {
+            what: "figure 10",
+            shows: "latency of Random",
+            by: By::Experiment("cygnus-scalability"),
+        },
+        Row {
+            what: "figure 11",
+            shows: "throughput of LeastLoaded",
+            by: By::Experiment("cygnus-scalability"),
+        },
+        Row {
+            what: "figure 12",
+            shows: "latency of LeastLoaded",
+            by: By::Experiment("cygnus-scalability"),
+        },
+        Row {
+            what: "section 3.2.3 (text)",
+            shows: "members that shed their load, and dampening",
+            by: By::Experiment("cygnus-oscillation"),
+        },
+    ],
+    experiments: &[SCALABILITY, OSCILLATION],
 };
+
+const SCALABILITY: Experiment = Experiment {
+    name: "cygnus-scalability",
+    title: "how do throughput and latency grow with clients and servers?",
+    set_up: "1, 2, 4, 8 and 16 clients and as many servers, under RoundRobin, Random and LeastLoaded (reject threshold 10,000, critical threshold 30,000, \
+        dampening 0.2, loads pulled every 5 s, as published). A client is bound with its first request, and sends 200,000, each as soon as the one \
+        before is answered. A server works on one request after the other. Clients start together, within a second, as a script would start them. \
+        Throughput is that of a client, as the paper's test program tells it: its requests by the time that they took, and the mean over clients.\n\n\
+        **How virtual time was fitted.** Two costs are free. The server's work on a request is *fitted*: with 8 clients at a busy server the \
+        latency is 8 times the work, and the paper has 750 us there, so it is 94 us. The rest is *not fitted*: the client's machine is the server's \
+        twin, and sends and receives the same two messages, so its work on them is taken as the same 94 us; two messages of about 150 bytes \
+        through a switch of 100 Mbit/s, stored and forwarded, and an interrupt each, as 30 us each. Half of those 154 us go with the request \
+        and half with the answer (a message takes 51 to 103 us). One client alone so has 248 us. The latency with 2 clients per server follows, and is a claim.",
+    claims: &[
+        Claim {
+            id: "latency-2",
+            says: "16 clients on 2 servers wait about 750 us (fitted)",
+            published: "approximately 750 us (figure 8)",
+            measured: "mean latency, RoundRobin, 16 clients, 2 servers",
+            unit: "us",
+            rule: Rule::Within(675.0, 825.0),
+        },
+        Claim {
+            id: "latency-8",
+            says: "16 clients on 8 servers wait about 300 us",
+            published: "about 300 us (figure 8)",
+            measured: "mean latency, RoundRobin, 16 clients, 8 servers",
+            unit: "us",
+            rule: Rule::Within(240.0, 360.0),
+        },
+        Claim {
+            id: "unchanged",
+            says: "throughput is essentially unchanged while there are fewer clients than servers",
+            published: "essentially unchanged (figure 7)",
+            measured: "a client's throughput with 8 clients and 16 servers, to that of one client, RoundRobin",
+            unit: "times",
+            rule: Rule::AtLeast(0.95),
+        },
+        Claim {
+            id: "decreases",
+            says: "throughput of a client decreases beyond as many clients as servers",
+            published: "decreased (figure 7)",
+            measured: "a client's throughput with 16 clients and 4 servers, to that of 4 clients, RoundRobin",
+            unit: "times",
+            rule: Rule::AtMost(0.9),
+        },
+        Claim {
+            id: "more-servers",
+            says: "throughput with 8 clients is more on 4 servers than on 2",
+            published: "more (figure 7)",
+            measured: "throughput on 4 servers, to that on 2, RoundRobin",
+            unit: "times",
+            rule: Rule::AtLeast(1.1),
+        },
+        Claim {
+            id: "random-alike",
+            says: "Random has basically the same throughput as RoundRobin",
+            published: "basically the same (figure 9)",
+            measured: "throughput of Random, to that of RoundRobin, 16 clients, 8 servers",
+            unit: "times",
+            rule: Rule::Within(0.95, 1.05),
+        },
+        Claim {
+            id: "random-collides",
+            says: "Random has a larger latency when clients meet at a server while others are idle",
+            published: "increases when clients exceed servers (figure 10)",
+            measured: "mean latency of Random, to that of RoundRobin, 16 clients, 8 servers",
+            unit: "times",
+            rule: Rule::AtLeast(1.1),
+        },
+        Claim {
+            id: "random-latency-falls",
+            says: "latency of Random falls with servers",
+            published: "decreased as the number of servers increased (figure 10)",
+            measured: "mean latency on 8 servers, to that on 2, Random, 16 clients",
+            unit: "times",
+            rule: Rule::AtMost(0.8),
+        },
+        Claim {
+            id: "least-loaded-random",
+            says: "with 8 clients and 2 servers LeastLoaded has a good deal more throughput than Random",
+            published: "a good difference (figure 11)",
+            measured: "throughput of LeastLoaded, to that of Random, 8 clients, 2 servers",
+            unit: "times",
+            rule: Rule::AtLeast(1.1),
+        },
+        Claim {
+            id: "least-loaded-latency-falls",
+            says: "latency of LeastLoaded falls with servers",
+            published: "reductions as servers increase (figure 12)",
+            measured: "mean latency on 8 servers, to that on 2, LeastLoaded, 16 clients",
+            unit: "times",
+            rule: Rule::AtMost(0.8),
+        },
+        Claim {
+            id: "least-loaded-alike",
+            says: "with uniform loads LeastLoaded has a throughput similar to RoundRobin's",
+            published: "similar throughput and latency (section 3.3)",
+            measured: "throughput of LeastLoaded, to that of RoundRobin, 16 clients, 8 servers",
+            unit: "times",
+            rule: Rule::Within(0.9, 1.1),
+        },
+        Claim {
+            id: "apart-alike",
+            says: "LeastLoaded is similar to RoundRobin when clients come 6 s apart, so that loads are pulled in between",
+            published: "similar throughput and latency (section 3.3); when clients came is not said",
+            measured: "throughput of LeastLoaded, to that of RoundRobin, 16 clients, 8 servers",
+            unit: "times",
+            rule: Rule::Within(0.9, 1.1),
+        },
+        Claim {
+            id: "monitor-free",
+            says: "pulling loads costs nothing that can be seen",
+            published: "does not add any overhead (section 3.3)",
+            measured: "throughput of LeastLoaded, to that of RoundRobin, one client, one server",
+            unit: "times",
+            rule: Rule::Within(0.99, 1.01),
+        },
+    ],
+    simulate: Some(scalability),
+    real: Some(Real {
+        set_up: "Clients and servers are omniORB's, all on this machine: a server sleeps for 5 ms in each request, so that 16 servers have a capacity of \
+            their own on two cores. Servers push their loads four times a second. A point is two seconds, three times over. The two latencies in \
+            microseconds are not judged: they are those of other machines.",
+        // 3,200 calls per second at the most, of which sleeping is nearly everything: a moderately
+        // busy machine delays calls by less than the 5 ms that they sleep.
+        needs: &[
+            Need::Source,
+            Need::Program("omniidl", "omniidl"),
+            Need::Program("c++", "g++"),
+            Need::Quiet(0.3),
+        ],
+        claims: &[
+            "unchanged",
+            "decreases",
+            "more-servers",
+            "random-alike",
+            "random-collides",
+            "random-latency-falls",
+            "least-loaded-random",
+            "least-loaded-latency-falls",
+            "least-loaded-alike",
+            "monitor-free",
+        ],
+        run: real_scalability,
+    }),
+};
+
+const OSCILLATION: Experiment = Experiment {
+    name: "cygnus-oscillation",
+    title: "do alerts send all clients away and back?",
+    set_up: "Four servers as in the other experiment, and eight clients that all begin at the first one. Critical threshold 10,000, reject threshold \
+        9,000: a server that is busy answers 10,640 requests per second, and none reaches the critical threshold of 30,000 that was published. \
+        Loads are pulled every second rather than every five, so that two minutes show what there is to see. With LeastLoaded, without \
+        dampening and without pulses: a server under alert sends back every request until its load has fallen; with pulses and the dampening of 0.2 that was published: an alert is on only until \
+        those have left who are to.",
+    claims: &[
+        Claim {
+            id: "oscillates",
+            says: "without dampening and pulses clients go to and fro to the end",
+            published: "shedding is an overhead (section 3.2.3); dampening is to prevent it",
+            measured: "clients that were moved per minute, in the second half",
+            unit: "",
+            rule: Rule::AtLeast(10.0),
+        },
+        Claim {
+            id: "settles",
+            says: "with both they do not",
+            published: "nothing: pulses are ours",
+            measured: "clients that were moved per minute, in the second half",
+            unit: "",
+            rule: Rule::AtMost(1.0),
+        },
+        Claim {
+            id: "gain",
+            says: "and more is answered",
+            published: "nothing",
+            measured: "answers in the second half, to those without dampening and pulses",
+            unit: "times",
+            rule: Rule::AtLeast(1.1),
+        },
+    ],
+    simulate: Some(oscillation),
+    real: None,
+};
+
+const SIZES: [usize; 5] = [1, 2, 4, 8, 16];
+const STRATEGIES: [&str; 3] = ["RoundRobin", "Random", "LeastLoaded"];
+
+/// The work of a server on a request, which is fitted, and how long a message takes at most.
+const SERVICE: Duration = Duration::from_micros(94);
+const MESSAGE: Duration = Duration::from_micros(103);
+
+/// A point of the grid.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Point {
+    strategy: &'static str,
+    servers: usize,
+    clients: usize,
+    /// Whether clients come so long after one another that loads are pulled in between.
+    apart: bool,
+}
+
+/// What was measured at it: requests per second of a client, and of all; mean latency in us.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    each: f64,
+    all: f64,
+    latency: f64,
+}
+
+fn least_loaded(reject: f64, critical: f64, dampening: f64) -> Values {
+    let thresholds = [
+        // The order counts for nothing: they are checked together.
+        ("reject_threshold", reject),
+        ("critical_threshold", critical),
+        ("dampening", dampening),
+    ];
+    strategy("least_loaded", &thresholds)
+}
+
+fn measure(point: &Point, iterations: u64, seed: u64) -> Measured {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let clients = (0..point.clients).map(|index| Client {
+        iterations: Some(iterations),
+        begins: match point.apart {
+            true => Duration::from_secs(6 * index as u64),
+            // A second of the fifty and more that the run takes.
+            false => Duration::from_micros(5 * iterations).mul_f64(rng.f64()),
+        },
+        ..Client::at(f64::INFINITY, None)
+    });
+    let values = match point.strategy {
+        "RoundRobin" => strategy("round_robin", &[]),
+        "Random" => strategy("random", &[]),
+        _ => least_loaded(10_000.0, 30_000.0, 0.2),
+    };
+    let sessions = Sessions {
+        report_interval: Duration::from_secs(5),
+        // One that asks is answered as a request is.
+        report_work: match point.strategy {
+            "LeastLoaded" => SERVICE,
+            _ => Duration::ZERO,
+        },
+        message: MESSAGE,
+        service: SERVICE,
+        length: Duration::from_secs(3600),
+        ..forwarded(point.servers, clients.collect(), values)
+    };
+    let played = play(&sessions, seed);
+    let answered = &played.answered;
+    let count = answered.len() as f64;
+    let each = answered.iter().map(|one| one.throughput()).sum::<f64>() / count;
+    let latency = answered.iter().map(|one| one.mean()).sum::<f64>() / count * 1e6;
+    Measured {
+        each,
+        all: each * count,
+        latency,
+    }
+}
+
+/// All points at which clients start together.
+fn grid() -> Vec<Point> {
+    let mut points = Vec::new();
+    for strategy in STRATEGIES {
+        for servers in SIZES {
+            points.extend(SIZES.map(|clients| Point {
+                strategy,
+                servers,
+                clients,
+                apart: false,
+            }));
+        }
+    }
+    points
+}
+
+fn scalability(run: &Run) -> Findings {
+    let iterations = run.scale(200_000, 400);
+    let mut points = grid();
+    points.extend(STRATEGIES.map(|strategy| Point {
+        strategy,
+        servers: 8,
+        clients: 16,
+        apart: true,
+    }));
+    let seeds = run.seeds(8);
+    let all = run.grid(&points, &seeds, |point, seed| {
+        measure(point, iterations, seed)
+    });
+    let mut findings = judged(&points, &all);
+    findings.notes.push(
+        "Throughput of Random: whoever shares a server with many is slow, and whoever has one alone is fast; the mean over clients of a client's \
+         throughput hides part of that, the mean latency does not."
+            .into(),
+    );
+    findings.notes.push(
+        "LeastLoaded knows nothing of clients that start together before the first loads are pulled, and binding per session keeps them where they are: \
+         no server of these machines comes to the critical threshold of 30,000 requests per second, so nobody is moved later. Then it chooses by chance, \
+         and is what Random is. With clients 6 s apart it sees where the others are."
+            .into(),
+    );
+    findings
+}
+
+/// The claims, tables and plots of what was measured at points, once for each seed or round.
+fn judged(points: &[Point], all: &[Vec<Measured>]) -> Findings {
+    let of = |strategy: &str, clients: usize, servers: usize, apart: bool| {
+        let is_it = |point: &Point| {
+            point.strategy == strategy
+                && (point.clients, point.servers, point.apart) == (clients, servers, apart)
+        };
+        let at = points.iter().position(is_it);
+        at.and_then(|at| all.get(at)).map_or(&[][..], Vec::as_slice)
+    };
+    type Figure = fn(&Measured) -> f64;
+    let (each, latency): (Figure, Figure) = (|one| one.each, |one| one.latency);
+    let ratio = |figure: Figure, own: &[Measured], other: &[Measured]| -> Vec<f64> {
+        let pairs = own.iter().zip(other);
+        pairs
+            .map(|(own, other)| figure(own) / figure(other))
+            .collect()
+    };
+    let [rr, random, least] =
+        STRATEGIES.map(|strategy| move |clients, servers| of(strategy, clients, servers, false));
+    let alone = |of: &[Measured]| -> Vec<f64> { of.iter().map(latency).collect() };
+    let mut findings = Findings::default();
+    let mut measured = |claim, values| findings.measured(claim, values);
+    measured("unchanged", ratio(each, rr(8, 16), rr(1, 16)));
+    measured("decreases", ratio(each, rr(16, 4), rr(4, 4)));
+    measured("more-servers", ratio(each, rr(8, 4), rr(8, 2)));
+    measured("random-alike", ratio(each, random(16, 8), rr(16, 8)));
+    measured("random-collides", ratio(latency, random(16, 8), rr(16, 8)));
+    measured(
+        "random-latency-falls",
+        ratio(latency, random(16, 8), random(16, 2)),
+    );
+    measured(
+        "least-loaded-random",
+        ratio(each, least(8, 2), random(8, 2)),
+    );
+    measured(
+        "least-loaded-latency-falls",
+        ratio(latency, least(16, 8), least(16, 2)),
+    );
+    measured("least-loaded-alike", ratio(each, least(16, 8), rr(16, 8)));
+    measured("monitor-free", ratio(each, least(1, 1), rr(1, 1)));
+    let apart = STRATEGIES.map(|strategy| of(strategy, 16, 8, true));
+    if !apart[0].is_empty() {
+        measured("latency-2", alone(rr(16, 2)));
+        measured("latency-8", alone(rr(16, 8)));
+        measured("apart-alike", ratio(each, apart[2], apart[0]));
+    }
+    let mut rows = Vec::new();
+    for (point, values) in points.iter().zip(all) {
+        let column = |figure: Figure| values.iter().map(figure).collect::<Vec<f64>>();
+        rows.push(vec![
+            Cell::from(point.strategy),
+            Cell::from(format!("{}", point.servers)),
+            Cell::from(format!("{}", point.clients)),
+            Cell::from(if point.apart { "6 s apart" } else { "together" }),
+            column(each).as_slice().into(),
+            column(|one| one.all).as_slice().into(),
+            column(latency).as_slice().into(),
+        ]);
+    }
+    let head = ["strategy", "servers", "clients", "clients start"];
+    let more = [
+        "requests per second of a client",
+        "of all clients",
+        "mean latency (us)",
+    ];
+    findings.tables.push(Table {
+        name: "grid",
+        title: "Figures 7 to 12: throughput and latency".into(),
+        head: head.into_iter().chain(more).map(str::to_owned).collect(),
+        rows,
+    });
+    let figures = [
+        ("figure-7", "Figure 7", 0, each),
+        ("figure-8", "Figure 8", 0, latency),
+        ("figure-9", "Figure 9", 1, each),
+        ("figure-10", "Figure 10", 1, latency),
+        ("figure-11", "Figure 11", 2, each),
+        ("figure-12", "Figure 12", 2, latency),
+    ];
+    for (name, title, strategy, figure) in figures {
+        let strategy = STRATEGIES[strategy];
+        let is_latency = name.ends_with(['8', '0', '2']);
+        let mut lines = Vec::new();
+        for servers in SIZES {
+            let points = SIZES.iter().filter_map(|&clients| {
+                let values = of(strategy, clients, servers, false);
+                let mean = values.iter().map(figure).sum::<f64>() / values.len() as f64;
+                (!values.is_empty()).then_some((clients as f64, mean))
+            });
+            lines.push(Line {
+                name: match servers {
+                    1 => "1 server".into(),
+                    _ => format!("{servers} servers"),
+                },
+                points: points.collect(),
+                ..Line::default()
+            });
+        }
+        // Published for the machines that virtual time is fitted to, not for this one.
+        if name == "figure-8" && !apart[0].is_empty() {
+            for (servers, latency) in [(2, 750.0), (8, 300.0)] {
+                lines.push(Line {
+                    name: format!("published: {servers} servers"),
+                    points: vec![(16.0, latency)],
+                    is_published: true,
+                    ..Line::default()
+                });
+            }
+        }
+        let (what, up) = match is_latency {
+            true => ("latency", "mean latency (us)"),
+            false => ("throughput of a client", "requests per second of a client"),
+        };
+        findings.charts.push(Chart {
+            name,
+            title: format!("{title}: {what} under {strategy}"),
+            plot: Plot {
+                lines,
+                across: "clients",
+                up,
+                scales: (Scale::FromZero, Scale::FromZero),
+                most: None,
+                marks: Vec::new(),
+                names: Vec::new(),
+            },
+        });
+    }
+    findings
+}
+
+fn real_scalability(run: &Run) -> Result<Findings, String> {
+    let rounds = run.scale(3, 1);
+    let seconds = run.scale(2.0, 0.3);
+    let points = grid();
+    let mut all = vec![Vec::new(); points.len()];
+    for round in 0..rounds {
+        let folder = corba::bench("scalability", &["--point".into(), format!("{seconds}")])?;
+        let rows = corba::read(&folder, "scalability.csv")?;
+        for (point, values) in points.iter().zip(&mut all) {
+            values.push(at(&rows, point)?);
+        }
+        (run.progress)(f64::from(round + 1) / f64::from(rounds));
+    }
+    Ok(judged(&points, &all))
+}
+
+/// A point in a file of the measurement: `strategy,servers,clients,requests_per_s,mean_us,p99_us`.
+fn at(rows: &[Vec<String>], point: &Point) -> Result<Measured, String> {
+    let is_it = |row: &&Vec<String>| {
+        row.first().is_some_and(|name| name == point.strategy)
+            && corba::cell(row, 1) == point.servers as f64
+            && corba::cell(row, 2) == point.clients as f64
+    };
+    let row = rows.iter().find(is_it).ok_or_else(|| {
+        format!(
+            "the measurement has left out {} with {} servers and {} clients",
+            point.strategy, point.servers, point.clients
+        )
+    })?;
+    let all = corba::cell(row, 3);
+    Ok(Measured {
+        each: all / point.clients as f64,
+        all,
+        latency: corba::cell(row, 4),
+    })
+}
+
+/// Arms of the second experiment.
+const ARMS: [(&str, &str); 2] = [
+    ("without", "without dampening and pulses"),
+    ("with", "with dampening 0.2 and pulses"),
+];
+
+fn oscillation(run: &Run) -> Findings {
+    let seconds = run.scale(120, 20);
+    let arm = |&with: &bool, seed: u64| {
+        let values = least_loaded(9_000.0, 10_000.0, if with { 0.2 } else { 0.0 });
+        let clients = vec![Client::at(f64::INFINITY, Some(0)); 8];
+        let sessions = Sessions {
+            granularity: Granularity::OnDemand,
+            alert: AlertSettings {
+                pulses: with,
+                ..AlertSettings::default()
+            },
+            report_work: SERVICE,
+            message: MESSAGE,
+            service: SERVICE,
+            length: Duration::from_secs(seconds + 1),
+            ..forwarded(4, clients, values)
+        };
+        // Both halves, so that what happens in the second one is known of their difference.
+        let half = Sessions {
+            length: Duration::from_secs(seconds / 2),
+            ..sessions.clone()
+        };
+        (play(&half, seed), play(&sessions, seed))
+    };
+    let seeds = run.seeds(10);
+    let all = run.grid(&[false, true], &seeds, arm);
+    let moved = |played: &Played| f64::from(played.rebound.iter().sum::<u32>());
+    let minutes = seconds as f64 / 2.0 / 60.0;
+    let late = |arm: &[(Played, Played)]| -> Vec<f64> {
+        let own = arm
+            .iter()
+            .map(|(half, whole)| (moved(whole) - moved(half)) / minutes);
+        own.collect()
+    };
+    let answers = |arm: &[(Played, Played)]| -> Vec<f64> {
+        let own = arm.iter().map(|(_, whole)| {
+            let late = whole.served.iter().skip(seconds as usize / 2);
+            let late = late.take(seconds as usize / 2).flatten();
+            f64::from(late.sum::<u32>()) / (seconds as f64 / 2.0)
+        });
+        own.collect()
+    };
+    let of = |arm: usize| all.get(arm).map_or(&[][..], Vec::as_slice);
+    let mut findings = Findings::default();
+    findings.measured("oscillates", late(of(0)));
+    findings.measured("settles", late(of(1)));
+    let pairs = answers(of(1)).into_iter().zip(answers(of(0)));
+    findings.measured(
+        "gain",
+        pairs.map(|(with, without)| with / without).collect(),
+    );
+    let mut rows = Vec::new();
+    for (index, (name, arm)) in ARMS.into_iter().enumerate() {
+        let alerts = of(index).iter().map(|(_, whole)| f64::from(whole.alerts));
+        rows.push(vec![
+            Cell::from(arm),
+            late(of(index)).as_slice().into(),
+            answers(of(index)).as_slice().into(),
+            alerts.collect::<Vec<f64>>().as_slice().into(),
+        ]);
+        let first = of(index).first();
+        findings.charts.push(Chart {
+            name,
+            title: format!("Load of four servers, {arm} (first run)"),
+            plot: rates_plot(
+                first.map(|(_, whole)| rates(whole, 1)).unwrap_or_default(),
+                None,
+            ),
+        });
+    }
+    let head = [
+        "alerts",
+        "clients moved per minute, second half",
+        "answers per second, second half",
+        "alerts raised",
+    ];
+    findings.tables.push(Table {
+        name: "arms",
+        title: "Clients that are moved, and what is answered".into(),
+        head: head.map(str::to_owned).into(),
+        rows,
+    });
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_of_the_measurement_are_found_and_what_is_missing_is_named() {
+        let text = "strategy,servers,clients,requests_per_s,mean_us,p99_us\n\
+                    Random,8,16,1600,9100,12000\nRoundRobin,8,16,3200,5100,6000\n";
+        let rows = corba::rows(text);
+        let mut point = Point {
+            strategy: "Random",
+            servers: 8,
+            clients: 16,
+            apart: false,
+        };
+        let found = at(&rows, &point).unwrap();
+        assert_eq!(
+            (found.each, found.all, found.latency),
+            (100.0, 1600.0, 9100.0)
+        );
+        point.servers = 4;
+        let error = at(&rows, &point).unwrap_err();
+        assert!(
+            error.contains("Random with 4 servers and 16 clients"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn nobody_is_judged_by_latencies_of_other_machines() {
+        let points = grid();
+        let one = Measured {
+            each: 1.0,
+            all: 1.0,
+            latency: 5000.0,
+        };
+        let findings = judged(&points, &vec![vec![one; 3]; points.len()]);
+        for real in SCALABILITY.real.iter().flat_map(|real| real.claims) {
+            assert_eq!(findings.values[real], [1.0; 3], "{real}");
+        }
+        assert!(!findings.values.contains_key("latency-8"));
+    }
+}
