@@ -113,13 +113,13 @@ impl Client {
             loop {
                 let read = fill(&mut data, &mut piece)?;
                 got += read as u64;
+                std::thread::sleep(pace.mul_f64(read as f64 / PIECE as f64));
                 if read < PIECE {
                     break;
                 }
                 if self.is_over() {
                     return Ok(false);
                 }
-                std::thread::sleep(pace);
             }
             control.reply("226")?;
             if got != size {
