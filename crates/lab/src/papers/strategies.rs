@@ -505,12 +505,12 @@ fn ends(all: Vec<Vec<Line>>) -> Findings {
         let total = total(lines);
         let most = total.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
         let at_least = |share: f64| total.iter().filter(move |(_, rate)| *rate >= share * most);
-        let all_there = at_least(0.75).last().map_or(f64::NAN, |(at, _)| *at);
-        let end = at_least(0.2).last().map_or(f64::NAN, |(at, _)| *at);
+        let all_there = at_least(0.75).next_back().map_or(f64::NAN, |(at, _)| *at);
+        let end = at_least(0.2).next_back().map_or(f64::NAN, |(at, _)| *at);
         // Clients come at first, and both ends are parts of intervals.
         let between = |at: f64| at > all_there * 0.1 && at < all_there * 0.9;
         let means: Vec<f64> = (lines.iter())
-            .map(|line| mean_between(line, &between))
+            .map(|line| mean_between(line, between))
             .collect();
         let mean = mean(&means);
         let mut sorted = means.clone();
