@@ -282,7 +282,7 @@ pub(super) fn note(service: &Service, arms: &[Vec<Played>], findings: &mut Findi
     }
 }
 
-/// A line for each server.
+/// A line for each server; the first sample is at the end of the first interval.
 pub(super) fn over_time(up: &'static str, samples: &[Vec<f64>], every: f64) -> Plot {
     let line = |server: usize| {
         let values = samples.iter().filter_map(|servers| servers.get(server));
