@@ -10,14 +10,14 @@
 //! - `balance`: throughput and response times of eight web servers behind `evenkeel run`
 //!   against the number of back-ends with other work, the popularity of documents and the
 //!   polling interval, for one web site and for two (their figures 5 to 9).
-//! - `simulate`: the same in virtual time (`evenkeel_sim::monitored`), where
-//!   nothing else shares the machine.
+//!
+//! The same in virtual time, where nothing else shares the machine: `evenkeel lab rdma`.
 //!
 //! Each part takes its arms in turns, one way and then the other way round, and keeps
 //! medians. Results are written as CSV, plots and a table; what must be reached is judged at
 //! the end.
 //!
-//! `kernel [accuracy] [latency] [cost] [balance] [simulate] [--quick] [--evenkeel FILE]
+//! `kernel [accuracy] [latency] [cost] [balance] [--quick] [--evenkeel FILE]
 //! [--out FOLDER]`
 
 use std::error::Error;
@@ -36,7 +36,6 @@ mod cost;
 mod ground;
 mod helper;
 mod latency;
-mod simulate;
 mod table;
 mod traffic;
 
@@ -65,7 +64,6 @@ enum Part {
     Latency,
     Cost,
     Balance,
-    Simulate,
 }
 
 /// What all parts need to know.
@@ -108,30 +106,22 @@ fn main() -> ExitCode {
 
 fn measure(options: &Options) -> Result<()> {
     let wanted = |part| options.parts.is_empty() || options.parts.contains(&part);
-    let only_simulated = options.parts == [Part::Simulate];
-    let evenkeel = match options.evenkeel.canonicalize() {
-        Ok(file) => file,
-        Err(_) if only_simulated => PathBuf::new(),
-        Err(error) => {
-            let file = options.evenkeel.display();
-            return Err(format!("{file}: {error}; build it with make build").into());
-        }
-    };
+    let evenkeel = options.evenkeel.canonicalize().map_err(|error| {
+        let file = options.evenkeel.display();
+        format!("{file}: {error}; build it with make build")
+    })?;
     fs::create_dir_all(&options.out)?;
     let run = Run {
         evenkeel,
         out: options.out.clone(),
         quick: options.quick || std::env::var_os("BENCH_QUICK").is_some_and(|is| is != "0"),
     };
-    if !only_simulated {
-        ground::check()?;
-    }
+    ground::check()?;
     type Measure = fn(&Run) -> Result<Vec<Verdict>>;
-    let parts: [(Part, &str, Measure); 5] = [
+    let parts: [(Part, &str, Measure); 4] = [
         (Part::Accuracy, "accuracy", accuracy::measure),
         (Part::Latency, "latency", latency::measure),
         (Part::Cost, "cost", cost::measure),
-        (Part::Simulate, "simulate", simulate::measure),
         (Part::Balance, "balance", balance::measure),
     ];
     let mut verdicts = Vec::new();
