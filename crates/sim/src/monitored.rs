@@ -67,12 +67,11 @@ pub enum Monitor {
     KernelCpu,
     /// The same and the pending interrupts of the moment, per CPU (KLM as the paper has it).
     KernelPending,
-    /// The kernel's composite load at the moment of reading (KLM): CPU utilisation, or the
-    /// number of tasks per CPU that run or wait, averaged over about 100 ms, whichever is more, and the
-    /// pending interrupts.
+    /// The kernel's composite load at the moment of reading (KLM): CPU utilisation, or what the tasks of the
+    /// moment count, whichever is more, and the pending interrupts.
     Kernel,
-    /// The same with the number of tasks of the moment.
-    KernelNow,
+    /// The same with the number of tasks per CPU, averaged over about 100 ms.
+    KernelAverage,
 }
 
 /// What is played.
@@ -157,8 +156,8 @@ pub fn play(centre: &DataCentre, seed: u64) -> Balance {
         }
         Monitor::KernelCpu => (Some(LoadId::CPU), Reading::Now),
         Monitor::KernelPending => (Some(LoadId::COMPOSITE), Reading::Pending),
-        Monitor::Kernel => (Some(LoadId::COMPOSITE), Reading::Now),
-        Monitor::KernelNow => (Some(LoadId::COMPOSITE), Reading::Moment),
+        Monitor::Kernel => (Some(LoadId::COMPOSITE), Reading::Moment),
+        Monitor::KernelAverage => (Some(LoadId::COMPOSITE), Reading::Now),
     };
     let scenario = Scenario {
         members: vec![member; centre.backends],
@@ -208,7 +207,7 @@ fn monitoring(centre: &DataCentre) -> f64 {
     let (cost, every) = match centre.monitor {
         Monitor::None => return 0.0,
         Monitor::User { update, cost, .. } => (nanos(cost), nanos(update)),
-        Monitor::KernelCpu | Monitor::KernelPending | Monitor::Kernel | Monitor::KernelNow => (
+        Monitor::KernelCpu | Monitor::KernelPending | Monitor::Kernel | Monitor::KernelAverage => (
             nanos(centre.query) * centre.front_ends as f64,
             nanos(centre.poll),
         ),

@@ -93,7 +93,9 @@ pub enum Reading {
     /// As it is at the moment of the report, where it is an average of the last 100 ms, or of
     /// the time since the last report.
     Now,
-    /// The same, but with the number of tasks of the moment.
+    /// The same, but the composite load is that of kernels: the share of time in which the member was busy,
+    /// or what its tasks of the moment count ([`of_queue`](evenkeel_core::load::of_queue)), whichever is
+    /// more, and the interrupts that are pending.
     Moment,
     /// The share of time in which the member was busy since the last report, and the interrupts that are
     /// pending, per slot.

@@ -14,5 +14,19 @@ pub use location::{FORGOTTEN, LOADS_PER_LOCATION, Location, Tell, UNNAMED_LOADS}
 pub(crate) use read::{Loads, Query, Report};
 pub use store::TooManyLoads;
 
+/// What tasks per CPU that run or wait count as a load: below 1 what they are, and above it 1 and half
+/// their natural logarithm, so that each doubling of a queue adds 0.35.
+///
+/// A request that comes to a queue of sixteen makes each of them slower by a sixteenth, and one that comes to a queue of
+/// two by a half. Counted as they are, tasks of somebody else keep requests away long after the servers
+/// without such tasks have queues of their own; and with several balancers, each of which sees only its own
+/// part, all leave the longest queue together and come back together.
+pub fn of_queue(tasks_per_cpu: f64) -> f64 {
+    match tasks_per_cpu > 1.0 {
+        true => 1.0 + 0.5 * libm::log(tasks_per_cpu),
+        false => tasks_per_cpu,
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -373,3 +373,11 @@ fn reports_of_new_ids_by_many_threads_are_bounded_and_not_lost() {
     });
     assert_eq!(location.loads(at(1)).count(), UNNAMED_LOADS);
 }
+
+#[test]
+fn a_queue_counts_by_its_logarithm_above_a_task_per_cpu() {
+    assert_eq!([0.0, 0.5, 1.0].map(of_queue), [0.0, 0.5, 1.0]);
+    let doubling = of_queue(8.0) - of_queue(4.0);
+    assert!((doubling - (of_queue(64.0) - of_queue(32.0))).abs() < 1e-9);
+    assert!(of_queue(1.001) > 1.0 && of_queue(f64::MAX).is_finite());
+}

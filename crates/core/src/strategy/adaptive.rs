@@ -24,7 +24,7 @@
 //!   half of its requests counts as sixteen times slower.
 //! - *Cost of load* is 1 / (1 - *e*), where *e* is by how much the utilisation that the
 //!   location reports, if that is what the group looks at, exceeds the mean of the others'
-//!   by more than 0.1; where the group looks at tasks per CPU (`composite`, `run_queue`) it
+//!   by more than 0.1; where the group looks at queues for a CPU (`composite`, `run_queue`) it
 //!   is 1 + *e*. It says what latency does not say yet, or cannot (long TCP sessions).
 //!   Smaller differences are noise; an unknown load counts as the mean. Where nothing was
 //!   ever reported, nothing is looked for. The load counts with what our requests add as long

@@ -29,7 +29,25 @@ fn loads(before: Option<&Base>, now: &Base, ports: &[Port]) -> Loads {
 fn utilization_is_busy_time_over_time_and_capacity() {
     let found = loads(Some(&base(0, 0)), &base(50 * MS, 25 * MS), &[]);
     assert_eq!((found.cpu, found.run_queue), (Some(0.25), Some(1.5)));
-    assert_eq!(found.composite, Some(1.5));
+    assert_eq!(found.composite, Some(load::of_queue(1.5)));
+}
+
+#[test]
+fn the_composite_goes_by_the_tasks_of_the_moment_and_their_logarithm() {
+    let mut now = base(50 * MS, 100 * MS);
+    now.available = now.available.with(Available::RUNNING_AVERAGE);
+    now.running_average = 2 * 2048;
+    let mut composite = |running| {
+        now.totals.running = running;
+        loads(Some(&base(0, 0)), &now, &[]).composite.unwrap()
+    };
+    assert_eq!([composite(0), composite(2)], [1.0, 1.0]);
+    // Each doubling adds the same.
+    let [four, eight, sixteen] = [composite(4), composite(8), composite(16)];
+    assert!((eight - four - (sixteen - eight)).abs() < 1e-9 && four > 1.3);
+    // Below 1 it is the share of the CPUs in use.
+    now.totals.running = 1;
+    assert_eq!(loads(None, &now, &[]).composite, Some(0.5));
 }
 
 #[test]
@@ -47,7 +65,10 @@ fn a_first_record_and_a_restart_have_no_differences() {
         Some(&base(0, 26 * MS)),
     ] {
         let found = loads(before, &now, &[]);
-        assert_eq!((found.cpu, found.composite), (None, Some(1.5)));
+        assert_eq!(
+            (found.cpu, found.composite),
+            (None, Some(load::of_queue(1.5)))
+        );
     }
 }
 
@@ -98,7 +119,7 @@ fn work_that_waits_is_added() {
         memory_pressure: Some(0.0),
         io_pressure: Some(0.1),
         accept_queue: Some(0.5),
-        composite: Some(5.6),
+        composite: Some(load::of_queue(1.5) + (1.0 + 0.5 + 0.1)),
     };
     assert_eq!(found, expected);
     assert_eq!(found.iter().count(), 9);

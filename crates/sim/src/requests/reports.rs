@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_core::load::{LoadId, LoadValue};
+use evenkeel_core::load::{LoadId, LoadValue, of_queue};
 
 use super::{Happening, Simulation};
 use crate::engine::{exponential, nanos};
@@ -133,7 +133,7 @@ impl Simulation<'_> {
                 (Reading::Moment, _) => {
                     let tasks = server.tasks() / server.slots() as f64;
                     let pending = server.pending(&mut self.world);
-                    Some(tasks.max(busy.unwrap_or(0.0)) + pending)
+                    Some(of_queue(tasks).max(busy.unwrap_or(0.0)) + pending)
                 }
                 (Reading::Pending, _) => {
                     Some(busy.unwrap_or(0.0) + server.pending(&mut self.world))

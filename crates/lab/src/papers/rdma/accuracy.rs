@@ -5,10 +5,11 @@ use std::time::Duration;
 use evenkeel_sim::monitored::{Accuracy, Errors, accuracy};
 use evenkeel_sim::svg::{Line, Scale};
 
+use super::real;
 use super::world::plot;
 use crate::claim::{Claim, Rule};
 use crate::findings::{Cell, Chart, Findings, Table};
-use crate::paper::Experiment;
+use crate::paper::{Experiment, Real};
 use crate::run::Run;
 
 /// The experiment.
@@ -56,7 +57,14 @@ the moments of reading (as the paper's time stamps have it), against the true lo
         },
     ],
     simulate: Some(simulate),
-    real: None,
+    real: Some(Real {
+        set_up: "`kernel accuracy` of `bench`: processes run and sleep in turn, for 20 to 200 ms; the true load comes from their CPU clocks, read every 10 ms by a \
+thread with a real-time priority. The error is taken every 10 ms, of the value that the front-end has then, so the age at the front-end counts, too. KLM is answered by XDP over a veth pair, ULM read in shared \
+memory. A value for each kind of load: a process for each CPU; sixteen in step; sixteen that never rest beside a control group whose load is reported.",
+        needs: real::NEEDS,
+        claims: &["klm-third", "klm-third-10ms", "ulm-lags"],
+        run: real::accuracy,
+    }),
 };
 
 const MILLIS: [u64; 5] = [10, 20, 50, 100, 200];

@@ -5,10 +5,11 @@ use std::time::Duration;
 use evenkeel_sim::monitored::{Arrivals, Background, DataCentre, Site};
 use evenkeel_sim::svg::{Line, Scale};
 
+use super::real;
 use super::world::{Arm, FRONT_ENDS, INTERVAL, PING_PONG, Played, Runs, centre, plot, published};
 use crate::claim::{Claim, Rule};
 use crate::findings::{Chart, Findings};
-use crate::paper::Experiment;
+use crate::paper::{Experiment, Real};
 use crate::run::Run;
 
 /// A claim for sixteen front-ends, and the same for one.
@@ -251,7 +252,14 @@ The order is that of the mean over 1, 2, 4 and 6 back-ends with other work. *At 
         [a, b, c, d, e, f, g, h]
     },
     simulate: Some(loaded),
-    real: None,
+    real: Some(Real {
+        set_up: "`kernel balance` of `bench`: one `evenkeel run` in front of eight web servers on this machine, each in a control group with 3 ms of a CPU in each 20 ms, and eight \
+clients in a closed loop; other work is sixteen processes that send each other 4 KB and back, in the control group of the server. Control groups have no pending interrupts. ULM is read in shared \
+memory. A value for each turn.",
+        needs: real::NEEDS,
+        claims: &["klm-over-pklm-1", "pklm-over-ulm-1", "klm-over-static-1"],
+        run: real::loaded,
+    }),
 };
 
 const LOADED_BACK_ENDS: [usize; 6] = [0, 1, 2, 4, 6, 8];

@@ -3,6 +3,7 @@
 mod accuracy;
 mod balance;
 mod order;
+mod real;
 mod world;
 
 use crate::paper::{By, Paper, Row};
@@ -80,7 +81,7 @@ same document. There are 32 clients, two for each front-end, which is two reques
 all would go to the same k back-ends between two readings.
 - **The scheduler shares CPUs fairly**, as today's does: a process that mostly sleeps gets a CPU almost at once (0.5 ms later for each task per CPU \
 above the number of CPUs). *ULM, scheduler of 2003* waits 15 ms for each, as on Linux 2.4, which the paper has.
-- **KLM is the product's composite load**: CPU utilisation or tasks per CPU (averaged over 100 ms), whichever is more, and pending interrupts. *KLM of the paper* is CPU \
+- **KLM is the product's composite load**: CPU utilisation or what the tasks of the moment count (1 and half the logarithm of their number per CPU), whichever is more, and pending interrupts. *KLM of the paper* is CPU \
 utilisation and pending interrupts. pKLM is CPU utilisation, as in the paper.
 - **Pending interrupts** come from the other work of figure 6: its network work takes a share of each CPU before all processes, and CPU \
 utilisation does not show it. As many interrupts are pending at the moment of reading as in a queue with arrivals at random (M/M/1). \

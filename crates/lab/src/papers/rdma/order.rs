@@ -78,6 +78,7 @@ fn simulate(run: &Run<'_>) -> Findings {
         Arm::Ulm,
         Arm::Pklm,
         Arm::Klm,
+        Arm::AverageKlm,
         Arm::Adaptive,
     ];
     let runs = Runs::play(run, &all, &arms, 6);

@@ -28,6 +28,8 @@ pub(super) enum Arm {
     /// CPU utilisation and pending interrupts.
     PaperKlm,
     Klm,
+    /// With the average of tasks over 100 ms in place of those of the moment.
+    AverageKlm,
     Adaptive,
 }
 
@@ -44,6 +46,7 @@ impl Arm {
             Arm::Pklm => "pKLM",
             Arm::PaperKlm => "KLM of the paper",
             Arm::Klm => "KLM",
+            Arm::AverageKlm => "KLM, average of tasks",
             Arm::Adaptive => "KLM, adaptive",
         }
     }
@@ -70,6 +73,7 @@ impl Arm {
             Arm::Pklm => Monitor::KernelCpu,
             Arm::PaperKlm => Monitor::KernelPending,
             Arm::Klm | Arm::Adaptive => Monitor::Kernel,
+            Arm::AverageKlm => Monitor::KernelAverage,
         }
     }
 }
@@ -105,7 +109,7 @@ pub(super) fn centre(run: &Run<'_>, front_ends: usize, alpha: f64) -> DataCentre
         poll: INTERVAL,
         query: Duration::from_micros(5),
         strategy: Values::defaults(strategy::default_kind()),
-        length: Duration::from_secs(run.scale(30, 3)),
+        length: Duration::from_secs(run.scale(20, 3)),
     }
 }
 

@@ -1,0 +1,255 @@
+//! The same with real programs: parts of `kernel` of `bench`, whose tables are read.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::findings::{Cell, Findings, Table};
+use crate::machine::Need;
+use crate::run::{Run, Scale};
+
+/// What they take.
+pub(super) const NEEDS: &[Need] = &[
+    Need::Root,
+    Need::Source,
+    Need::Program("clang", "clang"),
+    Need::Program("bpftool", "bpftool"),
+    Need::Program("make", "make"),
+    Need::Quiet(0.15),
+];
+
+/// A folder that ends with the run.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is in the folder of temporary files, which is emptied anyway.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A table that a program has written: its head and its rows.
+pub(super) struct Csv {
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Csv {
+    fn parse(text: &str) -> Self {
+        let mut lines = text.lines().map(cells);
+        Csv {
+            head: lines.next().unwrap_or_default(),
+            rows: lines.collect(),
+        }
+    }
+
+    fn column(&self, name: &str) -> Option<usize> {
+        self.head.iter().position(|head| head == name)
+    }
+
+    /// The rows, each a map of what it says by column.
+    fn rows(&self) -> impl Iterator<Item = BTreeMap<&str, &str>> {
+        self.rows.iter().map(|row| {
+            let cells = self.head.iter().map(String::as_str);
+            cells.zip(row.iter().map(String::as_str)).collect()
+        })
+    }
+
+    /// The sum of the numbers in a cell, which are those of web sites, by key; only of rows that `is_meant`.
+    fn figures(
+        &self,
+        figure: &str,
+        keys: &[&str],
+        is_meant: impl Fn(&BTreeMap<&str, &str>) -> bool,
+    ) -> Result<BTreeMap<Vec<String>, f64>, String> {
+        for name in keys.iter().chain([&figure]) {
+            if self.column(name).is_none() {
+                return Err(format!("the table of the measurement has no column {name}"));
+            }
+        }
+        let of = |row: BTreeMap<&str, &str>| {
+            let key = keys
+                .iter()
+                .map(|key| row.get(key).copied().unwrap_or_default());
+            let text = row.get(figure).copied().unwrap_or_default();
+            let numbers = text.split_whitespace().map(str::parse::<f64>);
+            let sum = numbers.sum::<Result<f64, _>>();
+            let sum =
+                sum.map_err(|_| format!("{figure} of the measurement is no number: {text}"))?;
+            Ok((key.map(str::to_owned).collect(), sum))
+        };
+        self.rows().filter(is_meant).map(of).collect()
+    }
+
+    /// As a table of the lab.
+    fn table(&self, name: &'static str, title: &str) -> Table {
+        let cell = |text: &String| match text.parse::<f64>() {
+            Ok(number) => Cell::Number(number),
+            Err(_) => Cell::from(text.as_str()),
+        };
+        Table {
+            name,
+            title: title.into(),
+            head: self.head.clone(),
+            rows: (self.rows.iter())
+                .map(|row| row.iter().map(cell).collect())
+                .collect(),
+        }
+    }
+}
+
+/// Cells of a line; those in quotes may have commas.
+fn cells(line: &str) -> Vec<String> {
+    let mut cells = vec![String::new()];
+    let mut is_quoted = false;
+    for character in line.chars() {
+        match character {
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => cells.push(String::new()),
+            _ => cells
+                .iter_mut()
+                .next_back()
+                .into_iter()
+                .for_each(|cell| cell.push(character)),
+        }
+    }
+    cells
+}
+
+fn command(what: &str, command: &mut Command) -> Result<(), String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{what}: cannot be started: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = said.lines().collect();
+    let last = lines
+        .get(lines.len().saturating_sub(5)..)
+        .unwrap_or_default();
+    Err(format!("{what}: {}: {}", output.status, last.join("; ")))
+}
+
+/// Builds the programs, runs a part, and reads the table that it writes.
+fn measure(run: &Run<'_>, part: &str) -> Result<Csv, String> {
+    let build = "scripts/setup kernel && cargo build --release -p evenkeel -p evenkeel-bench --bin evenkeel --bin kernel \
+                 $(scripts/features)";
+    command(
+        "building the measurement",
+        Command::new("sh").args(["-c", build]),
+    )?;
+    (run.progress)(0.1);
+    let name = format!("evenkeel-lab-{part}-{}", std::process::id());
+    let folder = Folder(std::env::temp_dir().join(name));
+    let mut kernel = Command::new(Path::new("target/release/kernel"));
+    kernel
+        .arg(part)
+        .args(["--evenkeel", "target/release/evenkeel", "--out"]);
+    kernel.arg(&folder.0);
+    if run.scale == Scale::Quick {
+        kernel.arg("--quick");
+    }
+    command(&format!("kernel {part}"), &mut kernel)?;
+    let file = folder.0.join(format!("{part}.csv"));
+    let text = fs::read_to_string(&file)
+        .map_err(|error| format!("{}: cannot be read: {error}", file.display()))?;
+    (run.progress)(1.0);
+    Ok(Csv::parse(&text))
+}
+
+/// Figure 4: a value for each kind of load.
+pub(super) fn accuracy(run: &Run<'_>) -> Result<Findings, String> {
+    judge_accuracy(&measure(run, "accuracy")?)
+}
+
+fn judge_accuracy(csv: &Csv) -> Result<Findings, String> {
+    let errors = csv.figures("mean_absolute_error", &["arm", "scene"], |_| true)?;
+    let ratios = |one: &str, other: &str| -> Vec<f64> {
+        let error = |arm: &str, scene: &str| errors.get(&vec![arm.to_owned(), scene.to_owned()]);
+        let scenes = ["alone", "bursts", "beside"];
+        let pairs = scenes
+            .iter()
+            .filter_map(|scene| Some((error(one, scene)?, error(other, scene)?)));
+        pairs.map(|(one, other)| one / other).collect()
+    };
+    let mut findings = Findings::default();
+    let (klm, ulm) = (
+        "KLM, asked every 50 ms",
+        "ULM every 50 ms, read every 50 ms",
+    );
+    findings.measured("klm-third", ratios(klm, ulm));
+    findings.measured("ulm-lags", ratios(ulm, klm));
+    findings.measured("klm-third-10ms", ratios("KLM", "ULM every 10 ms"));
+    findings
+        .tables
+        .push(csv.table("errors", "Mean absolute error of the CPU load, 0 to 1"));
+    Ok(findings)
+}
+
+/// Figure 6: a value for each turn.
+pub(super) fn loaded(run: &Run<'_>) -> Result<Findings, String> {
+    judge_loaded(&measure(run, "balance")?)
+}
+
+fn judge_loaded(csv: &Csv) -> Result<Findings, String> {
+    let is_loaded = |row: &BTreeMap<&str, &str>| {
+        let x = row.get("x").and_then(|x| x.parse::<f64>().ok());
+        row.get("sweep") == Some(&"loaded") && x.is_some_and(|x| x > 0.0 && x < 8.0)
+    };
+    let figures = csv.figures("site_requests_per_s", &["arm", "turn", "x"], is_loaded)?;
+    let ratios = |one: &str, other: &str| -> Vec<f64> {
+        let mut by_turn: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for (key, figure) in &figures {
+            if let [arm, turn, x] = &key[..]
+                && arm == one
+                && let Some(than) = figures.get(&vec![other.to_owned(), turn.clone(), x.clone()])
+            {
+                by_turn.entry(turn).or_default().push(figure / than);
+            }
+        }
+        let mean = |ratios: Vec<f64>| ratios.iter().sum::<f64>() / ratios.len().max(1) as f64;
+        by_turn.into_values().map(mean).collect()
+    };
+    let mut findings = Findings::default();
+    findings.measured("klm-over-pklm-1", ratios("KLM", "pKLM"));
+    findings.measured("pklm-over-ulm-1", ratios("pKLM", "ULM"));
+    findings.measured("klm-over-static-1", ratios("KLM", "round robin"));
+    findings
+        .tables
+        .push(csv.table("all", "All turns of all series of `kernel balance`"));
+    Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_come_out_of_the_tables_that_the_programs_write() {
+        let csv = Csv::parse(
+            "sweep,x,arm,turn,site_requests_per_s,p99_ms\nloaded,2.00,\"KLM\",0,90.0 30.0,1\n\
+             loaded,2.00,\"pKLM\",0,100.0,1\nloaded,4.00,\"KLM\",0,80,1\nloaded,4.00,\"pKLM\",0,100,1\n\
+             loaded,0.00,\"KLM\",0,1,1\nloaded,0.00,\"pKLM\",0,100,1\nloaded,2.00,\"ULM, old\",0,50,1\n",
+        );
+        let found = judge_loaded(&csv).unwrap_or_default();
+        assert_eq!(found.values.get("klm-over-pklm-1"), Some(&vec![1.0]));
+        assert_eq!(found.values.get("pklm-over-ulm-1"), Some(&vec![]));
+        let csv = Csv::parse(
+            "scene,arm,mean_absolute_error\nalone,\"KLM\",0.1\nalone,\"ULM every 10 ms\",0.4\n\
+             beside,\"KLM\",0.1\nbeside,\"ULM every 10 ms\",0.2\n",
+        );
+        let found = judge_accuracy(&csv).unwrap_or_default();
+        assert_eq!(found.values.get("klm-third-10ms"), Some(&vec![0.25, 0.5]));
+    }
+
+    #[test]
+    fn tables_of_another_form_are_refused() {
+        assert!(judge_loaded(&Csv::parse("a,b\n1,2\n")).is_err());
+        let text = "sweep,x,arm,turn,site_requests_per_s\nloaded,2,KLM,0,many\n";
+        assert!(judge_loaded(&Csv::parse(text)).is_err());
+        assert_eq!(cells("a,\"b, c\",d"), ["a", "b, c", "d"]);
+    }
+}
