@@ -454,3 +454,67 @@ fn b11_a_location_with_more_cpus_carries_more_sessions() {
         assert_eq!(chosen, 1, "it has sixteen times the room");
     }
 }
+
+/// Three members that do 50 requests of 10 ms per second; the first one has just worked off a backlog, and its
+/// clients seem to think for ever.
+fn with_a_backlog(values: &Values, busy: [f64; 3]) -> Group {
+    let group = build(values, GroupSettings::default(), members(&[1.0; 3]));
+    for (index, busy) in busy.into_iter().enumerate() {
+        let (response, think) = if index == 0 {
+            (0.5, 0.3)
+        } else {
+            (0.02, 0.005)
+        };
+        for (id, value) in [
+            (LoadId::REQUESTS_PER_SECOND, 100.0 * busy),
+            (LoadId::SERVICE_TIME, 0.01),
+            (LoadId::UTILIZATION, busy),
+            (LoadId::RESPONSE_TIME, response),
+            (LoadId::THINK_TIME, think),
+        ] {
+            report(&group, index, id, value, 1000);
+        }
+    }
+    group
+}
+
+fn chosen(group: &Group, rounds: u64) -> [u32; 3] {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut counts = [0; 3];
+    for _ in 0..rounds {
+        let index = group.choose(&Request::at(at(1000)), &mut rng).unwrap();
+        counts[index] += 1;
+    }
+    counts
+}
+
+#[test]
+fn active_sessions_follow_from_the_utilisation_unless_the_reported_time_is_wanted() {
+    let mut values = Values::defaults(strategy::find("least_active_sessions").unwrap());
+    let group = with_a_backlog(&values, [0.4, 0.5, 0.8]);
+    assert_eq!(chosen(&group, 50), [50, 0, 0], "it is idle again");
+    // Equal ones are equal, whatever one report says of r and h.
+    let group = with_a_backlog(&values, [0.5, 0.5, 0.5]);
+    assert!(chosen(&group, 300).iter().all(|&count| count > 60));
+    values.set("reported_response", 1.0).unwrap();
+    let group = with_a_backlog(&values, [0.5, 0.5, 0.5]);
+    assert_eq!(chosen(&group, 50)[0], 0);
+    // A queue that only grows is a number, too.
+    values.set("reported_response", 0.0).unwrap();
+    let group = with_a_backlog(&values, [1.0, 1.0, 0.9]);
+    assert_eq!(chosen(&group, 50), [0, 0, 50]);
+}
+
+#[test]
+fn clients_that_were_sent_there_since_count_at_the_utilisation_that_they_make() {
+    let values = Values::defaults(strategy::find("least_active_sessions").unwrap());
+    let group = with_a_backlog(&values, [0.8, 0.9, 0.9]);
+    assert_eq!(chosen(&group, 20), [20, 0, 0]);
+    let stay = std::time::Duration::from_secs(20);
+    let mut sent = 0;
+    while chosen(&group, 1) == [1, 0, 0] && sent < 1000 {
+        group.assign(0, stay);
+        sent += 1;
+    }
+    assert!((1..1000).contains(&sent), "{sent}");
+}

@@ -54,6 +54,8 @@ pub struct Negotiated {
     /// Over which time agents average the response time that they report; zero is the interval only, as the
     /// real one does.
     pub averaged: Duration,
+    /// The same of think times, by their number.
+    pub think_averaged: Duration,
     /// Who decides.
     pub strategy: Values,
     /// What is not measured, at first.
@@ -157,6 +159,8 @@ struct Agent {
     /// Response and think time of the last interval that had one, and when that was.
     last_response: Option<(f64, u64)>,
     last_think: Option<(f64, u64)>,
+    /// Number and sum of think times, of which [`Negotiated::think_averaged`] forgets.
+    all_thinks: (f64, f64),
     /// For how long nothing that is there has been answered, in seconds.
     stuck: f64,
     /// The response time that is reported, averaged.
@@ -395,7 +399,16 @@ impl<'a> Running<'a> {
             false => agent.stuck + busy,
         };
         let carried_response = carried(&mut agent.last_response, response);
-        let think = carried(&mut agent.last_think, mean(agent.think, agent.thinks));
+        let kept = match self.play.think_averaged.as_secs_f64() {
+            over if over > 0.0 => libm::exp(-interval / over),
+            _ => 0.0,
+        };
+        agent.all_thinks = (
+            agent.all_thinks.0 * kept + f64::from(agent.thinks),
+            agent.all_thinks.1 * kept + agent.think,
+        );
+        let (count, sum) = agent.all_thinks;
+        let think = carried(&mut agent.last_think, (count > 0.0).then(|| sum / count));
         let response = match response {
             Some(response) => Some(response),
             None if in_flight == 0 => Some(service),
@@ -476,6 +489,7 @@ mod tests {
             interval: Duration::from_secs(1),
             in_step: false,
             averaged: Duration::ZERO,
+            think_averaged: Duration::ZERO,
             strategy: Values::defaults(evenkeel_core::strategy::find(strategy).unwrap()),
             warm_up: Duration::from_secs(30),
             length: Duration::from_secs(60),

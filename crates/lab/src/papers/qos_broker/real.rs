@@ -1,0 +1,135 @@
+//! The same with real Apaches: the end-to-end test `broker_experiment`, and its tables.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::world::{POLICIES, Seen};
+use crate::run::Run;
+
+/// A folder for tables, gone in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, String> {
+        let path = std::env::temp_dir().join(format!("evenkeel-lab-{}", std::process::id()));
+        fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left is in the folder for temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs a test several times. Answers what was seen of each policy, by round.
+pub(super) fn rounds(run: &Run<'_>, test: &str, table: &str) -> Result<Vec<Vec<Seen>>, String> {
+    let (rounds, times) = run.scale((3, "2"), (2, "1"));
+    let mut all = vec![Vec::new(); POLICIES.len()];
+    for round in 0..rounds {
+        (run.progress)(f64::from(round) / f64::from(rounds));
+        let folder = Folder::new()?;
+        let text = play(test, table, times, &folder.0)?;
+        for (seen, one) in all.iter_mut().zip(read(&text)?) {
+            seen.push(one);
+        }
+    }
+    Ok(all)
+}
+
+/// Runs the test once; answers its table. What the test itself says of the figures does not count here.
+fn play(test: &str, table: &str, times: &str, folder: &Path) -> Result<String, String> {
+    let command = [
+        "test",
+        "--release",
+        "-p",
+        "evenkeel-e2e",
+        "--test",
+        "broker_experiment",
+        "--",
+        "--exact",
+        test,
+    ];
+    let output = Command::new("cargo")
+        .args(command)
+        .env("EXPERIMENT_TIMES", times)
+        .env("EXPERIMENT_FOLDER", folder)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cargo: cannot be started: {error}"))?;
+    let path = folder.join(format!("{table}.csv"));
+    fs::read_to_string(path).map_err(|_| {
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let lines: Vec<&str> = said.lines().collect();
+        let last = lines.get(lines.len().saturating_sub(8)..).unwrap_or_default();
+        format!(
+            "the test {test} has written no table; it needs Apache (packages apache2 and apache2-dev), cc and make. It said:\n{}",
+            last.join("\n")
+        )
+    })
+}
+
+/// What the table says of each policy.
+fn read(text: &str) -> Result<Vec<Seen>, String> {
+    let mut all = vec![Seen::default(); POLICIES.len()];
+    let mut rows = 0;
+    for line in text.lines().skip(1) {
+        let bad = || format!("the table of the test has a line that is none: {line}");
+        let cells: Vec<&str> = line.split(',').collect();
+        let number = |column: usize| {
+            let cell = cells.get(column).and_then(|cell| cell.parse::<f64>().ok());
+            cell.ok_or_else(bad)
+        };
+        let policy = POLICIES
+            .iter()
+            .position(|(policy, _)| cells.first() == Some(policy));
+        let server = ["S1", "S2", "S3"]
+            .iter()
+            .position(|server| cells.get(1) == Some(server));
+        let seen = policy
+            .and_then(|policy| all.get_mut(policy))
+            .ok_or_else(bad)?;
+        let place = server
+            .and_then(|server| seen.servers.get_mut(server))
+            .ok_or_else(bad)?;
+        let (share, busy, response) = (number(3)?, number(4)?, number(5)?);
+        *place = [100.0 * share, 100.0 * busy, 1e3 * response];
+        seen.response += share * 1e3 * response;
+        seen.rate = f64::NAN;
+        rows += 1;
+    }
+    match rows {
+        12 => Ok(all),
+        _ => Err(format!(
+            "the table of the test has {rows} lines instead of 12"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_the_test_are_read() {
+        let mut text = String::from(
+            "policy,server,requests,share,utilization,mean_response_s,p50_s,p95_s,p99_s\n",
+        );
+        for (policy, _) in POLICIES {
+            for (server, share) in [("S1", 0.5), ("S2", 0.3), ("S3", 0.2)] {
+                text += &format!("{policy},{server},100,{share},0.8,0.01,0.01,0.02,0.03\n");
+            }
+        }
+        let all = read(&text).unwrap_or_default();
+        assert_eq!(all.len(), 4);
+        assert!((all[2].servers[1][0] - 30.0).abs() < 1e-9);
+        assert!((all[3].response - 10.0).abs() < 1e-9);
+        assert!(read("head\nXX,S1,1,1,1,1\n").is_err());
+        assert!(read("head\nRR,S1,1,x,1,1\n").is_err());
+        assert!(read("head\n").is_err());
+    }
+}

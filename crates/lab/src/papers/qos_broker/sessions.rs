@@ -1,0 +1,341 @@
+//! How active sessions are estimated: think times by address, and response times.
+
+use std::time::Duration;
+
+use evenkeel_sim::negotiated::Negotiated;
+
+use super::equal;
+use super::world::{LAS, LU, RESPONSE, RR, SHARE, Seen, cluster, each, pairs, play, site};
+use crate::claim::{Claim, Rule};
+use crate::findings::{Cell, Findings, Table};
+use crate::paper::Experiment;
+use crate::run::Run;
+
+/// The unequal servers.
+const SERVICE_TIMES: [u64; 3] = [3_000, 6_000, 15_000];
+const USERS: usize = 1650;
+const OFF: f64 = 0.92;
+
+pub(super) const ADDRESSES: Experiment = Experiment {
+    name: "broker-addresses",
+    title: "One client address for all users, or one for each",
+    set_up: "The unequal servers of `broker-heterogeneous`. Agents measure the think time between the answer to a client address and its next request. \
+             With one address for all, as in the paper, that is the time between two requests of anybody; with one for each it is that of users.",
+    claims: &[
+        Claim {
+            id: "own-as-good",
+            says: "LAS does not depend on where users come from",
+            published: "the paper has one address; section 2.2.5 wants one for each",
+            measured: "mean response time under LAS with own addresses, in those with one address",
+            unit: "times",
+            rule: Rule::Within(0.75, 1.25),
+        },
+        Claim {
+            id: "own-slowest",
+            says: "LAS gives the slowest server a better response time than LU with own addresses, too",
+            published: "better (figure 9), with one address",
+            measured: "mean response time of S3 under LAS, in those under LU",
+            unit: "times",
+            rule: Rule::AtMost(1.0),
+        },
+    ],
+    simulate: Some(addresses),
+    real: None,
+};
+
+fn addresses(run: &Run<'_>) -> Findings {
+    let site = site();
+    let variants = [(LU, false), (LU, true), (LAS, false), (LAS, true)];
+    let seen = run.grid(
+        &variants,
+        &run.seeds(10),
+        |&(policy, own_addresses), seed| {
+            let cluster = cluster(run, SERVICE_TIMES, USERS, OFF, policy);
+            let cluster = cluster.map(|cluster| Negotiated {
+                own_addresses,
+                ..cluster
+            });
+            play(cluster.as_ref(), &site, seed)
+        },
+    );
+    let of = |variant: usize| seen.get(variant).map_or(&[][..], Vec::as_slice);
+    let mut found = Findings::default();
+    let ratio = |one: &Seen, other: &Seen| one.response / other.response;
+    found.measured("own-as-good", pairs(of(3), of(2), ratio));
+    let slowest = |one: &Seen, other: &Seen| one.of(2, RESPONSE) / other.of(2, RESPONSE);
+    found.measured("own-slowest", pairs(of(3), of(1), slowest));
+    let names = [
+        "LU, one address",
+        "LU, own addresses",
+        "LAS, one address",
+        "LAS, own addresses",
+    ];
+    let rows =
+        names.iter().zip(&seen).map(|(name, seen)| {
+            let mut row = vec![Cell::from(*name)];
+            row.push(each(seen, |seen| seen.think).as_slice().into());
+            row.push(each(seen, |seen| seen.response).as_slice().into());
+            for figure in [SHARE, RESPONSE] {
+                row.extend((0..3).map(|server| {
+                    Cell::from(each(seen, |seen| seen.of(server, figure)).as_slice())
+                }));
+            }
+            row
+        });
+    found.tables.push(Table {
+        name: "addresses",
+        title: "One client address, and one for each user".into(),
+        head: [
+            "policy",
+            "think time h, ms",
+            "mean response, ms",
+            "share S1, %",
+            "share S2, %",
+            "share S3, %",
+            "response S1, ms",
+            "response S2, ms",
+            "response S3, ms",
+        ]
+        .map(String::from)
+        .to_vec(),
+        rows: rows.collect(),
+    });
+    found.notes.push(
+        "With an address for each, h is seconds and r milliseconds: active sessions are those of users who think, N s = u h, and LAS is LU. \
+         Think times have no finite variance, and what a server sees of a user who was elsewhere meanwhile is part of them; \
+         so the mean of one interval at one server says next to nothing. LAS therefore takes the mean of all servers, by their rates. With that of each server for \
+         itself it overloaded some of them: the mean response time was 340 ms, and 330 if agents averaged h over a minute."
+            .into(),
+    );
+    found
+}
+
+/// A variant of LAS on equal servers.
+#[derive(Clone, Copy, Default)]
+struct Variant {
+    says: &'static str,
+    policy: usize,
+    /// Response times as reported, as in the paper.
+    reported: bool,
+    /// Seconds.
+    quantum: u64,
+    interval: u64,
+    averaged: u64,
+    in_step: bool,
+    own_addresses: bool,
+}
+
+const BASE: Variant = Variant {
+    says: "LAS",
+    policy: LAS,
+    reported: false,
+    quantum: 20,
+    interval: 1,
+    averaged: 0,
+    in_step: false,
+    own_addresses: false,
+};
+
+const PAPER: Variant = Variant {
+    says: "LAS, r as reported",
+    reported: true,
+    ..BASE
+};
+
+const VARIANTS: [Variant; 16] = [
+    Variant {
+        says: "RR",
+        policy: RR,
+        ..BASE
+    },
+    Variant {
+        says: "LU",
+        policy: LU,
+        ..BASE
+    },
+    PAPER,
+    BASE,
+    Variant {
+        says: "LAS, r as reported, quantum 4 s",
+        quantum: 4,
+        ..PAPER
+    },
+    Variant {
+        says: "LAS, quantum 4 s",
+        quantum: 4,
+        ..BASE
+    },
+    Variant {
+        says: "LAS, r as reported, quantum 60 s",
+        quantum: 60,
+        ..PAPER
+    },
+    Variant {
+        says: "LAS, quantum 60 s",
+        quantum: 60,
+        ..BASE
+    },
+    Variant {
+        says: "LAS, r as reported, a report every 5 s",
+        interval: 5,
+        ..PAPER
+    },
+    Variant {
+        says: "LAS, a report every 5 s",
+        interval: 5,
+        ..BASE
+    },
+    Variant {
+        says: "LAS, r as reported, all agents report at once",
+        in_step: true,
+        ..PAPER
+    },
+    Variant {
+        says: "LAS, all agents report at once",
+        in_step: true,
+        ..BASE
+    },
+    Variant {
+        says: "LAS, r as reported, averaged over 5 s",
+        averaged: 5,
+        ..PAPER
+    },
+    Variant {
+        says: "LAS, r as reported, averaged over 20 s",
+        averaged: 20,
+        ..PAPER
+    },
+    Variant {
+        says: "LAS, r as reported, own addresses",
+        own_addresses: true,
+        ..PAPER
+    },
+    Variant {
+        says: "LAS, own addresses",
+        own_addresses: true,
+        ..BASE
+    },
+];
+
+const LAS_CAUSES: &str = "\
+What makes LAS worse than RR on equal servers, one cause at a time. The reported r is that of the last second: of a \
+backlog that the clients of the seconds before made, and that goes on when they are gone. Near saturation it changes as 1 / (1 - u)², \
+so each report names another server, which gets all clients until the next one. Averaging r in the agents makes it later and \
+not better, unless it is averaged for as long as a quantum. Rarer reports make it far worse, and a shorter quantum, too: more clients choose by each \
+report. Reports at once or one by one make little difference. If r is calculated from the utilisation that the server will have with the clients that were sent there \
+since its report, LAS is as steady as LU whatever the intervals; what is left is the price of looking at all.";
+
+const CLAIMS: &[Claim] = &[
+    Claim {
+        id: "calculated-better",
+        says: "LAS with a calculated response time is better than with the reported one",
+        published: "the paper has r as reported (section 4)",
+        measured: "mean response time, calculated in reported",
+        unit: "times",
+        rule: Rule::AtMost(0.9),
+    },
+    Claim {
+        id: "steady",
+        says: "LAS is as good with a report every 5 s",
+        published: "not said",
+        measured: "mean response time with a report every 5 s, in those with one every second",
+        unit: "times",
+        rule: Rule::AtMost(1.25),
+    },
+    Claim {
+        id: "steady-reported",
+        says: "LAS with reported response times is as good with a report every 5 s",
+        published: "not said",
+        measured: "mean response time with a report every 5 s, in those with one every second",
+        unit: "times",
+        rule: Rule::AtMost(1.25),
+    },
+];
+
+pub(super) const CAUSES: Experiment = Experiment {
+    name: "broker-las",
+    title: "Why LAS is worse than RR on equal servers",
+    set_up: "The equal servers of `broker-homogeneous`; if nothing else is said, a quantum of 20 s and reports each second at times of their own. \
+             *r as reported* is LAS as the paper has it (`reported_response = 1`); without that it is calculated.",
+    claims: CLAIMS,
+    simulate: Some(causes),
+    real: None,
+};
+
+fn causes(run: &Run<'_>) -> Findings {
+    let site = site();
+    let seen = run.grid(&VARIANTS, &run.seeds(5), |variant, seed| {
+        let cluster = cluster(
+            run,
+            equal::SERVICE_TIMES,
+            equal::USERS,
+            equal::OFF,
+            variant.policy,
+        );
+        let cluster = cluster.map(|cluster| {
+            let mut strategy = cluster.strategy.clone();
+            if variant.reported {
+                // It has that parameter.
+                let _ = strategy.set("reported_response", 1.0);
+            }
+            Negotiated {
+                strategy,
+                quantum: Duration::from_secs(variant.quantum),
+                interval: Duration::from_secs(variant.interval),
+                averaged: Duration::from_secs(variant.averaged),
+                in_step: variant.in_step,
+                own_addresses: variant.own_addresses,
+                ..cluster
+            }
+        });
+        play(cluster.as_ref(), &site, seed)
+    });
+    let of = |says: &str| {
+        let index = VARIANTS.iter().position(|variant| variant.says == says);
+        index
+            .and_then(|index| seen.get(index))
+            .map_or(&[][..], Vec::as_slice)
+    };
+    let ratio = |one: &Seen, other: &Seen| one.response / other.response;
+    let mut found = Findings::default();
+    found.measured(
+        "calculated-better",
+        pairs(of(BASE.says), of(PAPER.says), ratio),
+    );
+    found.measured(
+        "steady",
+        pairs(of("LAS, a report every 5 s"), of(BASE.says), ratio),
+    );
+    found.measured(
+        "steady-reported",
+        pairs(
+            of("LAS, r as reported, a report every 5 s"),
+            of(PAPER.says),
+            ratio,
+        ),
+    );
+    let blind = of("RR");
+    let rows = VARIANTS.iter().zip(&seen).map(|(variant, seen)| {
+        vec![
+            variant.says.into(),
+            each(seen, |seen| seen.rate).as_slice().into(),
+            each(seen, |seen| seen.response).as_slice().into(),
+            pairs(seen, blind, ratio).as_slice().into(),
+        ]
+    });
+    found.tables.push(Table {
+        name: "causes",
+        title: "Equal servers: one cause at a time".into(),
+        head: [
+            "policy",
+            "requests per second",
+            "mean response, ms",
+            "in those of RR",
+        ]
+        .map(String::from)
+        .to_vec(),
+        rows: rows.collect(),
+    });
+    found.notes.push(LAS_CAUSES.into());
+    found
+}

@@ -1,0 +1,428 @@
+//! Three servers of 3, 6 and 15 ms: figures 5 to 10.
+
+use evenkeel_sim::svg::{Line, Plot, Scale};
+
+use super::real;
+use super::world::{
+    LAS, LU, POLICIES, RAN, RESPONSE, RR, SHARE, Seen, UTILIZATION, WINDOW, cluster, each, pairs,
+    play, site,
+};
+use crate::claim::{Claim, Rule};
+use crate::findings::{Cell, Chart, Findings, Table};
+use crate::machine::Need;
+use crate::paper::{Experiment, Real};
+use crate::run::Run;
+
+/// Microseconds.
+const SERVICE_TIMES: [u64; 3] = [3_000, 6_000, 15_000];
+const USERS: usize = 1650;
+/// For a utilisation of 82 %, and for 660 requests per second if they could be served.
+const OFF: f64 = 0.92;
+const OFF_PUBLISHED: f64 = 0.60;
+
+const fn share(
+    id: &'static str,
+    says: &'static str,
+    published: &'static str,
+    percent: f64,
+) -> Claim {
+    Claim {
+        id,
+        says,
+        published,
+        measured: "share of the requests",
+        unit: "%",
+        rule: Rule::Within(percent - 3.0, percent + 3.0),
+    }
+}
+
+const CLAIMS: &[Claim] = &[
+    share(
+        "lu-share-1",
+        "LU gives S1 59 % of the requests",
+        "59 % (section 5.1)",
+        59.0,
+    ),
+    share("lu-share-2", "LU gives S2 30 %", "30 % (section 5.1)", 30.0),
+    share(
+        "lu-share-3",
+        "LU gives S3 the rest",
+        "11 % (section 5.1)",
+        11.0,
+    ),
+    share(
+        "las-share-1",
+        "LAS gives S1 68.5 % of the requests",
+        "68.5 % (section 5.1)",
+        68.5,
+    ),
+    share(
+        "las-share-2",
+        "LAS gives S2 24.5 %",
+        "24.5 % (section 5.1)",
+        24.5,
+    ),
+    share(
+        "las-share-3",
+        "LAS gives S3 the rest",
+        "7 % (section 5.1)",
+        7.0,
+    ),
+    Claim {
+        id: "las-slowest",
+        says: "LAS gives the slowest server a better response time than LU",
+        published: "better (figure 9)",
+        measured: "mean response time of S3 under LAS, in those under LU",
+        unit: "times",
+        rule: Rule::AtMost(1.0),
+    },
+    Claim {
+        id: "las-best-slowest",
+        says: "LAS gives the slowest server the best response time of the four policies",
+        published: "best (section 5.1)",
+        measured: "mean response time of S3 under LAS, in the best of the others",
+        unit: "times",
+        rule: Rule::AtMost(1.0),
+    },
+    Claim {
+        id: "las-shifts",
+        says: "Under LAS a larger part of the load goes to the fastest server than under LU",
+        published: "9.5 points more (section 5.1)",
+        measured: "share of S1 under LAS less that under LU",
+        unit: "points",
+        rule: Rule::AtLeast(0.0),
+    },
+    Claim {
+        id: "static-inferior",
+        says: "RR and RAN are inferior to LAS and LU in mean response time",
+        published: "inferior (figure 5)",
+        measured: "the better of RR and RAN, in the worse of LU and LAS",
+        unit: "times",
+        rule: Rule::AtLeast(1.0),
+    },
+    Claim {
+        id: "static-fastest",
+        says: "Under RR and RAN the fastest server is at less than 70 %",
+        published: "under 70 % (figure 6)",
+        measured: "utilisation of S1, the higher of RR and RAN",
+        unit: "%",
+        rule: Rule::AtMost(70.0),
+    },
+    Claim {
+        id: "static-slow",
+        says: "Under RR and RAN both slower servers are highly utilised",
+        published: "\"highly utilized\" (figure 6); 80 % is our reading",
+        measured: "utilisation of S2 or S3, the lowest of RR and RAN",
+        unit: "%",
+        rule: Rule::AtLeast(80.0),
+    },
+    Claim {
+        id: "lu-even",
+        says: "LU keeps servers utilised at the same level",
+        published: "the same (figure 7); 5 points are our reading",
+        measured: "largest difference between two servers",
+        unit: "points",
+        rule: Rule::AtMost(5.0),
+    },
+    Claim {
+        id: "las-less-even",
+        says: "LAS balances utilisation less than LU",
+        published: "less (figures 7 and 8)",
+        measured: "largest difference between two servers under LAS, less that under LU",
+        unit: "points",
+        rule: Rule::AtLeast(0.0),
+    },
+    Claim {
+        id: "published-rate",
+        says: "The cluster serves 660 requests per second",
+        published: "660 per second (section 5)",
+        measured: "served with 1,650 clients who ask for that, the most of the four policies",
+        unit: "per second",
+        rule: Rule::AtLeast(650.0),
+    },
+];
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    name: "broker-heterogeneous",
+    title: "Four policies on three servers of 3, 6 and 15 ms",
+    set_up: "1,650 users, 82 % of what the servers can do (465 requests per second), all from one client address, as the paper's \
+             came from one machine. 600 s, ten seeds.",
+    claims: CLAIMS,
+    simulate: Some(simulate),
+    real: Some(Real {
+        set_up: "Three Apaches, each with a place of service in virtual time and first come first served, `libarm.so`, an agent \
+                 and the negotiator, and 130 users who think fast; tails of SURGE are cut off. Several rounds \
+                 of the end-to-end test `broker_experiment`.",
+        needs: &[
+            Need::Source,
+            Need::Program("apxs", "apache2-dev"),
+            Need::Quiet(0.2),
+        ],
+        claims: &[
+            "lu-share-1",
+            "lu-share-2",
+            "lu-share-3",
+            "las-share-1",
+            "las-share-2",
+            "las-share-3",
+            "las-slowest",
+            "las-best-slowest",
+            "las-shifts",
+            "static-inferior",
+            "static-fastest",
+            "static-slow",
+            "lu-even",
+            "las-less-even",
+        ],
+        run: |run| {
+            let rounds = real::rounds(
+                run,
+                "reports_balance_servers_of_different_capacity",
+                "heterogeneous",
+            )?;
+            let mut found = Findings::default();
+            judge(&mut found, &rounds);
+            found.tables.push(table(&rounds));
+            found.charts.extend(charts(&rounds));
+            Ok(found)
+        },
+    }),
+};
+
+fn simulate(run: &Run<'_>) -> Findings {
+    let site = site();
+    let seeds = run.seeds(10);
+    let variants: Vec<(f64, usize)> = [OFF, OFF_PUBLISHED]
+        .iter()
+        .flat_map(|&off| (0..POLICIES.len()).map(move |policy| (off, policy)))
+        .collect();
+    let mut all = run.grid(&variants, &seeds, |&(off, policy), seed| {
+        let cluster = cluster(run, SERVICE_TIMES, USERS, off, policy);
+        play(cluster.as_ref(), &site, seed)
+    });
+    let published = all.split_off(POLICIES.len());
+    let mut found = Findings::default();
+    judge(&mut found, &all);
+    let most = (0..seeds.len()).map(|seed| {
+        let rates = published.iter().filter_map(|policy| policy.get(seed));
+        rates.map(|seen| seen.rate).fold(0.0, f64::max)
+    });
+    found.measured("published-rate", most.collect());
+    found.tables.push(table(&all));
+    found.tables.push(Table {
+        name: "published-load",
+        title: "With users who ask for 660 requests per second, of which 567 can be served".into(),
+        ..table(&published)
+    });
+    found.charts.extend(charts(&all));
+    found.charts.extend(over_time(&all));
+    found.notes.push(
+        "LU's shares follow from the service times alone: servers that are equally busy get requests as 1/3 to 1/6 to 1/15, which is 58.8, 29.4 and \
+         11.8 %. Those of LAS depend on the utilisation: with requests at random, N s is the same at all three if u s / (1 - u) is, which \
+         at 465 requests per second gives 63, 28 and 9 %. For 68.5 % of 660 requests per second S1 would have to serve 452 per second, \
+         of 3 ms each, which is 136 % of its time."
+            .into(),
+    );
+    found
+}
+
+fn judge(found: &mut Findings, all: &[Vec<Seen>]) {
+    let [rr, ran, lu, las] =
+        [RR, RAN, LU, LAS].map(|policy| all.get(policy).map_or(&[][..], Vec::as_slice));
+    for (server, ids) in [
+        ("lu-share-1", "las-share-1"),
+        ("lu-share-2", "las-share-2"),
+        ("lu-share-3", "las-share-3"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        found.measured(ids.0, each(lu, |seen| seen.of(server, SHARE)));
+        found.measured(ids.1, each(las, |seen| seen.of(server, SHARE)));
+    }
+    let slowest = |seen: &Seen| seen.of(2, RESPONSE);
+    found.measured(
+        "las-slowest",
+        pairs(las, lu, |las, lu| slowest(las) / slowest(lu)),
+    );
+    let others = pairs(rr, ran, |rr, ran| slowest(rr).min(slowest(ran)));
+    let others: Vec<f64> = others
+        .into_iter()
+        .zip(lu)
+        .map(|(other, lu)| other.min(slowest(lu)))
+        .collect();
+    let best = las
+        .iter()
+        .zip(others)
+        .map(|(las, other)| slowest(las) / other);
+    found.measured("las-best-slowest", best.collect());
+    found.measured(
+        "las-shifts",
+        pairs(las, lu, |las, lu| las.of(0, SHARE) - lu.of(0, SHARE)),
+    );
+    let fixed = pairs(rr, ran, |rr, ran| rr.response.min(ran.response));
+    let dynamic = pairs(lu, las, |lu, las| lu.response.max(las.response));
+    found.measured(
+        "static-inferior",
+        fixed
+            .iter()
+            .zip(dynamic)
+            .map(|(fixed, dynamic)| fixed / dynamic)
+            .collect(),
+    );
+    let first = |seen: &Seen| seen.of(0, UTILIZATION);
+    found.measured(
+        "static-fastest",
+        pairs(rr, ran, |rr, ran| first(rr).max(first(ran))),
+    );
+    let slow = |seen: &Seen| seen.of(1, UTILIZATION).min(seen.of(2, UTILIZATION));
+    found.measured(
+        "static-slow",
+        pairs(rr, ran, |rr, ran| slow(rr).min(slow(ran))),
+    );
+    found.measured("lu-even", each(lu, Seen::spread));
+    found.measured(
+        "las-less-even",
+        pairs(las, lu, |las, lu| las.spread() - lu.spread()),
+    );
+}
+
+/// What is seen of each policy.
+pub(super) fn table(all: &[Vec<Seen>]) -> Table {
+    let mut head: Vec<String> = ["policy", "requests per second", "mean response, ms"]
+        .map(String::from)
+        .to_vec();
+    for what in ["share", "utilisation", "response"] {
+        let unit = if what == "response" { "ms" } else { "%" };
+        head.extend((1..=3).map(|server| format!("{what} S{server}, {unit}")));
+    }
+    let rows =
+        POLICIES.iter().zip(all).map(|((policy, _), seen)| {
+            let mut row = vec![Cell::from(*policy)];
+            row.push(each(seen, |seen| seen.rate).as_slice().into());
+            row.push(each(seen, |seen| seen.response).as_slice().into());
+            for figure in [SHARE, UTILIZATION, RESPONSE] {
+                row.extend((0..3).map(|server| {
+                    Cell::from(each(seen, |seen| seen.of(server, figure)).as_slice())
+                }));
+            }
+            row
+        });
+    Table {
+        name: "policies",
+        title: "The four policies, and their servers".into(),
+        head,
+        rows: rows.collect(),
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+fn policies() -> Vec<String> {
+    POLICIES
+        .iter()
+        .map(|(policy, _)| (*policy).to_owned())
+        .collect()
+}
+
+/// Figures 5, 9 and 10, and the shares.
+fn charts(all: &[Vec<Seen>]) -> Vec<Chart> {
+    let by_policy = |name: &str, of: &dyn Fn(&Seen) -> f64| Line {
+        name: name.into(),
+        points: all
+            .iter()
+            .enumerate()
+            .map(|(policy, seen)| (policy as f64, mean(&each(seen, of))))
+            .collect(),
+        ..Line::default()
+    };
+    let mut response = vec![by_policy("all requests", &|seen| seen.response)];
+    response.extend((0..3).map(|server| {
+        by_policy(&format!("S{}", server + 1), &move |seen| {
+            seen.of(server, RESPONSE)
+        })
+    }));
+    let mut shares = Vec::new();
+    for (policy, published) in [(LU, [59.0, 30.0, 11.0]), (LAS, [68.5, 24.5, 7.0])] {
+        let seen = all.get(policy).map_or(&[][..], Vec::as_slice);
+        let name = POLICIES.get(policy).map_or("", |(name, _)| name);
+        let points =
+            |of: &dyn Fn(usize) -> f64| (0..3).map(|server| (server as f64, of(server))).collect();
+        shares.push(Line {
+            name: name.into(),
+            points: points(&|server| mean(&each(seen, |seen| seen.of(server, SHARE)))),
+            ..Line::default()
+        });
+        shares.push(Line {
+            name: format!("{name}, published"),
+            points: points(&|server| published.get(server).copied().unwrap_or(f64::NAN)),
+            is_published: true,
+            ..Line::default()
+        });
+    }
+    let plot = |lines, across, up, scale, names| Plot {
+        lines,
+        across,
+        up,
+        scales: (Scale::Even, scale),
+        most: None,
+        marks: Vec::new(),
+        names,
+    };
+    vec![
+        Chart {
+            name: "response",
+            title: "Mean response times (figures 5, 9 and 10)".into(),
+            plot: plot(response, "policy", "ms", Scale::Powers, policies()),
+        },
+        Chart {
+            name: "shares",
+            title: "Shares of the requests (section 5.1)".into(),
+            plot: plot(
+                shares,
+                "server",
+                "%",
+                Scale::FromZero,
+                ["S1", "S2", "S3"].map(String::from).to_vec(),
+            ),
+        },
+    ]
+}
+
+/// Figures 6 to 8, of the first seed.
+fn over_time(all: &[Vec<Seen>]) -> Vec<Chart> {
+    let figures = [
+        ("utilization-rr", RR, "Utilisation under RR (figure 6)"),
+        ("utilization-ran", RAN, "Utilisation under RAN (figure 6)"),
+        ("utilization-lu", LU, "Utilisation under LU (figure 7)"),
+        ("utilization-las", LAS, "Utilisation under LAS (figure 8)"),
+    ];
+    let chart = |(name, policy, title): (&'static str, usize, &str)| {
+        let first = all.get(policy)?.first()?;
+        let lines = first
+            .over_time
+            .iter()
+            .enumerate()
+            .map(|(server, values)| Line {
+                name: format!("S{}", server + 1),
+                points: values
+                    .iter()
+                    .enumerate()
+                    .map(|(window, value)| (((window + 1) as u64 * WINDOW) as f64, *value))
+                    .collect(),
+                ..Line::default()
+            });
+        let plot = Plot {
+            most: Some(100.0),
+            ..Plot::over_time("% busy", lines.collect())
+        };
+        Some(Chart {
+            name,
+            title: title.into(),
+            plot,
+        })
+    };
+    figures.into_iter().filter_map(chart).collect()
+}

@@ -1,0 +1,139 @@
+//! The clusters of the paper, and what is seen of a policy on them.
+
+use std::time::Duration;
+
+use evenkeel_core::strategy::{self, Values};
+use evenkeel_sim::Discipline;
+use evenkeel_sim::negotiated::{self, Negotiated, Played};
+use evenkeel_sim::surge::{Pace, Site};
+
+use crate::run::Run;
+
+/// The policies, as the paper and we call them.
+pub(super) const POLICIES: [(&str, &str); 4] = [
+    ("RR", "round_robin"),
+    ("RAN", "random"),
+    ("LU", "least_utilization"),
+    ("LAS", "least_active_sessions"),
+];
+
+/// Indices of [`POLICIES`].
+pub(super) const RR: usize = 0;
+pub(super) const RAN: usize = 1;
+pub(super) const LU: usize = 2;
+pub(super) const LAS: usize = 3;
+
+/// Over which a utilisation is taken.
+pub(super) const WINDOW: u64 = 10;
+
+/// The site; the same one for all.
+pub(super) fn site() -> Site {
+    Site::new(2000, &mut fastrand::Rng::with_seed(1998))
+}
+
+/// A cluster, as long as the run is to be.
+pub(super) fn cluster(
+    run: &Run<'_>,
+    micros: [u64; 3],
+    users: usize,
+    off: f64,
+    policy: usize,
+) -> Option<Negotiated> {
+    let (_, name) = POLICIES.get(policy)?;
+    Some(Negotiated {
+        service_times: micros.map(Duration::from_micros).to_vec(),
+        discipline: Discipline::Sharing,
+        users,
+        pace: Pace { off, pages: 8.0 },
+        own_addresses: false,
+        quantum: Duration::from_secs(20),
+        interval: Duration::from_secs(1),
+        in_step: false,
+        averaged: Duration::ZERO,
+        think_averaged: Duration::ZERO,
+        strategy: Values::defaults(strategy::find(name)?),
+        warm_up: Duration::from_secs(run.scale(60, 10)),
+        length: Duration::from_secs(run.scale(600, 20)),
+        window: Duration::from_secs(WINDOW),
+    })
+}
+
+/// What is seen of a policy in a run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// Requests per second.
+    pub(super) rate: f64,
+    /// Mean response time of all requests, in ms.
+    pub(super) response: f64,
+    /// By server: share of the requests in %, utilisation in %, mean response time in ms.
+    pub(super) servers: [[f64; 3]; 3],
+    /// Utilisation in % of each server in each window.
+    pub(super) over_time: Vec<Vec<f64>>,
+    /// Mean think time that agents report, in ms.
+    pub(super) think: f64,
+}
+
+/// Indices of the figures of a server.
+pub(super) const SHARE: usize = 0;
+pub(super) const UTILIZATION: usize = 1;
+pub(super) const RESPONSE: usize = 2;
+
+impl Seen {
+    /// The figure of a server.
+    pub(super) fn of(&self, server: usize, figure: usize) -> f64 {
+        let server = self.servers.get(server);
+        server
+            .and_then(|server| server.get(figure))
+            .map_or(f64::NAN, |&figure| figure)
+    }
+
+    /// By how much the utilisations of servers differ at most, in points.
+    pub(super) fn spread(&self) -> f64 {
+        let all = || self.servers.iter().map(|server| server[UTILIZATION]);
+        all().fold(f64::NEG_INFINITY, f64::max) - all().fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// Plays a cluster.
+pub(super) fn play(cluster: Option<&Negotiated>, site: &Site, seed: u64) -> Seen {
+    let Some(cluster) = cluster else {
+        return Seen::default();
+    };
+    let played = negotiated::play(cluster, site, seed).unwrap_or_default();
+    seen(cluster, &played)
+}
+
+fn seen(cluster: &Negotiated, played: &Played) -> Seen {
+    let mut servers = [[0.0; 3]; 3];
+    for (index, (own, figures)) in servers.iter_mut().zip(&played.servers).enumerate() {
+        *own = [
+            100.0 * played.share(index),
+            100.0 * figures.mean_utilization(),
+            1e3 * figures.mean_response(),
+        ];
+    }
+    let percent = |figures: &negotiated::Figures| {
+        let all = figures.utilization.iter();
+        all.map(|share| 100.0 * share).collect()
+    };
+    Seen {
+        rate: played.requests() as f64 / cluster.length.as_secs_f64(),
+        response: 1e3 * played.mean_response(),
+        servers,
+        over_time: played.servers.iter().map(percent).collect(),
+        think: 1e3 * played.think,
+    }
+}
+
+/// A value for each seed.
+pub(super) fn each(seen: &[Seen], of: impl Fn(&Seen) -> f64) -> Vec<f64> {
+    seen.iter().map(of).collect()
+}
+
+/// A value for each seed, of two policies.
+pub(super) fn pairs(one: &[Seen], other: &[Seen], of: impl Fn(&Seen, &Seen) -> f64) -> Vec<f64> {
+    one.iter()
+        .zip(other)
+        .map(|(one, other)| of(one, other))
+        .collect()
+}
