@@ -8,6 +8,7 @@ mod ctl;
 mod engine;
 mod kernel;
 mod lab;
+mod load;
 mod process;
 mod run;
 mod sim;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top(&args),
         Command::Kernel(args) => kernel::run(&args),
         Command::Demo { seconds } => demo(seconds),
+        Command::Load(args) => load::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Users(args) => users::run(&args).and_then(print),

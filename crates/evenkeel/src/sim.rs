@@ -69,11 +69,7 @@ fn from_log(args: &Sim, path: &Path) -> Result<(plan::Plan, advice::Study), Fail
         Failure::new(format!("{}: cannot be read: {error}", path.display()))
     };
     let file = std::fs::File::open(path).map_err(unreadable)?;
-    let format = args.log_format.map(|format| match format {
-        AccessFormat::Json => log::Format::Json,
-        AccessFormat::Combined => log::Format::Combined,
-        AccessFormat::Haproxy => log::Format::Haproxy,
-    });
+    let format = args.log_format.map(AccessFormat::format);
     let log = log::read(std::io::BufReader::new(file), format).map_err(unreadable)?;
     let question = advice::Question {
         group: args.group.as_deref(),

@@ -13,6 +13,9 @@ const MAX_LINE: u64 = 64 * 1024;
 const MAX_REQUESTS: usize = 1_000_000;
 /// The most different names (members, groups, classes) that are kept; further ones are as if they had none.
 const MAX_NAMES: usize = 1000;
+/// The most different requests that are kept, and the longest; further ones are as if they had no target.
+const MAX_TARGETS: usize = 200_000;
+const LONGEST_TARGET: usize = 8192;
 /// The most members of a request that are kept, of those that failed it.
 const MAX_TRIED: usize = 16;
 /// The most unreadable lines that are shown.
@@ -44,6 +47,8 @@ pub struct Entry {
     pub rule: Option<usize>,
     /// Method and first part of the path.
     pub class: Option<usize>,
+    /// Its method and target, as a number of [`Log::requests`], if that was asked for.
+    pub request: Option<u32>,
     /// Over which of its client's connections it came; `None` if the log does not say.
     pub connection: Option<u64>,
     /// How long the client waited for the beginning of an answer, in milliseconds.
@@ -69,6 +74,8 @@ pub struct Log {
     pub entries: Vec<Entry>,
     /// What entries name.
     pub names: Vec<String>,
+    /// Methods and targets, with a space between them, if that was asked for.
+    pub requests: Vec<String>,
     /// Lines that are not empty.
     pub lines: u64,
     /// Lines that could not be read, and the first of them in words.
@@ -86,9 +93,32 @@ pub struct Log {
 struct Names {
     all: Vec<String>,
     known: HashMap<String, usize>,
+    /// Methods and targets, if they are wanted.
+    requests: Option<(Vec<String>, HashMap<String, u32>)>,
 }
 
 impl Names {
+    /// Method and target as a number, if they are wanted and can be sent again.
+    fn request(&mut self, method: &str, target: &str) -> Option<u32> {
+        let (all, known) = self.requests.as_mut()?;
+        let is_path = target.starts_with('/') && target.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_method = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
+        if !is_path || !is_method || method.len() + target.len() > LONGEST_TARGET {
+            return None;
+        }
+        let request = format!("{method} {target}");
+        if let Some(&number) = known.get(&request) {
+            return Some(number);
+        }
+        let number = u32::try_from(all.len()).ok()?;
+        if all.len() >= MAX_TARGETS {
+            return None;
+        }
+        all.push(request.clone());
+        known.insert(request, number);
+        Some(number)
+    }
+
     fn number(&mut self, name: &str) -> Option<usize> {
         if let Some(&number) = self.known.get(name) {
             return Some(number);
@@ -107,9 +137,32 @@ impl Names {
 /// # Errors
 ///
 /// The source cannot be read. Lines that cannot be understood are counted instead.
-pub fn read(mut source: impl BufRead, format: Option<Format>) -> io::Result<Log> {
-    let (mut log, mut names) = (Log::default(), Names::default());
-    log.format = format;
+pub fn read(source: impl BufRead, format: Option<Format>) -> io::Result<Log> {
+    read_with(source, format, Names::default())
+}
+
+/// The same with methods and targets, so that requests can be sent once more.
+///
+/// # Errors
+///
+/// As of [`read`].
+pub fn read_requests(source: impl BufRead, format: Option<Format>) -> io::Result<Log> {
+    let names = Names {
+        requests: Some(Default::default()),
+        ..Names::default()
+    };
+    read_with(source, format, names)
+}
+
+fn read_with(
+    mut source: impl BufRead,
+    format: Option<Format>,
+    mut names: Names,
+) -> io::Result<Log> {
+    let mut log = Log {
+        format,
+        ..Log::default()
+    };
     let (mut bytes, mut number) = (Vec::new(), 0u64);
     loop {
         bytes.clear();
@@ -162,6 +215,7 @@ pub fn read(mut source: impl BufRead, format: Option<Format>) -> io::Result<Log>
         }
     }
     log.names = names.all;
+    log.requests = names.requests.unwrap_or_default().0;
     log.entries.sort_by(|a, b| a.at.total_cmp(&b.at));
     log.whole_seconds = log.entries.iter().all(|entry| entry.at % 1000.0 == 0.0);
     Ok(log)
@@ -243,6 +297,7 @@ fn json(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         group: text("group").and_then(|name| names.number(name)),
         rule: text("rule").and_then(|name| names.number(name)),
         class: request.and_then(|(method, target)| names.number(&class(method, target))),
+        request: request.and_then(|(method, target)| names.request(method, target)),
         connection: text("client").and_then(connection),
         // What the client waited for is both.
         waited: response.map(|response| response + queued.unwrap_or(0.0)),
@@ -311,6 +366,7 @@ fn combined(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         at,
         member: member.and_then(|name| names.number(name)),
         class: request.and_then(|(method, target)| names.number(&class(method, target))),
+        request: request.and_then(|(method, target)| names.request(method, target)),
         waited,
         tried: (members.take(MAX_TRIED))
             .filter_map(|name| names.number(name))
@@ -386,6 +442,7 @@ fn haproxy(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         group: names.number(back),
         rule: names.number(front),
         class: request.and_then(|(method, target)| names.number(&class(method, target))),
+        request: request.and_then(|(method, target)| names.request(method, target)),
         connection: connection(client),
         waited,
         queued,

@@ -96,14 +96,14 @@ impl Work for Service {
 
 /// How popular things are, in the order of their ranks.
 #[derive(Clone, Debug)]
-pub(crate) struct Popularity {
+pub struct Popularity {
     /// Shares, summed up.
     sums: Vec<f64>,
 }
 
 impl Popularity {
     /// That of `count` things, of which that of rank i is as popular as 1 / i^`alpha` (Zipf).
-    pub(crate) fn new(count: usize, alpha: f64) -> Self {
+    pub fn new(count: usize, alpha: f64) -> Self {
         let weights = (1..=count).map(|rank| libm::pow(rank as f64, -alpha));
         let mut sum = 0.0;
         let sums = weights.map(|weight| {
@@ -116,7 +116,7 @@ impl Popularity {
     }
 
     /// One of them, by chance: its rank, from 0.
-    pub(crate) fn draw(&self, rng: &mut fastrand::Rng) -> usize {
+    pub fn draw(&self, rng: &mut fastrand::Rng) -> usize {
         let luck = rng.f64();
         let rank = self.sums.partition_point(|&below| below < luck);
         rank.min(self.sums.len() - 1)

@@ -148,6 +148,15 @@ impl Client {
         })
     }
 
+    /// What rustls takes for handshakes, for connections that are not [`Stream`](crate::stream::Stream)s:
+    /// those resume sessions.
+    pub fn into_config(self) -> ClientConfig {
+        let mut config = self.config;
+        config.enable_secret_extraction = false;
+        config.resumption = Resumption::in_memory_sessions(256);
+        config
+    }
+
     /// Whether connections of `other` are as good as its own: the same files and settings.
     pub fn is_like(&self, other: &Client) -> bool {
         self.made_of == other.made_of

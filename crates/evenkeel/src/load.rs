@@ -1,0 +1,262 @@
+//! `evenkeel load`: load for servers and balancers, and how they answer.
+
+use std::fs;
+use std::io::{IsTerminal, Write, stderr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use evenkeel_load::plan::{Ask, Scheme, Tcp, Tls, Url, Workload};
+use evenkeel_load::surge::Site;
+use evenkeel_load::{Plan, compare, report};
+use evenkeel_sim::log;
+
+use crate::cli::{AccessFormat, ArrivalsName, Load, LoadCommand};
+use crate::{Failure, print};
+
+/// For so long, if nothing else ends a run.
+const USUAL: Duration = Duration::from_secs(10);
+/// Paths that are read of a file.
+const MOST_PATHS: usize = 1_000_000;
+
+/// Sends load, or compares what was seen of it.
+pub(crate) fn run(args: &Load) -> Result<(), Failure> {
+    match &args.command {
+        Some(LoadCommand::Compare { a, b }) => {
+            let names = [a.display().to_string(), b.display().to_string()];
+            let text = compare::text(
+                names.each_ref().map(String::as_str),
+                &read_record(a)?,
+                &read_record(b)?,
+            );
+            return print(text);
+        }
+        Some(LoadCommand::Site {
+            folder,
+            documents,
+            seed,
+        }) => return site(folder, *documents, *seed).and_then(print),
+        None => {}
+    }
+    let plan = Arc::new(plan(args)?);
+    for path in [&args.hdr, &args.csv, &args.json].into_iter().flatten() {
+        let mut options = fs::OpenOptions::new();
+        let opened = options.append(true).create(true).open(path);
+        opened.map_err(|error| cannot_write(path, &error))?;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    end_at_signals(&stop)?;
+    let is_terminal = stderr().is_terminal();
+    let mut show = |second: &evenkeel_load::stats::Second, _: f64| {
+        if !args.quiet {
+            let start = if is_terminal { "\r\x1b[2K" } else { "" };
+            let end = if is_terminal { "" } else { "\n" };
+            // Nobody misses a line that cannot be written.
+            let _ = write!(stderr(), "{start}{}{end}", report::line(second));
+            let _ = stderr().flush();
+        }
+    };
+    let outcome = evenkeel_load::run(&plan, &stop, &mut show).map_err(Failure::new)?;
+    if is_terminal && !args.quiet {
+        let _ = writeln!(stderr());
+    }
+    let record = report::record(&plan, &outcome);
+    if let Some(path) = &args.hdr {
+        write(path, &report::hgrm(&outcome.counted.corrected))?;
+    }
+    if let Some(path) = &args.csv {
+        write(path, &report::csv(&record))?;
+    }
+    if let Some(path) = &args.json {
+        write(path, &report::json(&record))?;
+    }
+    print(report::text(&record))
+}
+
+/// The first signal ends the run early, with its report; a second one ends the process.
+fn end_at_signals(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
+    let stop = Arc::clone(stop);
+    evenkeel_net::start_thread("signals", move |runtime| {
+        runtime.block_on(async {
+            if tokio::signal::ctrl_c().await.is_ok() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            if tokio::signal::ctrl_c().await.is_ok() {
+                std::process::exit(1);
+            }
+        });
+    })
+    .map_err(Failure::of)?;
+    Ok(())
+}
+
+fn plan(args: &Load) -> Result<Plan, Failure> {
+    let url = args.url.as_deref().unwrap_or_default();
+    let url = Url::parse(url).map_err(Failure::new)?;
+    let ask = |path: &str| Ask {
+        method: args.method.clone(),
+        path: path.to_owned(),
+    };
+    let mut workload = Workload::Requests;
+    let mut asks = vec![ask(&url.path)];
+    if let Some(file) = &args.paths {
+        asks = paths(file)?.iter().map(|path| ask(path)).collect();
+    } else if !args.files.is_empty() {
+        let files = args.files.iter();
+        asks = files
+            .map(|file| ask(&format!("/{}", file.trim_start_matches('/'))))
+            .collect();
+    } else if let Some(file) = &args.replay {
+        (asks, workload) = replay(args, file)?;
+    } else if let Some(documents) = args.surge {
+        let folder = url.path.trim_end_matches('/').to_owned();
+        let all = (0..documents).map(|number| ask(&format!("{folder}/{number}")));
+        asks = all.collect();
+        workload = Workload::Surge {
+            site: Arc::new(Site::new(documents, args.seed)),
+            pace: args.pace.clamp(0.0, 1000.0),
+        };
+    }
+    if !args.files.is_empty() && url.scheme != Scheme::Ftp {
+        return Err(Failure::new("--file is for ftp:// only; use --paths"));
+    }
+    if let Some(requests) = args.sessions {
+        workload = Workload::Sessions {
+            requests,
+            think: args.think,
+        };
+    }
+    let is_endless = args.requests.is_none() && !matches!(workload, Workload::Replay { .. });
+    let body = match (&args.body, args.body_size) {
+        (Some(body), _) => body.clone().into_bytes(),
+        (None, size) => vec![b'x'; size.unwrap_or(0) as usize],
+    };
+    Ok(Plan {
+        url,
+        asks,
+        zipf: args.zipf,
+        workload,
+        threads: args.threads.into(),
+        connections: args.connections as usize,
+        rate: args.rate,
+        constant: args.arrivals == ArrivalsName::Constant,
+        duration: args.duration.or(is_endless.then_some(USUAL)),
+        requests: args.requests,
+        warm_up: args.warm_up,
+        timeout: args.timeout,
+        seed: args.seed,
+        headers: args.headers.clone(),
+        body,
+        tls: Tls {
+            ca: args.ca.clone(),
+            insecure: args.insecure,
+            server_name: args.server_name.clone(),
+        },
+        http2: args.http2,
+        streams: args.streams.into(),
+        tcp: Tcp {
+            send: args.send.clone().map(|bytes| bytes.0).unwrap_or_default(),
+            receive: args.receive,
+            connects: args.connect,
+        },
+        max_redirects: args.max_redirects,
+        negotiate: args.negotiate,
+        from: args.from.clone(),
+    })
+}
+
+fn paths(file: &Path) -> Result<Vec<String>, Failure> {
+    let text = fs::read_to_string(file).map_err(|error| cannot_read(file, &error))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let all: Vec<_> = lines.take(MOST_PATHS + 1).map(str::to_owned).collect();
+    if all.len() > MOST_PATHS {
+        let file = file.display();
+        return Err(Failure::new(format!(
+            "{file}: more than {MOST_PATHS} paths; take fewer"
+        )));
+    }
+    Ok(all)
+}
+
+/// The requests of a log, and when they are due.
+fn replay(args: &Load, file: &Path) -> Result<(Vec<Ask>, Workload), Failure> {
+    let source = fs::File::open(file).map_err(|error| cannot_read(file, &error))?;
+    let format = args.log_format.map(AccessFormat::format);
+    let log = log::read_requests(std::io::BufReader::new(source), format);
+    let log = log.map_err(|error| cannot_read(file, &error))?;
+    let mut order: Vec<(Duration, u32)> = Vec::new();
+    let start = log.entries.first().map_or(0.0, |entry| entry.at);
+    for entry in &log.entries {
+        if let Some(request) = entry.request {
+            let after = (entry.at - start).max(0.0) / 1e3 / args.speed;
+            order.push((Duration::from_secs_f64(after), request));
+        }
+    }
+    let asks: Vec<_> = log
+        .requests
+        .iter()
+        .filter_map(|request| request.split_once(' '))
+        .map(|(method, path)| Ask {
+            method: method.to_owned(),
+            path: path.to_owned(),
+        })
+        .collect();
+    let left_out = log.left_out + log.unreadable + (log.entries.len() - order.len()) as u64;
+    if left_out > 0 {
+        let file = file.display();
+        let _ = writeln!(
+            stderr(),
+            "{file}: {left_out} of {} lines are left out: no request that can be sent again",
+            log.lines
+        );
+        for line in &log.shown {
+            let _ = writeln!(stderr(), "{file}: {line}");
+        }
+    }
+    let workload = Workload::Replay {
+        order: order.into(),
+    };
+    Ok((asks, workload))
+}
+
+fn site(folder: &Path, documents: u32, seed: u64) -> Result<String, Failure> {
+    fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
+    let site = Site::new(documents, seed);
+    let mut bytes = 0;
+    for (number, &length) in site.lengths().iter().enumerate() {
+        let path = folder.join(number.to_string());
+        // A file with a hole: it is read as zeros and takes no room.
+        let made = fs::File::create(&path).and_then(|file| file.set_len(length));
+        made.map_err(|error| cannot_write(&path, &error))?;
+        bytes += length;
+    }
+    Ok(format!(
+        "{}: {documents} documents, {:.1} MB, {} pages\n",
+        folder.display(),
+        bytes as f64 / 1e6,
+        site.pages().len()
+    ))
+}
+
+fn read_record(path: &Path) -> Result<report::Record, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
+    report::read(&text).map_err(|error| {
+        let path = path.display();
+        Failure::new(format!(
+            "{path}: not what `evenkeel load --json` writes: {error}"
+        ))
+    })
+}
+
+fn cannot_read(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: cannot be read: {error}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: cannot be written: {error}", path.display()))
+}

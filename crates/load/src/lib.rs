@@ -1,0 +1,38 @@
+//! A load generator: requests of HTTP, bytes over TCP and sessions of FTP, planned by a clock or as
+//! answers come, and what came of them (`evenkeel load`).
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`plan`] | what a run is to do |
+//! | `schedule` | when things are due |
+//! | `runtime`, `socket` | an event loop for one thread that is on time, and its connections |
+//! | `client` | a client: connections, redirects, the server that it was bound to |
+//! | `http1`, [`response`], `http2`, `tcp`, `ftp` | what is spoken |
+//! | [`surge`] | users of the Web |
+//! | [`run`] | a run: threads and their clients |
+//! | [`stats`] | what is counted |
+//! | [`report`] | the same for people, and for other programs |
+//! | [`compare`] | two runs |
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+mod client;
+pub mod compare;
+mod ftp;
+mod http1;
+mod http2;
+pub mod plan;
+pub mod report;
+pub mod response;
+pub mod run;
+mod runtime;
+mod schedule;
+mod socket;
+pub mod stats;
+pub mod surge;
+mod tcp;
+
+pub use plan::Plan;
+pub use run::run;
+pub use stats::Outcome;

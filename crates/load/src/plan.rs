@@ -1,0 +1,390 @@
+//! What a run is to do.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// HTTP in plain.
+    Http,
+    /// HTTP over TLS.
+    Https,
+    /// Bytes over TCP.
+    Tcp,
+    /// FTP in passive mode.
+    Ftp,
+}
+
+impl Scheme {
+    /// As in URLs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+            Scheme::Tcp => "tcp",
+            Scheme::Ftp => "ftp",
+        }
+    }
+
+    fn port(self) -> Option<u16> {
+        match self {
+            Scheme::Http => Some(80),
+            Scheme::Https => Some(443),
+            Scheme::Ftp => Some(21),
+            Scheme::Tcp => None,
+        }
+    }
+}
+
+/// A URL, in its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// What is spoken.
+    pub scheme: Scheme,
+    /// User and password.
+    pub login: Option<(String, String)>,
+    /// Name or address, the latter of IPv6 in brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Path and query; at least `/`.
+    pub path: String,
+}
+
+impl Url {
+    /// Reads one.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let of = |what: &str| format!("{text:?} is no URL for this command: {what}");
+        if text.len() > 8192 {
+            return Err("a URL of more than 8192 bytes".into());
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(of(
+                "only visible ASCII may stand in it; write others as %XX",
+            ));
+        }
+        let (scheme, rest) = (text.split_once("://"))
+            .ok_or_else(|| of("it begins with http://, https://, tcp:// or ftp://"))?;
+        let scheme = [Scheme::Http, Scheme::Https, Scheme::Tcp, Scheme::Ftp]
+            .into_iter()
+            .find(|known| known.name().eq_ignore_ascii_case(scheme))
+            .ok_or_else(|| of("it begins with http://, https://, tcp:// or ftp://"))?;
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let path = path.split('#').next().unwrap_or_default();
+        let path = match path.starts_with('/') {
+            true => path.to_owned(),
+            false => format!("/{path}"),
+        };
+        let (login, place) = match authority.rsplit_once('@') {
+            Some((login, place)) => {
+                let (user, password) = login.split_once(':').unwrap_or((login, ""));
+                (Some((user.to_owned(), password.to_owned())), place)
+            }
+            None => (None, authority),
+        };
+        let is_port = |port: &str| !port.contains(']');
+        let (host, port) = match place.rsplit_once(':').filter(|(_, port)| is_port(port)) {
+            Some((host, port)) => {
+                let port: Option<u16> = port.parse().ok();
+                (
+                    host,
+                    port.filter(|&port| port > 0)
+                        .ok_or_else(|| of("its port is none"))?,
+                )
+            }
+            None => (place, scheme.port().ok_or_else(|| of("it names no port"))?),
+        };
+        if host.is_empty() {
+            return Err(of("it names no host"));
+        }
+        Ok(Url {
+            scheme,
+            login,
+            host: host.to_owned(),
+            port,
+            path,
+        })
+    }
+
+    /// Where a redirect leads that was the answer to this URL.
+    ///
+    /// # Errors
+    ///
+    /// It leads nowhere that this command can go.
+    pub fn join(&self, location: &str) -> Result<Url, String> {
+        if let Some(rest) = location.strip_prefix("//") {
+            return Url::parse(&format!("{}://{rest}", self.scheme.name()));
+        }
+        if location.contains("://") {
+            return Url::parse(location);
+        }
+        let path = match location.bytes().next() {
+            Some(b'/') => location.to_owned(),
+            Some(b'?') => {
+                let path = self.path.split('?').next().unwrap_or_default();
+                format!("{path}{location}")
+            }
+            _ => {
+                let path = self.path.split('?').next().unwrap_or_default();
+                let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+                format!("{folder}/{location}")
+            }
+        };
+        let url = Url {
+            path: path.split('#').next().unwrap_or_default().to_owned(),
+            ..self.clone()
+        };
+        match url.path.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(url),
+            false => Err("a redirect to what is no path".into()),
+        }
+    }
+
+    /// What is in `Host`: the port only if it is not the usual one.
+    pub fn authority(&self) -> String {
+        match self.scheme.port() == Some(self.port) {
+            true => self.host.clone(),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+
+    /// Its addresses.
+    ///
+    /// # Errors
+    ///
+    /// There are none.
+    pub fn resolve(&self) -> Result<Vec<SocketAddr>, String> {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let found = (host, self.port).to_socket_addrs();
+        let found: Vec<_> = found
+            .map_err(|error| format!("{host} has no address: {error}"))?
+            .collect();
+        match found.is_empty() {
+            true => Err(format!("{host} has no address")),
+            false => Ok(found),
+        }
+    }
+}
+
+/// A request of HTTP, or a file of FTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Method; without meaning for FTP.
+    pub method: String,
+    /// Path and query.
+    pub path: String,
+}
+
+/// Who asks for what, and when.
+#[derive(Clone, Debug)]
+pub enum Workload {
+    /// Each request on its own.
+    Requests,
+    /// Sessions: each on connections of its own, with a pause after each request.
+    Sessions {
+        /// Requests of a session.
+        requests: u32,
+        /// Mean of the pause; the pauses are exponential.
+        think: Duration,
+    },
+    /// Users of the Web as in SURGE.
+    Surge {
+        /// Documents of the site.
+        site: Arc<crate::surge::Site>,
+        /// Factor on the times of users.
+        pace: f64,
+    },
+    /// A log once more: when each of `order`'s requests is due.
+    Replay {
+        /// Which request of [`Plan::asks`] comes when, in order.
+        order: Arc<[(Duration, u32)]>,
+    },
+}
+
+/// What is needed for TLS.
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    /// Authorities that are trusted; without it, those of the system.
+    pub ca: Option<PathBuf>,
+    /// Whether everybody is trusted.
+    pub insecure: bool,
+    /// Name that is asked for instead of the host.
+    pub server_name: Option<String>,
+}
+
+/// What is sent and awaited over TCP.
+#[derive(Clone, Debug, Default)]
+pub struct Tcp {
+    /// What is sent.
+    pub send: Vec<u8>,
+    /// Bytes that are awaited.
+    pub receive: u64,
+    /// Whether each request has a connection of its own.
+    pub connects: bool,
+}
+
+/// A run to be made.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where to.
+    pub url: Url,
+    /// What is asked for.
+    pub asks: Vec<Ask>,
+    /// Popularity of the first, second and so on; all the same without.
+    pub zipf: Option<f64>,
+    /// Who asks, and when.
+    pub workload: Workload,
+    /// Threads, each with its part of connections and rate.
+    pub threads: usize,
+    /// Connections at once; users, where there are sessions.
+    pub connections: usize,
+    /// Open loop: so many per second.
+    pub rate: Option<f64>,
+    /// Whether gaps are all the same, instead of by chance.
+    pub constant: bool,
+    /// How long, after the warm-up.
+    pub duration: Option<Duration>,
+    /// How many, the warm-up included.
+    pub requests: Option<u64>,
+    /// Not counted.
+    pub warm_up: Duration,
+    /// For connecting, and for each request.
+    pub timeout: Duration,
+    /// Where chance begins.
+    pub seed: u64,
+    /// Fields of every request.
+    pub headers: Vec<(String, String)>,
+    /// Body of every request.
+    pub body: Vec<u8>,
+    /// TLS.
+    pub tls: Tls,
+    /// HTTP/2 instead of HTTP/1.1.
+    pub http2: bool,
+    /// Requests at once on a connection of HTTP/2.
+    pub streams: usize,
+    /// TCP.
+    pub tcp: Tcp,
+    /// Redirects in a row that are followed; 0 takes them as answers.
+    pub max_redirects: u32,
+    /// Whether a redirect is kept for as long as it says.
+    pub negotiate: bool,
+    /// Addresses to connect from, by turns.
+    pub from: Vec<IpAddr>,
+}
+
+impl Plan {
+    /// What cannot be meant.
+    ///
+    /// # Errors
+    ///
+    /// Says what, and what would do.
+    pub fn check(&self) -> Result<(), String> {
+        let refuse = |what: &str| Err(what.to_owned());
+        if self.connections < self.threads {
+            return refuse("--threads: more than there are connections; take fewer threads");
+        }
+        if self.asks.is_empty() {
+            return refuse("there is nothing to ask for: the list of paths is empty");
+        }
+        let is_http = matches!(self.url.scheme, Scheme::Http | Scheme::Https);
+        if !is_http && (self.http2 || self.negotiate) {
+            return refuse("--http2 and --negotiate are for http:// and https:// only");
+        }
+        if self.http2 && self.negotiate {
+            return refuse("--negotiate speaks HTTP/1.1; leave --http2 out");
+        }
+        if self.url.scheme == Scheme::Tcp && !matches!(self.workload, Workload::Requests) {
+            return refuse("tcp:// has no paths, sessions or logs: leave them out");
+        }
+        if self.url.scheme == Scheme::Tcp && self.tcp.send.is_empty() && self.tcp.receive == 0 {
+            return refuse("tcp:// needs --send, --receive or both");
+        }
+        for (name, value) in &self.headers {
+            let name_is_one = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
+            if !name_is_one || http::HeaderValue::from_str(value).is_err() {
+                return Err(format!("--header {name:?}: no name and value of a field"));
+            }
+        }
+        for ask in &self.asks {
+            if http::Method::from_bytes(ask.method.as_bytes()).is_err() {
+                return Err(format!("{:?} is no method", ask.method));
+            }
+            let is_path = ask.path.starts_with('/') && ask.path.len() <= 8192;
+            if !is_path || !ask.path.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(format!(
+                    "{:?} is no path: it begins with / and has visible ASCII only",
+                    ask.path
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether requests are due at planned times.
+    pub fn is_open(&self) -> bool {
+        self.rate.is_some() || matches!(self.workload, Workload::Replay { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(text: &str) -> (Scheme, String, u16, String) {
+        let url = Url::parse(text).unwrap();
+        (url.scheme, url.host, url.port, url.path)
+    }
+
+    #[test]
+    fn urls_have_their_parts() {
+        assert_eq!(
+            parts("http://a.example"),
+            (Scheme::Http, "a.example".into(), 80, "/".into())
+        );
+        assert_eq!(
+            parts("https://[::1]:8443/x?y=1#z"),
+            (Scheme::Https, "[::1]".into(), 8443, "/x?y=1".into())
+        );
+        assert_eq!(parts("https://[::1]?y").3, "/?y");
+        let url = Url::parse("ftp://joe:p@ss@h/file").unwrap();
+        assert_eq!(url.login, Some(("joe".into(), "p@ss".into())));
+        assert_eq!((url.host.as_str(), url.port), ("h", 21));
+        assert_eq!(url.authority(), "h");
+        assert_eq!(Url::parse("http://h:81/").unwrap().authority(), "h:81");
+        for wrong in [
+            "h",
+            "tcp://h",
+            "http://",
+            "http://h:0/",
+            "gopher://h/",
+            "http://h:99999/",
+            "http://h/ü",
+        ] {
+            assert!(Url::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn redirects_lead_where_they_say() {
+        let url = Url::parse("http://h:81/a/b?c").unwrap();
+        let to = |location: &str| {
+            let url = url.join(location).unwrap();
+            format!("{}://{}{}", url.scheme.name(), url.authority(), url.path)
+        };
+        assert_eq!(to("/x"), "http://h:81/x");
+        assert_eq!(to("x?y"), "http://h:81/a/x?y");
+        assert_eq!(to("?y"), "http://h:81/a/b?y");
+        assert_eq!(to("//g/x"), "http://g/x");
+        assert_eq!(to("https://g:9/x#y"), "https://g:9/x");
+        assert!(url.join("gopher://x/").is_err());
+        assert!(url.join("/a b").is_err());
+    }
+}

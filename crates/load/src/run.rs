@@ -1,0 +1,465 @@
+//! A run: threads, each with its part of the clients, and what they have counted.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use evenkeel_config::{ClientTls, FileName};
+use evenkeel_sim::work::Popularity;
+use rustls::ClientConfig;
+
+use crate::client::{Client, Context, Failure};
+use crate::plan::{Plan, Scheme, Tls, Workload};
+use crate::runtime::Loop;
+use crate::schedule::{Arrivals, Gaps, exponential};
+use crate::stats::{Collector, Counted, Interval, Kind, Outcome, Recorder, Second};
+use crate::surge::{Step, User};
+use crate::{ftp, http2};
+
+/// So long after the end answers are awaited.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Until all threads have their clients.
+const BEFORE: Duration = Duration::from_millis(20);
+
+/// What is used of TLS.
+fn tls(tls: &Tls, http2: bool) -> Result<ClientConfig, String> {
+    let settings = ClientTls {
+        ca_file: tls.ca.clone().map(FileName::from),
+        verify: !tls.insecure,
+        ..ClientTls::default()
+    };
+    let client = evenkeel_tls::client::Client::load(&settings).map_err(|problems| {
+        let all: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        format!("TLS: {}", all.join("; "))
+    })?;
+    let mut config = client.into_config();
+    config.alpn_protocols = match http2 {
+        true => vec![b"h2".to_vec()],
+        false => vec![b"http/1.1".to_vec()],
+    };
+    Ok(config)
+}
+
+/// Makes a run. `show` is told of each second; `stop` ends the run early.
+///
+/// # Errors
+///
+/// What cannot be meant, or that the first connection cannot be made.
+pub fn run(
+    plan: &Arc<Plan>,
+    stop: &Arc<AtomicBool>,
+    show: &mut dyn FnMut(&Second, f64),
+) -> Result<Outcome, String> {
+    plan.check()?;
+    evenkeel_limits::files::raise();
+    let config = match plan.url.scheme {
+        // Redirects may lead there from plain HTTP, too.
+        Scheme::Https => Some(tls(&plan.tls, plan.http2)?),
+        Scheme::Http => tls(&plan.tls, plan.http2).ok(),
+        Scheme::Tcp | Scheme::Ftp => None,
+    };
+    let config = config.map(Arc::new);
+    let address = first(plan, config.as_ref())?;
+    let now = Instant::now() + BEFORE;
+    let (tell, told) = mpsc::channel();
+    let (mut spares, mut threads) = (Vec::new(), Vec::new());
+    for number in 0..plan.threads {
+        let (spare, taken) = mpsc::channel();
+        spares.push(spare);
+        let part = Part {
+            number,
+            start: now,
+            counted_from: now + plan.warm_up,
+            plan: Arc::clone(plan),
+            tls: config.clone(),
+            address,
+            stop: Arc::clone(stop),
+        };
+        let tell = tell.clone();
+        let name = format!("load-{number}");
+        let thread = std::thread::Builder::new().name(name);
+        let thread = thread.spawn(move || part.run(tell, taken));
+        threads.push(thread.map_err(|error| format!("a thread cannot be started: {error}"))?);
+    }
+    drop(tell);
+    let mut collector = Collector::new(spares);
+    while let Ok(interval) = told.recv() {
+        let interval: Interval = interval;
+        if let Some(second) = collector.take(interval) {
+            show(second, second.from + second.length);
+        }
+    }
+    let mut never_begun = 0;
+    for thread in threads {
+        let left = thread.join().map_err(|_| "a thread has failed")?;
+        never_begun += left.map_err(|error| format!("the event loop failed: {error}"))?;
+    }
+    Ok(collector.end(never_begun))
+}
+
+/// Makes a first connection, to the first address where that is possible: without one there is
+/// nothing to measure.
+fn first(
+    plan: &Arc<Plan>,
+    tls: Option<&Arc<ClientConfig>>,
+) -> Result<std::net::SocketAddr, String> {
+    let found = plan.url.resolve()?;
+    let fits = |address: &std::net::SocketAddr| {
+        let from = plan.from.first();
+        from.is_none_or(|from| from.is_ipv4() == address.is_ipv4())
+    };
+    let mut why = String::from("no address of the family of --from");
+    for address in found.into_iter().filter(fits) {
+        match try_first(plan, tls, address) {
+            Ok(()) => return Ok(address),
+            Err(failure) => why = format!("{address}: {failure}"),
+        }
+    }
+    Err(format!(
+        "the first connection to {} cannot be made: {why}",
+        plan.url.authority()
+    ))
+}
+
+fn try_first(
+    plan: &Arc<Plan>,
+    tls: Option<&Arc<ClientConfig>>,
+    address: std::net::SocketAddr,
+) -> Result<(), String> {
+    let now = Instant::now();
+    let runtime = Loop::new(Arrivals::new(Gaps::Closed, now, None, None))
+        .map_err(|error| error.to_string())?;
+    let (tell, _told) = mpsc::channel();
+    let (_spare, spares) = mpsc::channel();
+    let recorder = Recorder::new(now, 0, tell, spares);
+    let context = Context::new(
+        Rc::clone(&runtime),
+        Arc::clone(plan),
+        recorder,
+        tls.cloned(),
+        address,
+        1,
+    );
+    let result: Rc<std::cell::RefCell<Option<Result<(), Failure>>>> = Rc::default();
+    let found = Rc::clone(&result);
+    runtime.spawn(async move {
+        let limit = now + context.plan.timeout;
+        let tried = context.runtime.limit(limit, connect(&context)).await;
+        let tried = tried.unwrap_or_else(|| Err(Failure::new(Kind::Timeout, &"no answer in time")));
+        *found.borrow_mut() = Some(tried);
+    });
+    let mut chore = |now: Instant| now + PATIENCE;
+    let is_there = |_: Instant| result.borrow().is_some();
+    runtime
+        .run(&mut chore, &is_there)
+        .map_err(|error| error.to_string())?;
+    let result = result.borrow_mut().take();
+    match result {
+        Some(Err(failure)) => Err(failure.why),
+        _ => Ok(()),
+    }
+}
+
+async fn connect(context: &Rc<Context>) -> Result<(), Failure> {
+    match context.plan.url.scheme {
+        Scheme::Ftp => drop(ftp::Session::open(context, 0).await?),
+        _ if context.plan.http2 => drop(http2::connect(context, 0).await?),
+        _ => drop(context.connect(&context.first, 0).await?),
+    }
+    Ok(())
+}
+
+/// A thread's part of a run.
+struct Part {
+    number: usize,
+    start: Instant,
+    counted_from: Instant,
+    plan: Arc<Plan>,
+    tls: Option<Arc<ClientConfig>>,
+    address: std::net::SocketAddr,
+    stop: Arc<AtomicBool>,
+}
+
+impl Part {
+    /// The thread's share of a number.
+    fn share(&self, all: u64) -> u64 {
+        let threads = self.plan.threads as u64;
+        let number = self.number as u64;
+        all / threads + u64::from(number < all % threads)
+    }
+
+    fn gaps(&self) -> Gaps {
+        let plan = &self.plan;
+        if let Workload::Replay { order } = &plan.workload {
+            let times = order.iter().skip(self.number).step_by(plan.threads);
+            return Gaps::Recorded(times.map(|(at, _)| *at).collect());
+        }
+        let Some(rate) = plan.rate else {
+            return Gaps::Closed;
+        };
+        let mean = plan.threads as f64 / rate;
+        match plan.constant {
+            true => Gaps::Constant(Duration::from_secs_f64(mean)),
+            false => Gaps::Poisson {
+                mean,
+                rng: self.rng(0),
+            },
+        }
+    }
+
+    fn rng(&self, of: u64) -> fastrand::Rng {
+        let thread = (self.number as u64) << 40;
+        fastrand::Rng::with_seed(self.plan.seed.wrapping_add(thread).wrapping_add(of))
+    }
+
+    /// Runs it; returns how many planned requests were not begun.
+    fn run(
+        self,
+        tell: mpsc::Sender<Interval>,
+        spares: mpsc::Receiver<Box<Counted>>,
+    ) -> std::io::Result<u64> {
+        let plan = Arc::clone(&self.plan);
+        let end = plan.duration.map(|time| self.counted_from + time);
+        let most = plan.requests.map(|all| self.share(all));
+        // Constant gaps of several threads are not at the same moments.
+        let mut from = self.start;
+        if let (true, Some(rate)) = (plan.constant, plan.rate) {
+            from += Duration::from_secs_f64(self.number as f64 / rate);
+        }
+        let arrivals = Arrivals::new(self.gaps(), from, end, most);
+        let runtime = Loop::new(arrivals)?;
+        let recorder = Recorder::new(self.counted_from, self.number, tell, spares);
+        let connections = self.share(plan.connections as u64) as usize;
+        let context = Context::new(
+            Rc::clone(&runtime),
+            Arc::clone(&plan),
+            recorder,
+            self.tls.clone(),
+            self.address,
+            connections,
+        );
+        let popularity = plan
+            .zipf
+            .map(|alpha| Popularity::new(plan.asks.len(), alpha));
+        let popularity = Rc::new(popularity);
+        let clients = match plan.http2 {
+            true => connections.saturating_mul(plan.streams),
+            false => connections,
+        };
+        for number in 0..clients {
+            let of_all = match plan.http2 {
+                true => (number % connections.max(1)) * plan.threads + self.number,
+                false => number * plan.threads + self.number,
+            };
+            let worker = Worker {
+                client: Client::new(&context, number, of_all),
+                context: Rc::clone(&context),
+                popularity: Rc::clone(&popularity),
+                rng: self.rng(1 + number as u64),
+                thread: self.number,
+            };
+            let start = self.start;
+            runtime.spawn(async move {
+                worker.context.runtime.sleep_until(start).await;
+                worker.work().await;
+            });
+        }
+        let mut busy = Busy::default();
+        let mut cut = self.counted_from + Duration::from_secs(1);
+        let mut is_counting = false;
+        let stop = Arc::clone(&self.stop);
+        let mut chore = |now: Instant| {
+            if !is_counting {
+                if now < self.counted_from {
+                    return self.counted_from;
+                }
+                is_counting = true;
+                busy = Busy::now(runtime.spun());
+            }
+            if end.is_some_and(|end| now >= end) || stop.load(Ordering::Relaxed) {
+                runtime.close();
+            }
+            // The last part of a second is cut at its end.
+            while now >= cut && end.is_none_or(|end| cut < end) {
+                context
+                    .recorder
+                    .borrow_mut()
+                    .cut(cut, busy.since(runtime.spun()), false);
+                cut += Duration::from_secs(1);
+            }
+            let soon = now + Duration::from_millis(100);
+            let next = end.filter(|end| *end > now).map_or(cut, |end| end.min(cut));
+            next.max(now + Duration::from_millis(1)).min(soon)
+        };
+        let stopped = std::cell::Cell::new(None);
+        let until = |now: Instant| {
+            if self.stop.load(Ordering::Relaxed) && stopped.get().is_none() {
+                stopped.set(Some(now));
+            }
+            let end = [end, stopped.get()].into_iter().flatten().min();
+            end.is_some_and(|end| now >= end + PATIENCE)
+        };
+        runtime.run(&mut chore, &until)?;
+        let now = Instant::now();
+        // What comes after the end counts as if it had come then.
+        let ends = [end, stopped.get(), Some(now)].into_iter().flatten();
+        let last = ends.min().unwrap_or(now).max(self.counted_from);
+        let busy = busy.since(runtime.spun());
+        let is_stopped = self.stop.load(Ordering::Relaxed);
+        let never_begun = match is_stopped {
+            true => 0,
+            false => runtime.arrivals().reopen().overdue(now),
+        };
+        context.recorder.borrow_mut().cut(last, busy, true);
+        Ok(never_begun)
+    }
+}
+
+/// CPU time of this thread.
+#[derive(Clone, Copy, Default)]
+struct Busy {
+    cpu: Duration,
+    spun: Duration,
+}
+
+impl Busy {
+    fn now(spun: Duration) -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let cpu = Duration::try_from(time).unwrap_or_default();
+        Busy { cpu, spun }
+    }
+
+    /// What was used since, without what was only spun.
+    fn since(self, spun: Duration) -> Duration {
+        let now = Busy::now(spun);
+        let used = now.cpu.saturating_sub(self.cpu);
+        used.saturating_sub(now.spun.saturating_sub(self.spun))
+    }
+}
+
+/// A client at work.
+struct Worker {
+    client: Client,
+    context: Rc<Context>,
+    popularity: Rc<Option<Popularity>>,
+    rng: fastrand::Rng,
+    thread: usize,
+}
+
+impl Worker {
+    fn draw(&mut self) -> usize {
+        let count = self.context.plan.asks.len();
+        match &*self.popularity {
+            _ if count <= 1 => 0,
+            Some(popularity) => popularity.draw(&mut self.rng),
+            None => self.rng.usize(..count),
+        }
+    }
+
+    async fn work(mut self) {
+        let plan = Arc::clone(&self.context.plan);
+        let runtime = Rc::clone(&self.context.runtime);
+        let mut free = Instant::now();
+        while let Some(next) = runtime.next_arrival(free).await {
+            free = match &plan.workload {
+                Workload::Requests if plan.url.scheme != Scheme::Ftp => {
+                    let which = self.draw();
+                    self.client
+                        .ask(which, next.due, next.free, next.taken)
+                        .await
+                }
+                // A session of FTP has each file once.
+                Workload::Requests => {
+                    let which: Vec<_> = (0..plan.asks.len()).collect();
+                    self.session(&which, Duration::ZERO, next.due, next.free)
+                        .await
+                }
+                Workload::Replay { order } => {
+                    let at = next.number as usize * plan.threads + self.thread;
+                    let which = order.get(at).map_or(0, |(_, which)| *which as usize);
+                    self.client
+                        .ask(which, next.due, next.free, next.taken)
+                        .await
+                }
+                Workload::Sessions { requests, think } => {
+                    let which: Vec<_> = (0..*requests).map(|_| self.draw()).collect();
+                    if plan.url.scheme != Scheme::Ftp {
+                        self.context
+                            .recorder
+                            .borrow_mut()
+                            .count(|counted| counted.sessions += 1);
+                    }
+                    self.session(&which, *think, next.due, next.free).await
+                }
+                Workload::Surge { .. } => self.surge(&plan, next.due, next.free).await,
+            };
+        }
+        self.client.leave().await;
+    }
+
+    /// Whether the run goes on.
+    fn goes_on(&self) -> bool {
+        !self.context.runtime.arrivals().is_closed()
+    }
+
+    async fn session(
+        &mut self,
+        which: &[usize],
+        think: Duration,
+        due: Instant,
+        free: Instant,
+    ) -> Instant {
+        let (mut due, mut free) = (due, free);
+        for (number, which) in which.iter().enumerate() {
+            if number > 0 {
+                if !self.goes_on() {
+                    break;
+                }
+                let pause = exponential(think.as_secs_f64(), &mut self.rng);
+                (due, free) = self.pause(free, Duration::from_secs_f64(pause)).await;
+            }
+            free = self.client.ask(*which, due, free, Instant::now()).await;
+        }
+        self.client.leave().await;
+        Instant::now()
+    }
+
+    /// Waits; returns when it should have ended, and since when the client was free.
+    async fn pause(&self, since: Instant, time: Duration) -> (Instant, Instant) {
+        let due = since + time;
+        if !time.is_zero() {
+            self.context.runtime.sleep_until(due).await;
+        }
+        (due, since)
+    }
+
+    /// A session of SURGE.
+    async fn surge(&mut self, plan: &Plan, due: Instant, free: Instant) -> Instant {
+        let Workload::Surge { site, pace } = &plan.workload else {
+            return free;
+        };
+        self.context
+            .recorder
+            .borrow_mut()
+            .count(|counted| counted.sessions += 1);
+        let mut user = User::new(*pace);
+        let (mut due, mut free) = (due, free);
+        loop {
+            if !self.goes_on() {
+                break;
+            }
+            match user.next(site, &mut self.rng) {
+                Step::Ask(document) => {
+                    let which = document as usize;
+                    free = self.client.ask(which, due, free, Instant::now()).await;
+                    due = free;
+                }
+                Step::Wait(time) => (due, free) = self.pause(free, time).await,
+                Step::Leave => break,
+            }
+        }
+        self.client.leave().await;
+        Instant::now()
+    }
+}

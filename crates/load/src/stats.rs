@@ -1,0 +1,497 @@
+//! What is counted: latencies, errors by kind, how late sends were.
+
+use std::collections::VecDeque;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+/// The longest time that is told apart from longer ones.
+const LONGEST: u64 = 3_600_000_000_000;
+/// Statuses that there are.
+const STATUSES: usize = 600;
+
+/// Why a request got no whole answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nobody listens there.
+    Refused,
+    /// It could not be connected to for another reason.
+    Connect,
+    /// The handshake of TLS failed.
+    Tls,
+    /// It took longer than `--timeout`.
+    Timeout,
+    /// The connection was closed before an answer.
+    Closed,
+    /// The connection was closed within an answer.
+    HalfBody,
+    /// What came is no answer of the protocol.
+    Malformed,
+    /// The head of an answer was too long.
+    HeadTooLong,
+    /// More redirects than are followed, or to where nobody can go.
+    Redirect,
+    /// The server said no in the words of its protocol: a reset stream, a reply of FTP.
+    Rejected,
+    /// It was still waiting for its answer when the run had ended.
+    Unfinished,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 11] = [
+        Kind::Refused,
+        Kind::Connect,
+        Kind::Tls,
+        Kind::Timeout,
+        Kind::Closed,
+        Kind::HalfBody,
+        Kind::Malformed,
+        Kind::HeadTooLong,
+        Kind::Redirect,
+        Kind::Rejected,
+        Kind::Unfinished,
+    ];
+
+    /// In files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Refused => "refused",
+            Kind::Connect => "connect",
+            Kind::Tls => "tls",
+            Kind::Timeout => "timeout",
+            Kind::Closed => "closed",
+            Kind::HalfBody => "half_body",
+            Kind::Malformed => "malformed",
+            Kind::HeadTooLong => "head_too_long",
+            Kind::Redirect => "redirect",
+            Kind::Rejected => "rejected",
+            Kind::Unfinished => "unfinished",
+        }
+    }
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Kind::Refused => "connections refused",
+            Kind::Connect => "connections failed otherwise",
+            Kind::Tls => "handshakes of TLS failed",
+            Kind::Timeout => "took longer than the timeout",
+            Kind::Closed => "closed before an answer",
+            Kind::HalfBody => "closed within an answer",
+            Kind::Malformed => "answers that break the protocol",
+            Kind::HeadTooLong => "answers with a too long head",
+            Kind::Redirect => "redirects too many, or to nowhere",
+            Kind::Rejected => "rejected by the server's protocol",
+            Kind::Unfinished => "without an answer at the end",
+        }
+    }
+}
+
+/// A histogram of nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Latencies(pub Histogram<u64>);
+
+impl Default for Latencies {
+    fn default() -> Self {
+        // These bounds are good ones; others would be the library's fault.
+        let made = Histogram::new_with_bounds(1, LONGEST, 3);
+        #[allow(clippy::expect_used)]
+        Latencies(made.expect("bounds that a histogram can have"))
+    }
+}
+
+impl Latencies {
+    /// Counts one.
+    pub fn record(&mut self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.0.saturating_record(nanos);
+    }
+
+    /// The time that `share` of all (0 to 1) do not exceed.
+    pub fn quantile(&self, share: f64) -> Duration {
+        match self.0.is_empty() {
+            true => Duration::ZERO,
+            false => Duration::from_nanos(self.0.value_at_quantile(share)),
+        }
+    }
+
+    /// The longest.
+    pub fn max(&self) -> Duration {
+        self.quantile(1.0)
+    }
+
+    /// The mean.
+    pub fn mean(&self) -> Duration {
+        Duration::from_nanos(self.0.mean() as u64)
+    }
+
+    fn add(&mut self, other: &Latencies) {
+        // Both have the same bounds.
+        let _ = self.0.add(&other.0);
+    }
+}
+
+/// What was counted in some time.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    /// From when a request was due to its whole answer.
+    pub corrected: Latencies,
+    /// From when it was sent to its whole answer.
+    pub from_send: Latencies,
+    /// From when it could have been sent to when it was.
+    pub own_error: Latencies,
+    /// Requests begun.
+    pub begun: u64,
+    /// Answered in full.
+    pub answered: u64,
+    /// Of those, with a status of 400 or more.
+    pub refusals: u64,
+    /// Bytes of bodies.
+    pub bytes: u64,
+    /// Connections made.
+    pub connections: u64,
+    /// Redirects followed.
+    pub redirects: u64,
+    /// Negotiations: redirects that are kept for their quantum.
+    pub negotiations: u64,
+    /// Sessions begun.
+    pub sessions: u64,
+    /// Requests that were due while nobody was free for them.
+    pub waited: u64,
+    /// By kind, in the order of [`Kind::ALL`].
+    pub errors: [u64; Kind::ALL.len()],
+    /// By status.
+    pub statuses: Vec<u64>,
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Counted {
+            corrected: Latencies::default(),
+            from_send: Latencies::default(),
+            own_error: Latencies::default(),
+            begun: 0,
+            answered: 0,
+            refusals: 0,
+            bytes: 0,
+            connections: 0,
+            redirects: 0,
+            negotiations: 0,
+            sessions: 0,
+            waited: 0,
+            errors: [0; Kind::ALL.len()],
+            statuses: vec![0; STATUSES],
+        }
+    }
+}
+
+impl Counted {
+    /// Adds what another one has.
+    pub fn add(&mut self, other: &Counted) {
+        self.corrected.add(&other.corrected);
+        self.from_send.add(&other.from_send);
+        self.own_error.add(&other.own_error);
+        self.begun += other.begun;
+        self.answered += other.answered;
+        self.refusals += other.refusals;
+        self.bytes += other.bytes;
+        self.connections += other.connections;
+        self.redirects += other.redirects;
+        self.negotiations += other.negotiations;
+        self.sessions += other.sessions;
+        self.waited += other.waited;
+        let errors = self.errors.iter_mut().zip(other.errors);
+        errors.for_each(|(count, more)| *count += more);
+        let statuses = self.statuses.iter_mut().zip(&other.statuses);
+        statuses.for_each(|(count, more)| *count += more);
+    }
+
+    /// Errors of all kinds.
+    pub fn failed(&self) -> u64 {
+        self.errors.iter().sum()
+    }
+
+    /// Counts an error.
+    pub fn fail(&mut self, kind: Kind) {
+        if let Some(count) = self.errors.get_mut(kind as usize) {
+            *count += 1;
+        }
+    }
+
+    fn clear(&mut self) {
+        self.corrected.0.reset();
+        self.from_send.0.reset();
+        self.own_error.0.reset();
+        self.statuses.fill(0);
+        self.begun = 0;
+        self.answered = 0;
+        self.refusals = 0;
+        self.bytes = 0;
+        self.connections = 0;
+        self.redirects = 0;
+        self.negotiations = 0;
+        self.sessions = 0;
+        self.waited = 0;
+        self.errors = [0; Kind::ALL.len()];
+    }
+}
+
+/// A part of a run of one thread.
+#[derive(Debug)]
+pub(crate) struct Interval {
+    /// Which thread's.
+    pub thread: usize,
+    /// What was counted.
+    pub counted: Box<Counted>,
+    /// When it began, after the start of what is counted.
+    pub from: Duration,
+    /// When it ended.
+    pub to: Duration,
+    /// Requests without an answer at its end.
+    pub in_flight: u64,
+    /// Whether it is the thread's last one.
+    pub is_last: bool,
+    /// CPU time of the thread, that in which it only looked at the clock left out.
+    pub busy: Duration,
+}
+
+/// Times of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// When it was due.
+    pub due: Instant,
+    /// Since when somebody was free for it.
+    pub free: Instant,
+    /// When it was begun with.
+    pub begun: Instant,
+    /// When it was sent.
+    pub sent: Instant,
+    /// When its answer was whole.
+    pub end: Instant,
+}
+
+/// What a thread counts, for the present interval.
+pub(crate) struct Recorder {
+    now: Box<Counted>,
+    begun: Instant,
+    start: Instant,
+    in_flight: u64,
+    thread: usize,
+    to: mpsc::Sender<Interval>,
+    spare: mpsc::Receiver<Box<Counted>>,
+}
+
+impl Recorder {
+    /// Counts requests that are due from `start` on.
+    pub(crate) fn new(
+        start: Instant,
+        thread: usize,
+        to: mpsc::Sender<Interval>,
+        spare: mpsc::Receiver<Box<Counted>>,
+    ) -> Self {
+        Recorder {
+            now: Box::default(),
+            begun: start,
+            start,
+            in_flight: 0,
+            thread,
+            to,
+            spare,
+        }
+    }
+
+    /// A request is begun.
+    pub(crate) fn begin(&mut self, due: Instant) {
+        self.in_flight += 1;
+        if due >= self.start {
+            self.now.begun += 1;
+        }
+    }
+
+    /// A request has ended.
+    pub(crate) fn finish(&mut self, times: &Times, outcome: Result<(u16, u64), Kind>) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if times.due < self.start {
+            return;
+        }
+        let now = &mut *self.now;
+        let ready = times.due.max(times.free);
+        now.own_error
+            .record(times.begun.saturating_duration_since(ready));
+        now.waited += u64::from(times.free > times.due);
+        match outcome {
+            Ok((status, bytes)) => {
+                now.answered += 1;
+                now.bytes = now.bytes.saturating_add(bytes);
+                if let Some(count) = now.statuses.get_mut(usize::from(status)) {
+                    *count += 1;
+                }
+                if status >= 400 {
+                    // Refusals are often quick, and would make the others look good.
+                    now.refusals += 1;
+                    return;
+                }
+                let since = |from| times.end.saturating_duration_since(from);
+                now.corrected.record(since(times.due));
+                now.from_send.record(since(times.sent));
+            }
+            Err(kind) => now.fail(kind),
+        }
+    }
+
+    /// For what is counted beside requests; not in the warm-up.
+    pub(crate) fn count(&mut self, count: impl FnOnce(&mut Counted)) {
+        if Instant::now() >= self.start {
+            count(&mut self.now);
+        }
+    }
+
+    /// Ends the present interval, and begins the next.
+    pub(crate) fn cut(&mut self, at: Instant, busy: Duration, is_last: bool) {
+        let mut fresh = self.spare.try_recv().unwrap_or_default();
+        std::mem::swap(&mut self.now, &mut fresh);
+        if is_last && self.in_flight > 0 {
+            for _ in 0..self.in_flight {
+                fresh.fail(Kind::Unfinished);
+            }
+        }
+        let interval = Interval {
+            thread: self.thread,
+            counted: fresh,
+            from: self.begun.saturating_duration_since(self.start),
+            to: at.saturating_duration_since(self.start),
+            in_flight: self.in_flight,
+            is_last,
+            busy,
+        };
+        self.begun = at;
+        // Nobody listens any more only if the run is over.
+        let _ = self.to.send(interval);
+    }
+}
+
+/// A second of a run, of all threads.
+#[derive(Clone, Debug, Default)]
+pub struct Second {
+    /// When it began, in seconds after the start of what is counted.
+    pub from: f64,
+    /// Its length in seconds.
+    pub length: f64,
+    /// Requests begun in it.
+    pub begun: u64,
+    /// Whole answers.
+    pub answered: u64,
+    /// Of those, with a status of 400 or more.
+    pub refusals: u64,
+    /// Errors.
+    pub failed: u64,
+    /// Bytes of bodies.
+    pub bytes: u64,
+    /// Requests without an answer at its end.
+    pub in_flight: u64,
+    /// Quantiles of corrected latencies: 50, 90, 99 %, and the longest.
+    pub corrected: [Duration; 4],
+    /// The same from when requests were sent.
+    pub from_send: [Duration; 4],
+    /// 99 % and the longest of how late sends were.
+    pub own_error: [Duration; 2],
+}
+
+/// What a run has shown.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// All that was counted.
+    pub counted: Counted,
+    /// Each second.
+    pub seconds: Vec<Second>,
+    /// Length of what is counted.
+    pub elapsed: Duration,
+    /// The busiest thread's share of its core, that in which it only looked at the clock left out.
+    pub busy: f64,
+    /// Planned requests that nobody was free to begin.
+    pub never_begun: u64,
+}
+
+/// Adds up intervals of all threads.
+pub(crate) struct Collector {
+    /// Of each thread: what it has told of and others have not, and whether it has ended.
+    threads: Vec<(VecDeque<Interval>, bool)>,
+    /// What is returned to the threads.
+    spares: Vec<mpsc::Sender<Box<Counted>>>,
+    outcome: Outcome,
+    busy: Duration,
+}
+
+fn quantiles(latencies: &Latencies) -> [Duration; 4] {
+    [0.5, 0.9, 0.99, 1.0].map(|share| latencies.quantile(share))
+}
+
+impl Collector {
+    /// For so many threads, which get back what they have counted in.
+    pub(crate) fn new(spares: Vec<mpsc::Sender<Box<Counted>>>) -> Self {
+        Collector {
+            threads: spares.iter().map(|_| (VecDeque::new(), false)).collect(),
+            spares,
+            outcome: Outcome::default(),
+            busy: Duration::ZERO,
+        }
+    }
+
+    /// Takes a thread's interval; tells of the second when all threads have told of it.
+    pub(crate) fn take(&mut self, interval: Interval) -> Option<&Second> {
+        if let Some((waiting, _)) = self.threads.get_mut(interval.thread) {
+            waiting.push_back(interval);
+        }
+        let has_all = |(waiting, ended): &(VecDeque<_>, bool)| *ended || !waiting.is_empty();
+        if !self.threads.iter().all(has_all) {
+            return None;
+        }
+        let mut all = Counted::default();
+        let mut second = Second::default();
+        let (mut from, mut to) = (Duration::MAX, Duration::ZERO);
+        for ((waiting, ended), spare) in self.threads.iter_mut().zip(&self.spares) {
+            let Some(mut interval) = waiting.pop_front() else {
+                continue;
+            };
+            all.add(&interval.counted);
+            second.in_flight += interval.in_flight;
+            from = from.min(interval.from);
+            to = to.max(interval.to);
+            self.busy = self.busy.max(interval.busy);
+            *ended |= interval.is_last;
+            interval.counted.clear();
+            let _ = spare.send(interval.counted);
+        }
+        second.from = from.as_secs_f64();
+        second.length = to.saturating_sub(from).as_secs_f64();
+        second.begun = all.begun;
+        second.answered = all.answered;
+        second.refusals = all.refusals;
+        second.failed = all.failed();
+        second.bytes = all.bytes;
+        second.corrected = quantiles(&all.corrected);
+        second.from_send = quantiles(&all.from_send);
+        second.own_error = [0.99, 1.0].map(|share| all.own_error.quantile(share));
+        self.outcome.counted.add(&all);
+        self.outcome.elapsed = self.outcome.elapsed.max(to);
+        // In the warm-up there is nothing, and between two ends there is next to nothing.
+        if second.length > 0.0 {
+            self.outcome.seconds.push(second);
+            return self.outcome.seconds.last();
+        }
+        None
+    }
+
+    /// The end.
+    pub(crate) fn end(self, never_begun: u64) -> Outcome {
+        let mut outcome = self.outcome;
+        outcome.never_begun = never_begun;
+        let elapsed = outcome.elapsed.as_secs_f64();
+        if elapsed > 0.0 {
+            outcome.busy = self.busy.as_secs_f64() / elapsed;
+        }
+        outcome
+    }
+}
