@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo test test-vm counts bench bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel lab experiment fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo test test-vm counts bench bench-load bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel lab experiment fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for six minutes)"
 	@echo "make bench-balance  how well they balance, and Traefik: slow, stalling, failing members and more (90 minutes; BENCH_QUICK=1 for six)"
 	@echo "make bench-console  what open pages of the web console cost (15 minutes; BENCH_QUICK=1 for four)"
+	@echo "make bench-load  how fast and how late the load generator is itself, and wrk (two minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
 	@echo "make lab     the experiments of five papers in virtual time: figures, verdicts and pages in lab/results (LAB=NAME selects)"
@@ -105,6 +106,13 @@ bench-balance:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel -p evenkeel-bench
 	target/dist/balance --as-built $(BALANCE)
+
+# How fast evenkeel load is against a server that does nothing, and how late.
+bench-load:
+	@scripts/setup bench
+	cargo build --profile dist -p evenkeel
+	cargo build --profile dist -p evenkeel-bench --bin load_own
+	target/dist/load_own --out target/load.md
 
 # What open pages of the console cost.
 bench-console:

@@ -466,3 +466,23 @@ pub(crate) fn after_redirect(status: u16, method: &str, has_body: bool) -> (&str
         _ => (method, has_body),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::after_redirect;
+
+    #[test]
+    fn methods_after_redirects_are_those_of_the_standard() {
+        for (status, method, expected) in [
+            (301, "GET", ("GET", true)),
+            (302, "POST", ("GET", false)),
+            (301, "PUT", ("PUT", true)),
+            (303, "PUT", ("GET", false)),
+            (303, "HEAD", ("HEAD", false)),
+            (307, "POST", ("POST", true)),
+            (308, "PUT", ("PUT", true)),
+        ] {
+            assert_eq!(after_redirect(status, method, true), expected, "{status}");
+        }
+    }
+}

@@ -44,7 +44,7 @@ pub(crate) async fn connect(
         .handshake(stream)
         .await
         .map_err(|error| Failure::new(Kind::Malformed, &error))?;
-    context.runtime.spawn(async move {
+    context.runtime.spawn_aside(async move {
         // What fails it fails its streams, which are counted.
         let _ = connection.await;
     });

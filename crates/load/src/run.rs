@@ -154,6 +154,7 @@ fn try_first(
     runtime
         .run(&mut chore, &is_there)
         .map_err(|error| error.to_string())?;
+    runtime.clear();
     let result = result.borrow_mut().take();
     match result {
         Some(Err(failure)) => Err(failure.why),
@@ -312,6 +313,7 @@ impl Part {
             false => runtime.arrivals().reopen().overdue(now),
         };
         context.recorder.borrow_mut().cut(last, busy, true);
+        runtime.clear();
         Ok(never_begun)
     }
 }

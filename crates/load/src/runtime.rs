@@ -37,6 +37,8 @@ pub(crate) type Runtime = Rc<Loop>;
 struct Task {
     future: Pin<Box<dyn Future<Output = ()>>>,
     waker: Waker,
+    /// Whether the loop ends without it.
+    is_aside: bool,
 }
 
 /// What a library's waker does: it may be anywhere, so this is the one thing with a lock.
@@ -124,6 +126,15 @@ impl Loop {
 
     /// Adds a task.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        self.add(Box::pin(future), false);
+    }
+
+    /// Adds a task that others need: the loop ends without it.
+    pub(crate) fn spawn_aside(&self, future: impl Future<Output = ()> + 'static) {
+        self.add(Box::pin(future), true);
+    }
+
+    fn add(&self, future: Pin<Box<dyn Future<Output = ()>>>, is_aside: bool) {
         let id = self.free_tasks.borrow_mut().pop();
         let mut tasks = self.tasks.borrow_mut();
         let id = id.unwrap_or_else(|| {
@@ -137,12 +148,19 @@ impl Loop {
         }));
         if let Some(place) = tasks.get_mut(id) {
             *place = Some(Task {
-                future: Box::pin(future),
+                future,
                 waker,
+                is_aside,
             });
-            self.living.set(self.living.get() + 1);
+            self.living.set(self.living.get() + usize::from(!is_aside));
             self.ready.borrow_mut().push_back(id);
         }
+    }
+
+    /// Ends all tasks: they hold what holds the loop.
+    pub(crate) fn clear(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        drop(tasks);
     }
 
     /// Time for which the loop looked at the clock only.
@@ -231,8 +249,9 @@ impl Loop {
             .poll(&mut Context::from_waker(&task.waker));
         self.current.set(NOBODY);
         if done.is_ready() {
+            self.living
+                .set(self.living.get() - usize::from(!task.is_aside));
             drop(task);
-            self.living.set(self.living.get() - 1);
             self.free_tasks.borrow_mut().push(id);
         } else if let Some(place) = self.tasks.borrow_mut().get_mut(id) {
             *place = Some(task);
@@ -243,8 +262,13 @@ impl Loop {
     fn arrive(&self) {
         loop {
             let due = self.arrivals.borrow_mut().next();
-            // Without arrivals the clock is not asked.
-            let Some(due) = due else { return };
+            let Some(due) = due else {
+                // There will be none: whoever waits for one is told. In a closed loop nobody waits.
+                self.ready
+                    .borrow_mut()
+                    .extend(self.idle.borrow_mut().drain(..));
+                return;
+            };
             if self.idle.borrow().is_empty() || due > Instant::now() {
                 return;
             }

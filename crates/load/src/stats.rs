@@ -495,3 +495,95 @@ impl Collector {
         outcome
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn times(start: Instant, due: u32, free: u32, begun: u32, end: u32) -> Times {
+        Times {
+            due: start + MS * due,
+            free: start + MS * free,
+            begun: start + MS * begun,
+            sent: start + MS * begun,
+            end: start + MS * end,
+        }
+    }
+
+    #[test]
+    fn latencies_count_from_when_requests_were_due() {
+        let (tell, told) = mpsc::channel();
+        let (_spare, spares) = mpsc::channel();
+        let start = Instant::now();
+        let mut recorder = Recorder::new(start, 0, tell, spares);
+        // One on time; one that waited 30 ms for a connection, and was sent 2 ms after that.
+        recorder.begin(start);
+        recorder.finish(&times(start, 10, 0, 10, 15), Ok((200, 7)));
+        recorder.begin(start);
+        recorder.finish(&times(start, 10, 40, 42, 45), Ok((200, 7)));
+        recorder.begin(start);
+        recorder.finish(&times(start, 10, 0, 10, 99), Ok((503, 1)));
+        recorder.begin(start);
+        recorder.finish(&times(start, 10, 0, 10, 99), Err(Kind::Timeout));
+        // Due in the warm-up, and without an answer at the end.
+        let mut early = times(start, 0, 0, 1, 20);
+        early.due = start - MS;
+        recorder.begin(early.due);
+        recorder.finish(&early, Ok((200, 7)));
+        recorder.begin(start);
+        recorder.cut(start + MS * 100, MS * 50, true);
+        let counted = told.recv().unwrap().counted;
+        let about = |found: Duration, expected: Duration| {
+            let ratio = found.as_secs_f64() / expected.as_secs_f64();
+            assert!((0.99..1.01).contains(&ratio), "{found:?} {expected:?}");
+        };
+        about(counted.corrected.quantile(0.5), MS * 5);
+        about(counted.corrected.max(), MS * 35);
+        about(counted.from_send.max(), MS * 5);
+        about(counted.own_error.max(), MS * 2);
+        assert_eq!(
+            (counted.begun, counted.answered, counted.refusals),
+            (5, 3, 1)
+        );
+        assert_eq!((counted.waited, counted.bytes), (1, 15));
+        assert_eq!(counted.failed(), 2);
+        assert_eq!(counted.errors[Kind::Unfinished as usize], 1);
+    }
+
+    #[test]
+    fn seconds_are_those_of_all_threads() {
+        let interval = |thread, second: u64, answered, is_last| Interval {
+            thread,
+            counted: Box::new(Counted {
+                answered,
+                ..Counted::default()
+            }),
+            from: Duration::from_secs(second),
+            to: Duration::from_secs(second + 1),
+            in_flight: 1,
+            is_last,
+            busy: Duration::from_secs(second + 1) / 2,
+        };
+        let (spares, backs): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel()).unzip();
+        let mut collector = Collector::new(spares);
+        assert!(collector.take(interval(0, 0, 5, false)).is_none());
+        assert!(collector.take(interval(0, 1, 6, true)).is_none());
+        let second = collector.take(interval(1, 0, 50, false)).unwrap();
+        assert_eq!((second.answered, second.in_flight), (55, 2));
+        let second = collector.take(interval(1, 1, 60, false)).unwrap();
+        assert_eq!(second.answered, 66);
+        // The other thread has ended.
+        let second = collector.take(interval(1, 2, 70, true)).unwrap();
+        assert_eq!(second.answered, 70);
+        let outcome = collector.end(3);
+        assert_eq!((outcome.counted.answered, outcome.never_begun), (191, 3));
+        assert_eq!(outcome.seconds.len(), 3);
+        assert!((outcome.busy - 0.5).abs() < 1e-9);
+        assert_eq!(
+            backs[0].try_iter().map(|spare| spare.answered).sum::<u64>(),
+            0
+        );
+    }
+}

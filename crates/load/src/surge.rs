@@ -197,3 +197,85 @@ fn lognormal(mu: f64, sigma: f64, rng: &mut Rng) -> f64 {
     let radius = (-2.0 * libm::log(1.0 - rng.f64())).sqrt();
     libm::exp(mu + sigma * radius * libm::cos(TAU * rng.f64()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_is_the_same_for_a_seed_and_holds_together() {
+        let site = Site::new(2000, 7);
+        assert_eq!(site.lengths, Site::new(2000, 7).lengths);
+        assert_ne!(site.lengths, Site::new(2000, 8).lengths);
+        let loners = site.pages.iter().filter(|(_, parts)| parts.is_empty());
+        // 32 of 62 pages; a base has at least one document embedded.
+        let share = loners.count() as f64 / site.pages.len() as f64;
+        assert!((0.42..0.62).contains(&share), "{share}");
+        let all = site
+            .pages
+            .iter()
+            .flat_map(|(base, parts)| parts.iter().chain([base]));
+        assert!(all.into_iter().all(|&document| document < 2000));
+        for few in 3..20 {
+            assert!(!Site::new(few, 1).pages.is_empty());
+        }
+    }
+
+    #[test]
+    fn sizes_have_their_body_and_tail() {
+        let mut rng = Rng::with_seed(4);
+        let mut all: Vec<u64> = (0..100_000).map(|_| length(&mut rng)).collect();
+        all.sort_unstable();
+        // The median of the whole is the 0.5 / 0.93 quantile of the lognormal body.
+        let median = (9.357f64 + 1.318 * 0.0945).exp();
+        let found = all[50_000] as f64;
+        assert!((found / median - 1.0).abs() < 0.1, "{found} {median}");
+        let tail = all.iter().filter(|&&length| length >= 133_000).count();
+        assert!((6500..8600).contains(&tail), "{tail}");
+        assert!(all[99_999] > 10_000_000, "the tail is whole");
+    }
+
+    #[test]
+    fn a_user_asks_for_pages_and_their_documents_and_leaves() {
+        let site = Site::new(500, 2);
+        let mut rng = Rng::with_seed(5);
+        let mut user = User::new(1.0);
+        let (mut asks, mut leaves) = (0u32, 0u32);
+        for _ in 0..200_000 {
+            match user.next(&site, &mut rng) {
+                Step::Ask(document) => {
+                    assert!(document < 500);
+                    asks += 1;
+                    assert!(matches!(user.next(&site, &mut rng), Step::Wait(_)));
+                }
+                Step::Leave => leaves += 1,
+                Step::Wait(_) => panic!("it waits for nothing"),
+            }
+            assert!(user.stack.len() <= STACK);
+        }
+        let asks = f64::from(asks) / f64::from(leaves);
+        // Eight pages, some with a document or more embedded.
+        assert!((8.0..24.0).contains(&asks), "{asks}");
+    }
+
+    #[test]
+    fn what_was_seen_is_asked_for_again() {
+        let site = Site::new(20_000, 2);
+        let mut rng = Rng::with_seed(5);
+        let mut user = User::new(1.0);
+        let mut near = 0;
+        for _ in 0..2000 {
+            let before: Vec<usize> = user.stack.iter().rev().take(10).copied().collect();
+            let page = user.choose(&site, &mut rng);
+            near += usize::from(before.contains(&page));
+        }
+        let mut by_chance = 0;
+        let mut last: Vec<usize> = Vec::new();
+        for _ in 0..2000 {
+            let page = site.popularity.draw(&mut rng);
+            by_chance += usize::from(last.iter().rev().take(10).any(|&seen| seen == page));
+            last.push(page);
+        }
+        assert!(near > by_chance + 200, "{near} and {by_chance}");
+    }
+}

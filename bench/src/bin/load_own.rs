@@ -1,0 +1,251 @@
+//! How fast `evenkeel load` is, and how late: against a null server, which answers whatever comes with
+//! the same bytes, on the other processor. wrk is beside it in each round, if it is installed.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::{Parser, Subcommand};
+use evenkeel_bench::epoll::{Epoll, READ};
+use evenkeel_bench::server::Server;
+use serde_json::Value;
+
+/// What the null server answers.
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+/// Processor of the generators; the null server is on the next one.
+const CPU: usize = 0;
+/// Requests per second that are to be possible on a core.
+const RATE_TARGET: f64 = 150_000.0;
+/// Microseconds that the generator's own error is to stay below in 99 %.
+const ERROR_TARGET: f64 = 50.0;
+
+/// Measures the load generator itself.
+#[derive(Parser)]
+struct Arguments {
+    /// Rounds: each measures all, one after another.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 3)]
+    seconds: u32,
+    /// Connections.
+    #[arg(long, default_value_t = 64)]
+    connections: u32,
+    /// The program; by default beside this one.
+    #[arg(long)]
+    evenkeel: Option<PathBuf>,
+    /// Where the table is written, as Markdown.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Be the null server.
+    Null {
+        /// Where it listens.
+        address: SocketAddr,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.role {
+        Some(Role::Null { address }) => serve(address),
+        None => measure(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("load_own: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Answers everything that is read, once.
+fn serve(address: SocketAddr) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let mut epoll = Epoll::new()?;
+    epoll.add(&listener, READ, 0)?;
+    let mut streams: Vec<Option<TcpStream>> = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        for index in 0..epoll.wait(None)? {
+            let (token, _) = epoll.event(index);
+            let Some(at) = (token as usize).checked_sub(1) else {
+                while let Ok((stream, _)) = listener.accept() {
+                    stream.set_nonblocking(true)?;
+                    stream.set_nodelay(true)?;
+                    let free = streams.iter().position(Option::is_none);
+                    let at = free.unwrap_or_else(|| {
+                        streams.push(None);
+                        streams.len() - 1
+                    });
+                    epoll.add(&stream, READ, at as u64 + 1)?;
+                    streams[at] = Some(stream);
+                }
+                continue;
+            };
+            let Some(stream) = &mut streams[at] else {
+                continue;
+            };
+            let answered = match stream.read(&mut buffer) {
+                Ok(0) => false,
+                Ok(_) => stream.write_all(ANSWER).is_ok(),
+                Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            };
+            if !answered {
+                streams[at] = None;
+            }
+        }
+    }
+}
+
+/// What a round has shown.
+#[derive(Debug, Default)]
+struct Round {
+    rate: f64,
+    busy: f64,
+    own_p50: f64,
+    own_p99: f64,
+    own_busy: f64,
+    wrk: Option<f64>,
+}
+
+fn measure(arguments: &Arguments) -> io::Result<()> {
+    let this = std::env::current_exe()?;
+    let evenkeel = match &arguments.evenkeel {
+        Some(path) => path.clone(),
+        None => this.with_file_name("evenkeel"),
+    };
+    let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let mut null = Command::new(&this);
+    null.arg("null").arg(free.to_string());
+    let mut null = Server::start(null, CPU + 1, libc::SIGKILL)?;
+    null.wait_for(&[free])?;
+    let url = format!("http://{free}/");
+    let has_wrk = Command::new("wrk")
+        .arg("-v")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok();
+    let mut rounds = Vec::new();
+    for number in 0..arguments.rounds {
+        let mut round = Round::default();
+        let run = |more: &[&str]| load(&evenkeel, &url, arguments, more);
+        let fast = run(&[])?;
+        round.rate = figure(&fast, "/rate")?;
+        round.busy = figure(&fast, "/busy")?;
+        let exact = run(&["--rate", "10000"])?;
+        round.own_p50 = figure(&exact, "/own_error_us/p50")?;
+        round.own_p99 = figure(&exact, "/own_error_us/p99")?;
+        round.own_busy = figure(&exact, "/busy")?;
+        if has_wrk {
+            round.wrk = Some(wrk(&url, arguments)?);
+        }
+        eprintln!("round {}: {round:.1?}", number + 1);
+        rounds.push(round);
+    }
+    let table = table(arguments, &rounds);
+    if let Some(path) = &arguments.out {
+        fs::write(path, &table)?;
+    }
+    io::stdout().write_all(table.as_bytes())
+}
+
+fn pinned(program: &Path) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &CPU.to_string()]).arg(program);
+    command
+}
+
+fn load(evenkeel: &Path, url: &str, arguments: &Arguments, more: &[&str]) -> io::Result<Value> {
+    let file = std::env::temp_dir().join(format!("load_own-{}.json", std::process::id()));
+    let mut command = pinned(evenkeel);
+    command
+        .args(["load", url, "--quiet", "--warm-up", "500ms"])
+        .args(["--duration", &format!("{}s", arguments.seconds)])
+        .args(["--connections", &arguments.connections.to_string()])
+        .arg("--json")
+        .arg(&file)
+        .args(more)
+        .stdout(Stdio::null());
+    let status = command.status()?;
+    if !status.success() {
+        return Err(io::Error::other(format!("evenkeel load: {status}")));
+    }
+    let text = fs::read_to_string(&file)?;
+    fs::remove_file(&file)?;
+    serde_json::from_str(&text).map_err(io::Error::other)
+}
+
+fn figure(of: &Value, name: &str) -> io::Result<f64> {
+    let found = of.pointer(name).and_then(Value::as_f64);
+    found.ok_or_else(|| io::Error::other(format!("evenkeel load does not tell {name}")))
+}
+
+/// Requests per second.
+fn wrk(url: &str, arguments: &Arguments) -> io::Result<f64> {
+    let output = pinned(Path::new("wrk"))
+        .args(["-t", "1", "-c", &arguments.connections.to_string()])
+        .args(["-d", &format!("{}s", arguments.seconds), url])
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rate = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Requests/sec:"));
+    let rate = rate.and_then(|rate| rate.trim().parse().ok());
+    rate.ok_or_else(|| io::Error::other(format!("wrk says no rate: {text}")))
+}
+
+/// Median, lowest and highest.
+fn spread(values: impl Iterator<Item = f64>, digits: usize) -> String {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values[..] {
+        [] => "-".into(),
+        [lowest, .., highest] => format!(
+            "{:.digits$} ({lowest:.digits$} to {highest:.digits$})",
+            values[values.len() / 2]
+        ),
+        [only] => format!("{only:.digits$}"),
+    }
+}
+
+fn table(arguments: &Arguments, rounds: &[Round]) -> String {
+    let of = |value: fn(&Round) -> f64, digits| spread(rounds.iter().map(value), digits);
+    let with_wrk = || rounds.iter().filter_map(|round| Some((round, round.wrk?)));
+    let met = |count: usize| format!("{count} of {} rounds", rounds.len());
+    let fast = rounds.iter().filter(|round| round.rate >= RATE_TARGET);
+    let exact = rounds.iter().filter(|round| round.own_p99 < ERROR_TARGET);
+    format!(
+        "| what | median (lowest to highest) | target | met in |\n|---|---|---|---|\n\
+         | requests per second on one core | {} | {RATE_TARGET} | {} |\n\
+         | share of the core that it used | {} | | |\n\
+         | wrk in the same rounds, requests per second | {} | | |\n\
+         | ratio to wrk, within each round | {} | | |\n\
+         | own error at 10,000 per second, p50, us | {} | | |\n\
+         | own error at 10,000 per second, p99, us | {} | {ERROR_TARGET} | {} |\n\
+         | share of the core that it used then | {} | | |\n\n\
+         {} rounds of {} s each, {} connections.\n",
+        of(|round| round.rate, 0),
+        met(fast.count()),
+        of(|round| round.busy, 2),
+        spread(with_wrk().map(|(_, wrk)| wrk), 0),
+        spread(with_wrk().map(|(round, wrk)| round.rate / wrk), 2),
+        of(|round| round.own_p50, 1),
+        of(|round| round.own_p99, 1),
+        met(exact.count()),
+        of(|round| round.own_busy, 2),
+        rounds.len(),
+        arguments.seconds,
+        arguments.connections
+    )
+}
