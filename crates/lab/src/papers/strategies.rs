@@ -5,6 +5,7 @@ use std::time::Duration;
 use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::group::Granularity;
 use evenkeel_manager::config::Reach;
+use evenkeel_sim::experiment::Mean;
 use evenkeel_sim::sessions::{Answered, Client, Played, Sessions};
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
@@ -384,11 +385,15 @@ fn overheads(turns: &[Vec<Turn>], block: usize) -> Findings {
     let mut lines = Vec::new();
     for (name, figure) in FIGURES {
         let all: Vec<Vec<f64>> = (0..WAYS.len()).map(|way| ratios(way, figure)).collect();
-        let means = all.iter().map(|values| mean(values)).enumerate();
+        let means: Vec<Mean> = all.iter().map(|values| Mean::of(values)).collect();
+        let points = means.iter().enumerate();
         lines.push(Line {
             name: name.split(" (").next().unwrap_or(name).into(),
-            points: means.map(|(way, mean)| (way as f64, mean)).collect(),
-            within: Vec::new(),
+            points: points.map(|(way, mean)| (way as f64, mean.mean)).collect(),
+            within: means
+                .iter()
+                .map(|mean| mean.within.unwrap_or(0.0))
+                .collect(),
             is_published: false,
         });
     }
@@ -548,9 +553,24 @@ fn ends(all: Vec<Vec<Line>>) -> Findings {
     findings.charts.push(Chart {
         name: "loads",
         title: "Figure 5: loads of members, bound per session (first run)".into(),
-        plot: rates_plot(all.into_iter().next().unwrap_or_default(), None),
+        plot: in_minutes(rates_plot(all.into_iter().next().unwrap_or_default(), None)),
     });
     findings
+}
+
+/// Over minutes rather than seconds, if it is so long.
+fn in_minutes(mut plot: Plot) -> Plot {
+    let times = |plot: &mut Plot, work: &mut dyn FnMut(&mut f64)| {
+        let points = plot.lines.iter_mut().flat_map(|line| &mut line.points);
+        points.for_each(|(at, _)| work(at));
+    };
+    let mut last = 0.0f64;
+    times(&mut plot, &mut |at| last = last.max(*at));
+    if last > 1000.0 {
+        times(&mut plot, &mut |at| *at /= 60.0);
+        plot.across = "minutes";
+    }
+    plot
 }
 
 /// Rates of all members together.
