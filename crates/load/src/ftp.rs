@@ -6,7 +6,7 @@ use std::task::{Poll, ready};
 
 use evenkeel_wire::ftp::{Lines, Replies, read_epsv_reply, read_pasv_reply};
 
-use crate::client::{Context, Failure};
+use crate::context::{Context, Failure};
 use crate::socket::{Socket, Stream};
 use crate::stats::Kind;
 

@@ -3,8 +3,8 @@
 use std::io;
 use std::task::{Poll, ready};
 
-use crate::client::Context;
 use crate::response::{Broken, Progress, Response};
+use crate::runtime::Runtime;
 use crate::socket::Stream;
 use crate::stats::Kind;
 
@@ -35,7 +35,7 @@ impl Http1 {
     /// Sends a request and reads its response.
     pub(crate) async fn exchange(
         &mut self,
-        context: &Context,
+        runtime: &Runtime,
         request: &[u8],
         is_head: bool,
     ) -> Result<(), Kind> {
@@ -45,12 +45,8 @@ impl Http1 {
         let Http1 {
             stream, response, ..
         } = self;
-        std::future::poll_fn(|_| {
-            context
-                .runtime
-                .with_scratch(|buffer| receive(stream, response, buffer))
-        })
-        .await
+        std::future::poll_fn(|_| runtime.with_scratch(|buffer| receive(stream, response, buffer)))
+            .await
     }
 }
 

@@ -6,12 +6,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use h2::client::SendRequest;
 
-use crate::client::{Context, Failure};
+use crate::context::{Context, Failure};
 use crate::plan::{Scheme, Url};
 use crate::stats::Kind;
-
-/// A shared connection, if it is there. Whoever finds none makes it, and others wait.
-pub(crate) type Shared = tokio::sync::Mutex<Option<SendRequest<Bytes>>>;
 
 /// Flow control: bytes that the server may send before they are read.
 const WINDOW: u32 = 1 << 20;

@@ -6,7 +6,7 @@
 //! | [`plan`] | what a run is to do |
 //! | `schedule` | when things are due |
 //! | `runtime`, `socket` | an event loop for one thread that is on time, and its connections |
-//! | `client` | a client: connections, redirects, the server that it was bound to |
+//! | `context`, `client` | what clients of a thread share; a client: connections, redirects, the server that it was bound to |
 //! | `http1`, [`response`], `http2`, `tcp`, `ftp` | what is spoken |
 //! | [`surge`] | users of the Web |
 //! | [`run`] | a run: threads and their clients |
@@ -19,6 +19,7 @@
 
 mod client;
 pub mod compare;
+mod context;
 mod ftp;
 mod http1;
 mod http2;

@@ -9,7 +9,8 @@ use evenkeel_config::{ClientTls, FileName};
 use evenkeel_sim::work::Popularity;
 use rustls::ClientConfig;
 
-use crate::client::{Client, Context, Failure};
+use crate::client::Client;
+use crate::context::{Context, Failure};
 use crate::plan::{Plan, Scheme, Tls, Workload};
 use crate::runtime::Loop;
 use crate::schedule::{Arrivals, Gaps, exponential};

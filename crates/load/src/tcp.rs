@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Instant;
 
-use crate::client::Context;
+use crate::context::Context;
 use crate::socket::Stream;
 use crate::stats::Kind;
 

@@ -1,0 +1,165 @@
+//! What all clients of a thread share: where they connect to and from, and where they count.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+
+use crate::http1;
+use crate::plan::{Plan, Scheme, Url};
+use crate::runtime::Runtime;
+use crate::socket::{Socket, Stream};
+use crate::stats::{Kind, Recorder};
+
+/// A connection of HTTP/2 that clients share, if it is there. Whoever finds none makes it, and others
+/// wait.
+pub(crate) type Shared = tokio::sync::Mutex<Option<SendRequest<Bytes>>>;
+
+/// Hosts that a thread knows.
+const MOST_ORIGINS: usize = 10_000;
+
+/// Where connections go to.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    /// With an empty path.
+    pub url: Url,
+    /// Where it is.
+    pub address: SocketAddr,
+}
+
+/// What all clients of a thread share.
+pub(crate) struct Context {
+    pub runtime: Runtime,
+    pub plan: Arc<Plan>,
+    pub recorder: RefCell<Recorder>,
+    pub tls: Option<Arc<ClientConfig>>,
+    /// Where the plan's URL leads.
+    pub first: Rc<Origin>,
+    /// The bytes of the plan's requests to it.
+    pub requests: Vec<Vec<u8>>,
+    /// Others, by scheme, host and port.
+    origins: RefCell<HashMap<(Scheme, String, u16), Rc<Origin>>>,
+    /// Connections of HTTP/2, which clients share.
+    pub shared: Vec<Shared>,
+}
+
+impl Context {
+    pub(crate) fn new(
+        runtime: Runtime,
+        plan: Arc<Plan>,
+        recorder: Recorder,
+        tls: Option<Arc<ClientConfig>>,
+        address: SocketAddr,
+        connections: usize,
+    ) -> Rc<Self> {
+        let url = plan.url.clone();
+        let first = Rc::new(Origin { url, address });
+        let host = first.url.authority();
+        let is_http = matches!(plan.url.scheme, Scheme::Http | Scheme::Https);
+        let requests = plan.asks.iter().filter(|_| is_http && !plan.http2);
+        let requests = requests
+            .map(|ask| http1::request(&ask.method, &ask.path, &host, &plan.headers, &plan.body));
+        let shared = if plan.http2 { connections } else { 0 };
+        Rc::new(Context {
+            requests: requests.collect(),
+            runtime,
+            recorder: RefCell::new(recorder),
+            tls,
+            first,
+            origins: RefCell::default(),
+            shared: (0..shared).map(|_| Shared::default()).collect(),
+            plan,
+        })
+    }
+
+    /// Where a URL leads; the name is looked up once.
+    pub(crate) fn origin(&self, url: &Url) -> Result<Rc<Origin>, Kind> {
+        let is = |origin: &Origin| {
+            origin.url.scheme == url.scheme
+                && origin.url.port == url.port
+                && origin.url.host == url.host
+        };
+        if is(&self.first) {
+            return Ok(Rc::clone(&self.first));
+        }
+        let key = (url.scheme, url.host.clone(), url.port);
+        let mut origins = self.origins.borrow_mut();
+        if let Some(origin) = origins.get(&key) {
+            return Ok(Rc::clone(origin));
+        }
+        if origins.len() >= MOST_ORIGINS || !matches!(url.scheme, Scheme::Http | Scheme::Https) {
+            return Err(Kind::Redirect);
+        }
+        let found = url.resolve().map_err(|_| Kind::Connect)?;
+        let fits = |address: &&SocketAddr| {
+            let from = self.plan.from.first();
+            from.is_none_or(|from| from.is_ipv4() == address.is_ipv4())
+        };
+        let address = *found.iter().find(fits).ok_or(Kind::Connect)?;
+        let origin = Rc::new(Origin {
+            url: url.clone(),
+            address,
+        });
+        origins.insert(key, Rc::clone(&origin));
+        Ok(origin)
+    }
+
+    /// The address that a client connects from.
+    pub(crate) fn from(&self, client: usize) -> Option<IpAddr> {
+        let all = &self.plan.from;
+        // A client keeps its address.
+        all.get(client % all.len().max(1)).copied()
+    }
+
+    /// Connects, with TLS if that is the origin's.
+    pub(crate) async fn connect(&self, origin: &Origin, client: usize) -> Result<Stream, Failure> {
+        let socket = Socket::connect(&self.runtime, origin.address, self.from(client)).await;
+        let socket = socket.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => Failure::new(Kind::Refused, &error),
+            _ => Failure::new(Kind::Connect, &error),
+        })?;
+        self.recorder
+            .borrow_mut()
+            .count(|counted| counted.connections += 1);
+        let (Scheme::Https, Some(config)) = (origin.url.scheme, &self.tls) else {
+            return Ok(Stream::Plain(socket));
+        };
+        let host = self.plan.tls.server_name.as_deref();
+        let host = host.unwrap_or(&origin.url.host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| Failure::new(Kind::Tls, &error))?;
+        Stream::secure(socket, config, name)
+            .await
+            .map_err(|error| Failure::new(Kind::Tls, &error))
+    }
+}
+
+/// What has failed, with words for the first time.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub kind: Kind,
+    pub why: String,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: Kind, error: &dyn std::fmt::Display) -> Self {
+        Failure {
+            kind,
+            why: error.to_string(),
+        }
+    }
+}
+
+impl From<Failure> for Kind {
+    fn from(failure: Failure) -> Self {
+        failure.kind
+    }
+}
