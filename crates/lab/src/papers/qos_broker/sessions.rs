@@ -104,7 +104,7 @@ fn addresses(run: &Run<'_>) -> Findings {
         "With an address for each, h is seconds and r milliseconds: active sessions are those of users who think, N s = u h, and LAS is LU. \
          Think times have no finite variance, and what a server sees of a user who was elsewhere meanwhile is part of them; \
          so the mean of one interval at one server says next to nothing. LAS therefore takes the mean of all servers, by their rates. With that of each server for \
-         itself it overloaded some of them: the mean response time was 340 ms, and 330 if agents averaged h over a minute."
+         itself it overloaded some of them: the mean response time was 340 ms (two seeds), and 330 if agents averaged h over a minute."
             .into(),
     );
     found
@@ -220,10 +220,10 @@ const VARIANTS: [Variant; 16] = [
 const LAS_CAUSES: &str = "\
 What makes LAS worse than RR on equal servers, one cause at a time. The reported r is that of the last second: of a \
 backlog that the clients of the seconds before made, and that goes on when they are gone. Near saturation it changes as 1 / (1 - u)², \
-so each report names another server, which gets all clients until the next one. Averaging r in the agents makes it later and \
-not better, unless it is averaged for as long as a quantum. Rarer reports make it far worse, and a shorter quantum, too: more clients choose by each \
-report. Reports at once or one by one make little difference. If r is calculated from the utilisation that the server will have with the clients that were sent there \
-since its report, LAS is as steady as LU whatever the intervals; what is left is the price of looking at all.";
+so each report names another server, which gets all clients until the next one. Averaging r in the agents helps where reports are \
+frequent, and makes it later. Rarer reports make it far worse, and a shorter quantum, too: more clients choose by each \
+report; with a long one both are alike. Reports at once or one by one make little difference. If r is calculated from the utilisation that the server \
+will have with the clients that were sent there since its report, LAS is about as steady as LU; what is left is the price of looking at all.";
 
 const CLAIMS: &[Claim] = &[
     Claim {

@@ -1,5 +1,6 @@
 //! Three servers of 3, 6 and 15 ms: figures 5 to 10.
 
+use evenkeel_sim::experiment::Mean;
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
 use super::real;
@@ -316,8 +317,19 @@ pub(super) fn table(all: &[Vec<Seen>]) -> Table {
     }
 }
 
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
+/// Points with their 95 % intervals, at 0, 1 and so on.
+fn line(name: String, values: impl Iterator<Item = Vec<f64>>) -> Line {
+    let means: Vec<Mean> = values.map(|values| Mean::of(&values)).collect();
+    let points = means.iter().enumerate();
+    Line {
+        name,
+        points: points.map(|(at, mean)| (at as f64, mean.mean)).collect(),
+        within: means
+            .iter()
+            .map(|mean| mean.within.unwrap_or(0.0))
+            .collect(),
+        ..Line::default()
+    }
 }
 
 fn policies() -> Vec<String> {
@@ -329,14 +341,8 @@ fn policies() -> Vec<String> {
 
 /// Figures 5, 9 and 10, and the shares.
 fn charts(all: &[Vec<Seen>]) -> Vec<Chart> {
-    let by_policy = |name: &str, of: &dyn Fn(&Seen) -> f64| Line {
-        name: name.into(),
-        points: all
-            .iter()
-            .enumerate()
-            .map(|(policy, seen)| (policy as f64, mean(&each(seen, of))))
-            .collect(),
-        ..Line::default()
+    let by_policy = |name: &str, of: &dyn Fn(&Seen) -> f64| {
+        line(name.into(), all.iter().map(|seen| each(seen, of)))
     };
     let mut response = vec![by_policy("all requests", &|seen| seen.response)];
     response.extend((0..3).map(|server| {
@@ -348,18 +354,12 @@ fn charts(all: &[Vec<Seen>]) -> Vec<Chart> {
     for (policy, published) in [(LU, [59.0, 30.0, 11.0]), (LAS, [68.5, 24.5, 7.0])] {
         let seen = all.get(policy).map_or(&[][..], Vec::as_slice);
         let name = POLICIES.get(policy).map_or("", |(name, _)| name);
-        let points =
-            |of: &dyn Fn(usize) -> f64| (0..3).map(|server| (server as f64, of(server))).collect();
+        let own = (0..3).map(|server| each(seen, |seen| seen.of(server, SHARE)));
+        shares.push(line(name.into(), own));
+        let published = published.into_iter().map(|share| vec![share]);
         shares.push(Line {
-            name: name.into(),
-            points: points(&|server| mean(&each(seen, |seen| seen.of(server, SHARE)))),
-            ..Line::default()
-        });
-        shares.push(Line {
-            name: format!("{name}, published"),
-            points: points(&|server| published.get(server).copied().unwrap_or(f64::NAN)),
             is_published: true,
-            ..Line::default()
+            ..line(format!("{name}, published"), published)
         });
     }
     let plot = |lines, across, up, scale, names| Plot {
