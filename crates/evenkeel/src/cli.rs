@@ -177,7 +177,7 @@ pub(crate) struct Load {
     #[arg(long, value_parser = time, default_value = "0s", requires = "sessions")]
     pub think: Duration,
     /// Users of the Web as in SURGE, on a site of so many documents (see `evenkeel load site`)
-    #[arg(long, value_name = "DOCUMENTS", conflicts_with_all = ["paths", "sessions", "replay"], value_parser = clap::value_parser!(u32).range(3..=1_000_000))]
+    #[arg(long, value_name = "DOCUMENTS", conflicts_with_all = ["paths", "sessions", "replay"], value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     pub surge: Option<u32>,
     /// Factor on the times of users of SURGE
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "surge")]
@@ -231,7 +231,7 @@ pub(crate) enum LoadCommand {
         /// Folder; made if it is not there
         folder: PathBuf,
         /// Documents, as in --surge
-        #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(3..=1_000_000))]
+        #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
         documents: u32,
         /// As of the run
         #[arg(long, default_value_t = 1)]

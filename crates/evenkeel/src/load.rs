@@ -8,15 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel_load::plan::{Ask, Scheme, Tcp, Tls, Url, Workload};
-use evenkeel_load::surge::Site;
 use evenkeel_load::{Plan, compare, report};
 use evenkeel_sim::log;
+use evenkeel_sim::surge::{Pace, Site};
 
 use crate::cli::{AccessFormat, ArrivalsName, Load, LoadCommand};
 use crate::{Failure, print};
 
 /// For so long, if nothing else ends a run.
 const USUAL: Duration = Duration::from_secs(10);
+/// Pages of a session of SURGE on average.
+const PAGES: f64 = 8.0;
 /// Paths that are read of a file.
 const MOST_PATHS: usize = 1_000_000;
 
@@ -114,8 +116,11 @@ fn plan(args: &Load) -> Result<Plan, Failure> {
         let all = (0..documents).map(|number| ask(&format!("{folder}/{number}")));
         asks = all.collect();
         workload = Workload::Surge {
-            site: Arc::new(Site::new(documents, args.seed)),
-            pace: args.pace.clamp(0.0, 1000.0),
+            site: Arc::new(surge_site(documents, args.seed)),
+            pace: Pace {
+                off: args.pace.clamp(0.0, 1000.0),
+                pages: PAGES,
+            },
         };
     }
     if !args.files.is_empty() && url.scheme != Scheme::Ftp {
@@ -220,22 +225,28 @@ fn replay(args: &Load, file: &Path) -> Result<(Vec<Ask>, Workload), Failure> {
     Ok((asks, workload))
 }
 
+/// The documents of SURGE: the same ones for the same seed.
+fn surge_site(documents: u32, seed: u64) -> Site {
+    Site::new(documents as usize, &mut fastrand::Rng::with_seed(seed))
+}
+
 fn site(folder: &Path, documents: u32, seed: u64) -> Result<String, Failure> {
     fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
-    let site = Site::new(documents, seed);
-    let mut bytes = 0;
-    for (number, &length) in site.lengths().iter().enumerate() {
+    let site = surge_site(documents, seed);
+    let mut bytes = 0u64;
+    for number in 0..documents {
+        let length = site.length(number as usize);
         let path = folder.join(number.to_string());
         // A file with a hole: it is read as zeros and takes no room.
         let made = fs::File::create(&path).and_then(|file| file.set_len(length));
         made.map_err(|error| cannot_write(&path, &error))?;
-        bytes += length;
+        bytes = bytes.saturating_add(length);
     }
     Ok(format!(
         "{}: {documents} documents, {:.1} MB, {} pages\n",
         folder.display(),
         bytes as f64 / 1e6,
-        site.pages().len()
+        site.pages()
     ))
 }
 

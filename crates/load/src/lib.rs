@@ -8,7 +8,6 @@
 //! | `runtime`, `socket` | an event loop for one thread that is on time, and its connections |
 //! | `context`, `client` | what clients of a thread share; a client: connections, redirects, the server that it was bound to |
 //! | `http1`, [`response`], `http2`, `tcp`, `ftp` | what is spoken |
-//! | [`surge`] | users of the Web |
 //! | [`run`] | a run: threads and their clients |
 //! | [`stats`] | what is counted |
 //! | [`report`] | the same for people, and for other programs |
@@ -31,7 +30,6 @@ mod runtime;
 mod schedule;
 mod socket;
 pub mod stats;
-pub mod surge;
 mod tcp;
 
 pub use plan::Plan;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_sim::surge::{Pace, Site};
+
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
@@ -198,9 +200,9 @@ pub enum Workload {
     /// Users of the Web as in SURGE.
     Surge {
         /// Documents of the site.
-        site: Arc<crate::surge::Site>,
-        /// Factor on the times of users.
-        pace: f64,
+        site: Arc<Site>,
+        /// How they spend their time.
+        pace: Pace,
     },
     /// A log once more: when each of `order`'s requests is due.
     Replay {

@@ -1,11 +1,13 @@
 //! A run: threads, each with its part of the clients, and what they have counted.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use evenkeel_config::{ClientTls, FileName};
+use evenkeel_sim::surge::{References, Step, User};
 use evenkeel_sim::work::Popularity;
 use rustls::ClientConfig;
 
@@ -15,9 +17,10 @@ use crate::plan::{Plan, Scheme, Tls, Workload};
 use crate::runtime::Loop;
 use crate::schedule::{Arrivals, Gaps, exponential};
 use crate::stats::{Collector, Counted, Interval, Kind, Outcome, Recorder, Second};
-use crate::surge::{Step, User};
 use crate::{ftp, http2};
 
+/// The longest that a user of SURGE pauses, in seconds: the tail has no end, and the clock has.
+const LONGEST_PAUSE: f64 = 86_400.0;
 /// So long after the end answers are awaited.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Until all threads have their clients.
@@ -245,6 +248,11 @@ impl Part {
             .zipf
             .map(|alpha| Popularity::new(plan.asks.len(), alpha));
         let popularity = Rc::new(popularity);
+        let references = match &plan.workload {
+            Workload::Surge { site, .. } => Some(References::new(site, &mut self.rng(1))),
+            _ => None,
+        };
+        let references = Rc::new(RefCell::new(references));
         let clients = match plan.http2 {
             true => connections.saturating_mul(plan.streams),
             false => connections,
@@ -258,6 +266,7 @@ impl Part {
                 client: Client::new(&context, number, of_all),
                 context: Rc::clone(&context),
                 popularity: Rc::clone(&popularity),
+                references: Rc::clone(&references),
                 rng: self.rng(1 + number as u64),
                 thread: self.number,
             };
@@ -346,6 +355,8 @@ struct Worker {
     client: Client,
     context: Rc<Context>,
     popularity: Rc<Option<Popularity>>,
+    /// What users of SURGE ask for, in an order that all of a thread share.
+    references: Rc<RefCell<Option<References>>>,
     rng: fastrand::Rng,
     thread: usize,
 }
@@ -448,18 +459,24 @@ impl Worker {
             .count(|counted| counted.sessions += 1);
         let mut user = User::new(*pace);
         let (mut due, mut free) = (due, free);
-        loop {
-            if !self.goes_on() {
-                break;
-            }
-            match user.next(site, &mut self.rng) {
-                Step::Ask(document) => {
-                    let which = document as usize;
-                    free = self.client.ask(which, due, free, Instant::now()).await;
+        let mut has_begun = false;
+        while self.goes_on() {
+            let step = match &mut *self.references.borrow_mut() {
+                Some(references) => user.next(site, references, &mut self.rng),
+                None => break,
+            };
+            match step {
+                // The next session is the next arrival's.
+                Step::Ask { begins: true, .. } if has_begun => break,
+                Step::Ask { document, .. } => {
+                    has_begun = true;
+                    free = self.client.ask(document, due, free, Instant::now()).await;
                     due = free;
                 }
-                Step::Wait(time) => (due, free) = self.pause(free, time).await,
-                Step::Leave => break,
+                Step::Wait(seconds) => {
+                    let time = Duration::from_secs_f64(seconds.clamp(0.0, LONGEST_PAUSE));
+                    (due, free) = self.pause(free, time).await;
+                }
             }
         }
         self.client.leave().await;

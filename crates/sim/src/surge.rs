@@ -90,6 +90,11 @@ impl Site {
         self.lengths.get(document).copied().unwrap_or(0)
     }
 
+    /// How many pages it has: bases, and documents that are alone.
+    pub fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
     /// Mean length of what is asked for, in bytes.
     pub fn mean_length(&self) -> f64 {
         let parts = self.lengths.iter().zip(&self.shares);
