@@ -34,6 +34,9 @@
 //! | calculated, and a difference of 10 % is none | 32 | 42 | 36 |
 //! | as reported, and a difference of 30 % is none | 37 | 144 | 319 |
 //!
+//! Each line is two runs with an h for each member and where a difference of 0.5 % counts, unless it says
+//! otherwise; that with 10 % is five runs of what is here now, with the h of all.
+//!
 //! Differences that small are chance: with 250 requests in an interval u is off by 5 points, and
 //! `u / (1 - u)` by a third at 85 %. With 20 % servers that are slower get more than their share.
 //! With the parameter `reported_response` r is as reported, for servers that wait for something

@@ -256,7 +256,9 @@ pub(super) const CAUSES: Experiment = Experiment {
     name: "broker-las",
     title: "Why LAS is worse than RR on equal servers",
     set_up: "The equal servers of `broker-homogeneous`; if nothing else is said, a quantum of 20 s and reports each second at times of their own. \
-             *r as reported* is LAS as the paper has it (`reported_response = 1`); without that it is calculated.",
+             *r as reported* is LAS as the paper has it (`reported_response = 1`); without that it is calculated. \
+             These claims are ours and not the paper's, and were written after trials (two seeds of the same, some ten variants of the strategy) had \
+             chosen the calculated response time: they say whether that lasts, and are no independent test of it.",
     claims: CLAIMS,
     simulate: Some(causes),
     real: None,
