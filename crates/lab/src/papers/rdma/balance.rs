@@ -368,6 +368,12 @@ fn loaded(run: &Run<'_>) -> Findings {
                 .push(runs.table(head, &heads(&these), throughput));
         }
     }
+    findings.notes.push(
+        "Where pKLM has more than KLM, with one front-end, there are 32 clients for fewer CPUs without other work, and what it has more it takes from the \
+         other work: see *rdma-order*. The same is so for interrupts: a back-end that lost 60 % of its CPUs to them still adds 40 %, and in a saturated closed loop \
+         it is no gain to leave it out; that requests take longer there shows in its CPU utilisation, too."
+            .into(),
+    );
     findings
 }
 

@@ -134,5 +134,12 @@ fn simulate(run: &Run<'_>) -> Findings {
                 .push(runs.table((name, title, &corner), &heads, of));
         }
     }
+    findings.notes.push(
+        "CPUs are shared fairly: with n of our requests and b other tasks, a full back-end with c CPUs gives our requests n c / (n + b) of them. Where there is no other work (b = 0) \
+         one request more adds nothing as soon as all its CPUs are in use; where there is, it adds b c / (n + b)^2, all of it taken from the other work. A closed loop that only counts its own requests therefore has most where \
+         loaded back-ends get more than what would answer soonest, and gets that from a load that cannot see the other work. No load that was tried \
+         has both the throughput of pKLM there and the shorter tail; they stand in `crates/kernel/src/loads.rs`."
+            .into(),
+    );
     findings
 }
