@@ -15,5 +15,6 @@ pub mod machine;
 pub mod page;
 pub mod paper;
 pub mod papers;
+mod programs;
 pub mod record;
 pub mod run;

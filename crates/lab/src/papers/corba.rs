@@ -1,7 +1,7 @@
 //! What the papers about CORBA share: clients that a manager forwards, and the program of `bench`
 //! that measures them with real ones.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use evenkeel_core::strategy::{Values, default_kind, find};
 use evenkeel_manager::config::Reach;
 use evenkeel_sim::sessions::{self, Client, Played, Sessions};
 use evenkeel_sim::svg::{Line, Plot, Scale};
+
+use crate::programs::{Folder, run};
 
 /// A strategy of the registry with these parameters; others keep their defaults.
 pub(super) fn strategy(name: &str, parameters: &[(&str, f64)]) -> Values {
@@ -91,30 +93,9 @@ pub(super) fn rates_plot(lines: Vec<Line>, most: Option<f64>) -> Plot {
     }
 }
 
-/// A folder for a run's files, which goes with it.
-pub(super) struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Runs the program `corba` of `bench`, built as it is measured, with these arguments. Its files
 /// are in the folder that it answers.
 pub(super) fn bench(part: &str, arguments: &[String]) -> Result<Folder, String> {
-    let run = |command: &mut Command, what: &str| {
-        let output = command
-            .output()
-            .map_err(|error| format!("{what} cannot be started: {error}"))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let last: Vec<&str> = said.lines().rev().take(5).collect();
-        let last: Vec<&str> = last.into_iter().rev().collect();
-        Err(format!("{what} has failed: {}", last.join("; ")))
-    };
     let mut build = Command::new("cargo");
     build.args([
         "build",
@@ -125,24 +106,23 @@ pub(super) fn bench(part: &str, arguments: &[String]) -> Result<Folder, String> 
         "evenkeel-bench",
     ]);
     build.args(["--bin", "evenkeel", "--bin", "corba"]);
-    run(&mut build, "cargo build")?;
+    run("building the measurement", &mut build)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let programs = Path::new(&target).join("release");
-    let name = format!("evenkeel-lab-{part}-{}", std::process::id());
-    let folder = Folder(std::env::temp_dir().join(name));
+    let folder = Folder::new(part)?;
     let mut program = Command::new(programs.join("corba"));
-    program.arg(part).arg("--out").arg(&folder.0);
+    program.arg(part).arg("--out").arg(folder.path());
     program
         .arg("--evenkeel")
         .arg(programs.join("evenkeel"))
         .args(arguments);
-    run(&mut program, "the measurement (bench, corba)")?;
+    run("the measurement (bench, corba)", &mut program)?;
     Ok(folder)
 }
 
 /// Rows of a CSV file, without its head.
 pub(super) fn read(folder: &Folder, name: &str) -> Result<Vec<Vec<String>>, String> {
-    let path = folder.0.join(name);
+    let path = folder.path().join(name);
     let text = std::fs::read_to_string(&path)
         .map_err(|error| format!("{}: cannot be read: {error}", path.display()))?;
     Ok(rows(&text))

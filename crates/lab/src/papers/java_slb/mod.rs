@@ -2,7 +2,6 @@
 
 mod clients;
 mod measured;
-mod processes;
 mod real;
 mod simulated;
 

@@ -12,10 +12,10 @@ use super::measured::{
     ALGORITHMS, FTP, HTTP, LEAST, Played, ROUND_ROBIN, SERVERS, Service, Values, is_least, mean,
     note, of, order, over_time, ranks, values,
 };
-use super::processes::{Folder, Meter, Process};
 use super::{FTP_FILES, FTP_MEGABYTES, SITE_FILES, site};
 use crate::findings::{Cell, Chart, Findings, Table};
 use crate::machine::Need;
+use crate::programs::{Folder, Meter, Process};
 use crate::run::Run;
 
 /// What it takes.

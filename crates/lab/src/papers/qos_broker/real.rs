@@ -1,29 +1,12 @@
 //! The same with real Apaches: the end-to-end test `broker_experiment`, and its tables.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::world::{POLICIES, Seen};
+use crate::programs::{Folder, last};
 use crate::run::Run;
-
-/// A folder for tables, gone in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self, String> {
-        let path = std::env::temp_dir().join(format!("evenkeel-lab-{}", std::process::id()));
-        fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What is left is in the folder for temporary files.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Runs a test several times. Answers what was seen of each policy, by round.
 pub(super) fn rounds(run: &Run<'_>, test: &str, table: &str) -> Result<Vec<Vec<Seen>>, String> {
@@ -31,8 +14,8 @@ pub(super) fn rounds(run: &Run<'_>, test: &str, table: &str) -> Result<Vec<Vec<S
     let mut all = vec![Vec::new(); POLICIES.len()];
     for round in 0..rounds {
         (run.progress)(f64::from(round) / f64::from(rounds));
-        let folder = Folder::new()?;
-        let text = play(test, table, times, &folder.0)?;
+        let folder = Folder::new("broker")?;
+        let text = play(test, table, times, folder.path())?;
         for (seen, one) in all.iter_mut().zip(read(&text)?) {
             seen.push(one);
         }
@@ -62,13 +45,9 @@ fn play(test: &str, table: &str, times: &str, folder: &Path) -> Result<String, S
         .map_err(|error| format!("cargo: cannot be started: {error}"))?;
     let path = folder.join(format!("{table}.csv"));
     fs::read_to_string(path).map_err(|_| {
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        let lines: Vec<&str> = said.lines().collect();
-        let last = lines.get(lines.len().saturating_sub(8)..).unwrap_or_default();
         format!(
-            "the test {test} has written no table; it needs Apache (packages apache2 and apache2-dev), cc and make. It said:\n{}",
-            last.join("\n")
+            "the test {test} has written no table; it needs Apache (packages apache2 and apache2-dev), cc and make. It said: {}",
+            last(&output)
         )
     })
 }

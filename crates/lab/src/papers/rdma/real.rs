@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
 use crate::findings::{Cell, Findings, Table};
 use crate::machine::Need;
+use crate::programs::{self, Folder};
 use crate::run::{Run, Scale};
 
 /// What they take.
@@ -18,16 +19,6 @@ pub(super) const NEEDS: &[Need] = &[
     Need::Program("make", "make"),
     Need::Quiet(0.15),
 ];
-
-/// A folder that ends with the run.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is in the folder of temporary files, which is emptied anyway.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A table that a program has written: its head and its rows.
 pub(super) struct Csv {
@@ -117,43 +108,26 @@ fn cells(line: &str) -> Vec<String> {
     cells
 }
 
-fn command(what: &str, command: &mut Command) -> Result<(), String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{what}: cannot be started: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let lines: Vec<&str> = said.lines().collect();
-    let last = lines
-        .get(lines.len().saturating_sub(5)..)
-        .unwrap_or_default();
-    Err(format!("{what}: {}: {}", output.status, last.join("; ")))
-}
-
 /// Builds the programs, runs a part, and reads the table that it writes.
 fn measure(run: &Run<'_>, part: &str) -> Result<Csv, String> {
     let build = "scripts/setup kernel && cargo build --release -p evenkeel -p evenkeel-bench --bin evenkeel --bin kernel \
                  $(scripts/features)";
-    command(
+    programs::run(
         "building the measurement",
         Command::new("sh").args(["-c", build]),
     )?;
     (run.progress)(0.1);
-    let name = format!("evenkeel-lab-{part}-{}", std::process::id());
-    let folder = Folder(std::env::temp_dir().join(name));
+    let folder = Folder::new(part)?;
     let mut kernel = Command::new(Path::new("target/release/kernel"));
     kernel
         .arg(part)
         .args(["--evenkeel", "target/release/evenkeel", "--out"]);
-    kernel.arg(&folder.0);
+    kernel.arg(folder.path());
     if run.scale == Scale::Quick {
         kernel.arg("--quick");
     }
-    command(&format!("kernel {part}"), &mut kernel)?;
-    let file = folder.0.join(format!("{part}.csv"));
+    programs::run(&format!("kernel {part}"), &mut kernel)?;
+    let file = folder.path().join(format!("{part}.csv"));
     let text = fs::read_to_string(&file)
         .map_err(|error| format!("{}: cannot be read: {error}", file.display()))?;
     (run.progress)(1.0);

@@ -1,4 +1,4 @@
-//! Programs of the real test, which end with it, their files, and meters of their CPU and memory.
+//! Programs of real runs, which end with the run, their files, and meters of their CPU and memory.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -6,7 +6,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -14,17 +14,17 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use crate::machine::find;
 
 /// A temporary folder, which everybody may read, and which goes with the value.
-pub(super) struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn new(name: &str) -> Result<Self, String> {
+    pub(crate) fn new(name: &str) -> Result<Self, String> {
         let path = std::env::temp_dir().join(format!("evenkeel-lab-{name}-{}", std::process::id()));
         let folder = Folder(path);
         folder.make("")?;
         Ok(folder)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
@@ -32,21 +32,21 @@ impl Folder {
         result.map_err(|error| format!("{}: {error}", self.0.join(name).display()))
     }
 
-    pub(super) fn make(&self, name: &str) -> Result<(), String> {
+    pub(crate) fn make(&self, name: &str) -> Result<(), String> {
         let path = self.0.join(name);
         self.told(name, fs::create_dir_all(&path))?;
         let rights = Permissions::from_mode(0o755);
         self.told(name, fs::set_permissions(path, rights))
     }
 
-    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf, String> {
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<PathBuf, String> {
         let path = self.0.join(name);
         self.told(name, fs::write(&path, text))?;
         Ok(path)
     }
 
     /// A file of so many zeros, which takes no room.
-    pub(super) fn hole(&self, name: &str, size: u64) -> Result<(), String> {
+    pub(crate) fn hole(&self, name: &str, size: u64) -> Result<(), String> {
         let made = File::create(self.0.join(name)).and_then(|file| {
             file.set_permissions(Permissions::from_mode(0o644))?;
             file.set_len(size)
@@ -62,15 +62,39 @@ impl Drop for Folder {
     }
 }
 
+/// Runs a program to its end. `what` it does is in the error, with the last that it said.
+pub(crate) fn run(what: &str, command: &mut Command) -> Result<(), String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{what}: cannot be started: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{what}: {}: {}", output.status, last(&output))),
+    }
+}
+
+/// The last lines of what a program has said.
+pub(crate) fn last(output: &Output) -> String {
+    let said = [&output.stdout[..], &output.stderr[..]].concat();
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<&str> = said.lines().collect();
+    let last = lines.get(lines.len().saturating_sub(LAST)..);
+    last.unwrap_or_default().join("; ")
+}
+
+/// Lines of a program that has failed.
+const LAST: usize = 8;
+
 /// A program with its children, which is ended with the value, or when the lab itself ends.
-pub(super) struct Process {
+pub(crate) struct Process {
     name: String,
     child: Child,
     output: PathBuf,
 }
 
 impl Process {
-    pub(super) fn start(
+    pub(crate) fn start(
         folder: &Folder,
         name: &str,
         program: &Path,
@@ -103,16 +127,16 @@ impl Process {
         })
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// An error with the end of what it said, if it has ended.
-    pub(super) fn lives(&mut self) -> Result<(), String> {
+    pub(crate) fn lives(&mut self) -> Result<(), String> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => {
@@ -145,7 +169,7 @@ impl Drop for Process {
 }
 
 /// Reads how much CPU a process and its children use.
-pub(super) struct Meter {
+pub(crate) struct Meter {
     process: u32,
     /// When it was read last, and what each process had used until then, in nanoseconds.
     at: Instant,
@@ -153,7 +177,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new(process: u32) -> Self {
+    pub(crate) fn new(process: u32) -> Self {
         let mut meter = Meter {
             process,
             at: Instant::now(),
@@ -165,7 +189,7 @@ impl Meter {
 
     /// CPU since the last time, in % of one CPU. What a process has used that has ended since is not in
     /// it.
-    pub(super) fn cpu(&mut self) -> f64 {
+    pub(crate) fn cpu(&mut self) -> f64 {
         let (mut all, mut used) = (0, HashMap::new());
         for process in tree(self.process) {
             let now = used_by(process);
@@ -179,7 +203,7 @@ impl Meter {
     }
 
     /// Memory in kB, of which each process has its share where several have it in common.
-    pub(super) fn memory(&self) -> f64 {
+    pub(crate) fn memory(&self) -> f64 {
         tree(self.process).into_iter().map(memory_of).sum()
     }
 }
@@ -264,6 +288,22 @@ mod tests {
         let path = folder.path().to_owned();
         drop(folder);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_program_that_fails_is_told_with_what_it_said_last() {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "for n in 1 2 3 4 5 6 7 8; do echo $n; done; echo why >&2; exit 3",
+        ]);
+        let error = run("counting", &mut command).unwrap_err();
+        assert!(
+            error.starts_with("counting: exit status: 3: 2; 3;"),
+            "{error}"
+        );
+        assert!(error.ends_with("8; why"), "{error}");
+        assert_eq!(run("nothing", &mut Command::new("true")), Ok(()));
     }
 
     #[test]
