@@ -66,7 +66,7 @@ pub static PAPER: Paper = Paper {
 
 const SCALABILITY: Experiment = Experiment {
     name: "cygnus-scalability",
-    title: "how do throughput and latency grow with clients and servers?",
+    title: "How do throughput and latency grow with clients and servers?",
     set_up: "1, 2, 4, 8 and 16 clients and as many servers, under RoundRobin, Random and LeastLoaded (reject threshold 10,000, critical threshold 30,000, \
         dampening 0.2, loads pulled every 5 s, as published). A client is bound with its first request, and sends 200,000, each as soon as the one \
         before is answered. A server works on one request after the other. Clients start together, within a second, as a script would start them. \
@@ -221,7 +221,7 @@ const SCALABILITY: Experiment = Experiment {
 
 const OSCILLATION: Experiment = Experiment {
     name: "cygnus-oscillation",
-    title: "do alerts send all clients away and back?",
+    title: "Do alerts send all clients away and back?",
     set_up: "Four servers as in the other experiment, and eight clients that all begin at the first one. Critical threshold 10,000, reject threshold \
         9,000: a server that is busy answers 10,640 requests per second, and none reaches the critical threshold of 30,000 that was published. \
         Loads are pulled every second rather than every five, so that two minutes show what there is to see. With LeastLoaded, without \

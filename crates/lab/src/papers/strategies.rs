@@ -53,7 +53,7 @@ pub static PAPER: Paper = Paper {
 
 const OVERHEAD: Experiment = Experiment {
     name: "corba-overhead",
-    title: "what does it cost a client that a balancer binds it?",
+    title: "What does it cost a client that a balancer binds it?",
     set_up: "One client sends 200,000 requests to one member, each as soon as the one before is answered: without a balancer; bound per \
         session by RoundRobin (only the first request goes to the manager); carried per request (each request and each answer \
         go through the balancer); and on demand by MinimumDispersion (as per session, and the member reports its load twice a second).\n\n\
@@ -147,7 +147,7 @@ const OVERHEAD: Experiment = Experiment {
 
 const PER_SESSION: Experiment = Experiment {
     name: "corba-per-session",
-    title: "does binding per session leave members uneven?",
+    title: "Does binding per session leave members uneven?",
     set_up: "Four members; eight clients, four with 10 requests per second and four with 5, which RoundRobin binds by turns when \
         they come, and which stay. Each sends 200,000 requests, so the fast ones end first. In figure 5 the members 3 and 4 have the same \
         load and 1 and 2 have not: of four fast and four slow clients only 20, 10, 15 and 15 per second (or 10, 20) fit that, \
@@ -196,7 +196,7 @@ const PER_SESSION: Experiment = Experiment {
 
 const ON_DEMAND: Experiment = Experiment {
     name: "corba-on-demand",
-    title: "does binding on demand make loads even, and what does dampening do?",
+    title: "Does binding on demand make loads even, and what does dampening do?",
     set_up: "Four members; eight clients, four with 100 requests per second and four with 50, all bound by turns at first, which has \
         the fast ones together: 200, 100, 200 and 100 per second. Members report twice a second. The run is 300 s long; clients \
         are not done before that with the 750,000 requests that the paper gave each. Four arms: bound per session by RoundRobin; on demand by MinimumDispersion as \
