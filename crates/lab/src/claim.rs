@@ -86,10 +86,15 @@ impl Rule {
         } else {
             format!(" {unit}")
         };
-        match self {
-            Rule::AtMost(most) => format!("at most {most}{unit}"),
-            Rule::AtLeast(least) => format!("at least {least}{unit}"),
-            Rule::Within(from, to) => format!("{from} to {to}{unit}"),
+        // A third is not told to its last digit.
+        let told = |value: f64| {
+            let text = format!("{value:.3}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        };
+        match *self {
+            Rule::AtMost(most) => format!("at most {}{unit}", told(most)),
+            Rule::AtLeast(least) => format!("at least {}{unit}", told(least)),
+            Rule::Within(from, to) => format!("{} to {}{unit}", told(from), told(to)),
         }
     }
 
@@ -126,6 +131,13 @@ mod tests {
         assert_eq!(Rule::Within(-1.0, 5.0).judge(&wide), Verdict::Holds);
         assert_eq!(Rule::Within(1.0, 5.0).judge(&wide), Verdict::CannotBeTold);
         assert_eq!(Rule::Within(5.0, 6.0).judge(&wide), Verdict::DoesNot);
+    }
+
+    #[test]
+    fn a_rule_is_told_in_words() {
+        assert_eq!(Rule::AtMost(1.0 / 3.0).text("times"), "at most 0.333 times");
+        assert_eq!(Rule::AtLeast(0.0).text(""), "at least 0");
+        assert_eq!(Rule::Within(650.0, 1080.5).text("ms"), "650 to 1080.5 ms");
     }
 
     #[test]
