@@ -428,12 +428,14 @@ fn tls_may_be_passed_on() {
         0,
         "they go to the member itself"
     );
-    let sent = balancer.rule_count("ftp_bytes_total", "of=\"control_out\"");
-    assert!(sent > 500, "{sent}: a certificate and replies");
     logged(
         &balancer,
         &["\"end\":\"complete\"", &server.address().to_string()],
     );
+    // What is passed on counts when it has ended.
+    eventually("a certificate and replies are counted", || {
+        balancer.rule_count("ftp_bytes_total", "of=\"control_out\"") > 500
+    });
     assert_eq!(
         balancer.rule_count("tls_handshakes_total", "kind=\"full\""),
         0
