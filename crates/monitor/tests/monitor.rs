@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_config::{self as config, Config};
+use evenkeel_core::load::of_queue;
 use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query};
 use evenkeel_kernel::record::{Available, BASE, Base, Cpu, Scope, Source, Whole};
 use evenkeel_kernel::shared::Writer;
@@ -115,6 +116,11 @@ fn load(manager: &Manager) -> Option<f32> {
     status.groups[0].members[0].load
 }
 
+/// What so many tasks for one CPU count as.
+fn of_tasks(tasks: f64) -> Option<f32> {
+    Some(of_queue(tasks) as f32)
+}
+
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
@@ -139,9 +145,9 @@ async fn a_back_end_is_asked_until_it_is_silent_and_again_when_it_is_back() {
         let manager = Manager::new(clock, Arc::new(monitor.clone()));
         manager.apply(config(&file, &backend, "")).await.unwrap();
         let running = tokio::spawn(monitor.clone().run(Arc::clone(&manager)));
-        until("a load", || load(&manager) == Some(1.0)).await;
+        until("a load", || load(&manager) == of_tasks(1.0)).await;
         backend.running.store(7, Ordering::Relaxed);
-        until("another load", || load(&manager) == Some(7.0)).await;
+        until("another load", || load(&manager) == of_tasks(7.0)).await;
         backend.answers.store(false, Ordering::Relaxed);
         // It may have been late before, on a machine that has much else to do.
         until("unknown", || {
@@ -154,7 +160,7 @@ async fn a_back_end_is_asked_until_it_is_silent_and_again_when_it_is_back() {
         backend.answers.store(true, Ordering::Relaxed);
         until("it is back", || {
             let (view, status) = (monitor.locations().remove(0), monitor.status().unwrap());
-            load(&manager) == Some(7.0)
+            load(&manager) == of_tasks(7.0)
                 && view.round_trip_ms.is_some()
                 && view.trouble.is_none()
                 && (status.locations, status.fresh) == (1, 1)
@@ -197,7 +203,7 @@ async fn a_reload_brings_new_keys_and_a_bad_file_changes_nothing() {
     assert!(refused.to_string().contains("line 1 is wrong"), "{refused}");
     file.write(&new);
     manager.apply(config(&file, &backend, "")).await.unwrap();
-    until("the new key counts", || load(&manager) == Some(1.0)).await;
+    until("the new key counts", || load(&manager) == of_tasks(1.0)).await;
     running.abort();
 }
 
@@ -280,13 +286,13 @@ async fn a_page_in_shared_memory_counts_as_long_as_somebody_writes_it() {
     };
     until("a load", || {
         write(4);
-        load(&manager) == Some(4.0)
+        load(&manager) == of_tasks(4.0)
     })
     .await;
     until("nobody writes", || load(&manager).is_none()).await;
     until("it is back", || {
         write(2);
-        load(&manager) == Some(2.0)
+        load(&manager) == of_tasks(2.0)
     })
     .await;
     running.abort();

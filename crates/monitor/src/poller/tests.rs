@@ -1,5 +1,5 @@
 use evenkeel_config::MonitorAddress;
-use evenkeel_core::load::{LoadId, LoadValue};
+use evenkeel_core::load::{LoadId, LoadValue, of_queue};
 use evenkeel_kernel::query::ENVELOPE;
 use evenkeel_kernel::record::{Available, BASE, Base, Scope};
 use proptest::prelude::*;
@@ -83,6 +83,11 @@ fn load(location: &Location, id: LoadId, now: Instant) -> Option<f32> {
     location.fresh(id, now, AGE)
 }
 
+/// What so many tasks for one CPU count as.
+fn of_tasks(tasks: f64) -> Option<f32> {
+    Some(of_queue(tasks) as f32)
+}
+
 fn view(poller: &Poller) -> View<'_> {
     poller.views().next().unwrap()
 }
@@ -97,7 +102,7 @@ fn an_answer_becomes_loads() {
     let came = now.after(2 * MS);
     let datagram = answer(&question, now, Duration::ZERO, 3);
     assert_eq!(poller.receive(&datagram, address(1), came), Verdict::Taken);
-    assert_eq!(load(&location, LoadId::COMPOSITE, came), Some(3.0));
+    assert_eq!(load(&location, LoadId::COMPOSITE, came), of_tasks(3.0));
     assert_eq!(load(&location, LoadId::ROUND_TRIP, came), Some(0.002));
     assert_eq!(load(&location, LoadId::CPU, came), None, "that takes two");
     let first = now;
@@ -152,7 +157,7 @@ fn without_news_the_loads_are_unknown_and_never_idle() {
     let (now, question) = next(&mut poller);
     let datagram = answer(&question, now, MS, 2);
     assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Taken);
-    assert_eq!(load(&location, LoadId::COMPOSITE, now), Some(2.0));
+    assert_eq!(load(&location, LoadId::COMPOSITE, now), of_tasks(2.0));
     let (then, _) = next(&mut poller);
     assert!(then.since(now) < 53 * MS, "as often as ever");
     assert_eq!(view(&poller).state, State::Fresh);
@@ -168,7 +173,7 @@ fn others_may_report_what_the_monitor_does_not_know() {
     poller.receive(&answer(&question, now, MS, 3), address(1), now);
     let agent = LoadValue::new(0.9).unwrap();
     location.report(LoadId::COMPOSITE, agent, now).unwrap();
-    assert_eq!(load(&location, LoadId::COMPOSITE, now), Some(3.0));
+    assert_eq!(load(&location, LoadId::COMPOSITE, now), of_tasks(3.0));
     let mut last = now;
     while view(&poller).state == State::Fresh {
         last = poller.next_event().unwrap();
