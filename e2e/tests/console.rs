@@ -24,10 +24,12 @@ fn configuration(members: &[Member]) -> String {
         .iter()
         .map(|member| format!("{:?}", member.address().to_string()))
         .collect();
+    // Rules have an address that no other test uses: they are removed while clients go on, which would go to
+    // whoever gets the port next.
     format!(
         "# What the console is tried with.\n[admin]\nlisten = \"127.0.0.1:0\"\nusers_file = \"users\"\n\n\
-         [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"web\"\n\n\
-         [rule.pictures]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"pictures\"\n\n\
+         [rule.web]\nlisten = \"127.0.0.77:0\"\nprotocol = \"http\"\ngroup = \"web\"\n\n\
+         [rule.pictures]\nlisten = \"127.0.0.77:0\"\nprotocol = \"http\"\ngroup = \"pictures\"\n\n\
          [group.web]\nmembers = [{}] # Three of a kind.\nstrategy = \"adaptive\"\n\n\
          [group.pictures]\nmembers = [{}]\nstrategy = \"least_request\"\n",
         names[..3].join(", "),
