@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use evenkeel_wire::response::HeadScan;
+
 /// Longest head, interim ones before it included.
 pub const MAX_HEAD: usize = 64 * 1024;
 /// Header fields that a response may have.
@@ -66,6 +68,8 @@ pub struct Response {
     state: State,
     /// The part of a head, or of a line, that has come.
     partial: Vec<u8>,
+    /// When a head that comes in pieces is looked at.
+    scan: HeadScan,
     /// Bytes of lines after the last chunk.
     trailers: usize,
     /// The last whole head as bytes, and what it says: most often the next one is the same.
@@ -93,6 +97,7 @@ impl Response {
         Response {
             state: State::Head,
             partial: Vec::new(),
+            scan: HeadScan::default(),
             trailers: 0,
             known: Vec::new(),
             known_head: None,
@@ -108,6 +113,7 @@ impl Response {
     pub fn begin(&mut self, is_head: bool) {
         self.state = State::Head;
         self.partial.clear();
+        self.scan = HeadScan::default();
         self.trailers = 0;
         self.head = None;
         self.is_head = is_head;
@@ -209,19 +215,14 @@ impl Response {
             self.begin_body(head);
             return Ok(Some(after));
         }
-        // Looked at once more from its start with every piece, within its bound; and only where
-        // an end has come, so that many small pieces cost no more than they are long.
         let before = self.partial.len();
         let room = MAX_HEAD.saturating_sub(before);
         let piece = bytes.get(..room.min(bytes.len())).unwrap_or_default();
-        let is_first = before == 0;
-        let ends = has_line_end(&self.partial, piece);
-        if !is_first && !ends && piece.len() == bytes.len() {
-            self.partial.extend_from_slice(piece);
+        self.partial.extend_from_slice(piece);
+        if !self.scan.is_due(&self.partial, MAX_HEAD) {
             return Ok(None);
         }
         let mut partial = std::mem::take(&mut self.partial);
-        partial.extend_from_slice(piece);
         let parsed = self.parse(&partial);
         match parsed {
             Err(broken) => Err(broken),
@@ -391,22 +392,6 @@ impl Response {
         };
         Ok(after)
     }
-}
-
-/// Whether the end of a head may be in `piece`, which comes after `before`.
-fn has_line_end(before: &[u8], piece: &[u8]) -> bool {
-    // An empty line is `\n\n` or `\n\r\n`; its start may be in what came before.
-    let tail = before.get(before.len().saturating_sub(2)..);
-    let mut last_is_end = matches!(tail.unwrap_or_default(), [.., b'\n'] | [b'\n', b'\r']);
-    for &byte in piece {
-        match byte {
-            b'\n' if last_is_end => return true,
-            b'\n' => last_is_end = true,
-            b'\r' => {}
-            _ => last_is_end = false,
-        }
-    }
-    false
 }
 
 fn digits(value: &[u8]) -> Option<u64> {
