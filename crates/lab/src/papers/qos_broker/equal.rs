@@ -2,7 +2,7 @@
 
 use super::real;
 use super::unequal::table;
-use super::world::{LAS, LU, POLICIES, RAN, RR, Seen, cluster, pairs, play, site};
+use super::world::{LAS, LU, RAN, RR, Seen, both_loads, pairs};
 use crate::claim::{Claim, Rule};
 use crate::findings::{Findings, Table};
 use crate::machine::Need;
@@ -86,24 +86,10 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 fn simulate(run: &Run<'_>) -> Findings {
-    let site = site();
-    let seeds = run.seeds(10);
-    let variants: Vec<(f64, usize)> = [OFF, OFF_PUBLISHED]
-        .iter()
-        .flat_map(|&off| (0..POLICIES.len()).map(move |policy| (off, policy)))
-        .collect();
-    let mut all = run.grid(&variants, &seeds, |&(off, policy), seed| {
-        let cluster = cluster(run, SERVICE_TIMES, USERS, off, policy);
-        play(cluster.as_ref(), &site, seed)
-    });
-    let published = all.split_off(POLICIES.len());
+    let (all, published, most) = both_loads(run, SERVICE_TIMES, USERS, (OFF, OFF_PUBLISHED));
     let mut found = Findings::default();
     judge(&mut found, &all);
-    let most = (0..seeds.len()).map(|seed| {
-        let rates = published.iter().filter_map(|policy| policy.get(seed));
-        rates.map(|seen| seen.rate).fold(0.0, f64::max)
-    });
-    found.measured("published-rate", most.collect());
+    found.measured("published-rate", most);
     found.tables.push(table(&all));
     found.tables.push(Table {
         name: "published-load",

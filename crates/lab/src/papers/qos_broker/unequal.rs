@@ -5,8 +5,7 @@ use evenkeel_sim::svg::{Line, Plot, Scale};
 
 use super::real;
 use super::world::{
-    LAS, LU, POLICIES, RAN, RESPONSE, RR, SHARE, Seen, UTILIZATION, WINDOW, cluster, each, pairs,
-    play, site,
+    LAS, LU, POLICIES, RAN, RESPONSE, RR, SHARE, Seen, UTILIZATION, WINDOW, both_loads, each, pairs,
 };
 use crate::claim::{Claim, Rule};
 use crate::findings::{Cell, Chart, Findings, Table};
@@ -191,24 +190,10 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 fn simulate(run: &Run<'_>) -> Findings {
-    let site = site();
-    let seeds = run.seeds(10);
-    let variants: Vec<(f64, usize)> = [OFF, OFF_PUBLISHED]
-        .iter()
-        .flat_map(|&off| (0..POLICIES.len()).map(move |policy| (off, policy)))
-        .collect();
-    let mut all = run.grid(&variants, &seeds, |&(off, policy), seed| {
-        let cluster = cluster(run, SERVICE_TIMES, USERS, off, policy);
-        play(cluster.as_ref(), &site, seed)
-    });
-    let published = all.split_off(POLICIES.len());
+    let (all, published, most) = both_loads(run, SERVICE_TIMES, USERS, (OFF, OFF_PUBLISHED));
     let mut found = Findings::default();
     judge(&mut found, &all);
-    let most = (0..seeds.len()).map(|seed| {
-        let rates = published.iter().filter_map(|policy| policy.get(seed));
-        rates.map(|seen| seen.rate).fold(0.0, f64::max)
-    });
-    found.measured("published-rate", most.collect());
+    found.measured("published-rate", most);
     found.tables.push(table(&all));
     found.tables.push(Table {
         name: "published-load",

@@ -125,6 +125,33 @@ fn seen(cluster: &Negotiated, played: &Played) -> Seen {
     }
 }
 
+/// What is seen of all policies: with users who take times off by `offs.0`, and by `offs.1`, which ask for the published
+/// load. Beside that, the most requests per second that any policy served of the latter, for each seed.
+pub(super) fn both_loads(
+    run: &Run<'_>,
+    micros: [u64; 3],
+    users: usize,
+    offs: (f64, f64),
+) -> (Vec<Vec<Seen>>, Vec<Vec<Seen>>, Vec<f64>) {
+    let site = site();
+    let seeds = run.seeds(10);
+    let variants: Vec<(f64, usize)> = [offs.0, offs.1]
+        .iter()
+        .flat_map(|&off| (0..POLICIES.len()).map(move |policy| (off, policy)))
+        .collect();
+    let mut all = run.grid(&variants, &seeds, |&(off, policy), seed| {
+        let cluster = cluster(run, micros, users, off, policy);
+        play(cluster.as_ref(), &site, seed)
+    });
+    let published = all.split_off(POLICIES.len());
+    let most = (0..seeds.len()).map(|seed| {
+        let rates = published.iter().filter_map(|policy| policy.get(seed));
+        rates.map(|seen| seen.rate).fold(0.0, f64::max)
+    });
+    let most = most.collect();
+    (all, published, most)
+}
+
 /// A value for each seed.
 pub(super) fn each(seen: &[Seen], of: impl Fn(&Seen) -> f64) -> Vec<f64> {
     seen.iter().map(of).collect()
