@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use evenkeel_config::{ClientTls, FileName};
 use evenkeel_sim::surge::{References, Step, User};
-use evenkeel_sim::work::Popularity;
+use evenkeel_sim::work::{Popularity, exponential};
 use rustls::ClientConfig;
 
 use crate::client::Client;
 use crate::context::{Context, Failure};
 use crate::plan::{Plan, Scheme, Tls, Workload};
 use crate::runtime::Loop;
-use crate::schedule::{Arrivals, Gaps, exponential};
+use crate::schedule::{Arrivals, Gaps};
 use crate::stats::{Collector, Counted, Interval, Kind, Outcome, Recorder, Second};
 use crate::{ftp, http2};
 

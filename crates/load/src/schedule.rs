@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use evenkeel_sim::work::exponential;
+
 /// Times between arrivals.
 #[derive(Clone, Debug)]
 pub(crate) enum Gaps {
@@ -131,11 +133,6 @@ impl Arrivals {
             }
         }
     }
-}
-
-/// A time with this mean, as between events that know nothing of each other.
-pub(crate) fn exponential(mean: f64, rng: &mut fastrand::Rng) -> f64 {
-    -mean * libm::log(1.0 - rng.f64())
 }
 
 #[cfg(test)]

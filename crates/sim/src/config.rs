@@ -31,6 +31,20 @@ pub(crate) fn group_config(
     group
 }
 
+/// A configuration with nothing but one group of so many equal members.
+pub(crate) fn equal_members(
+    name: &str,
+    members: usize,
+    settings: GroupSettings,
+    strategy: Values,
+) -> Config {
+    let weights = std::iter::repeat_n(1.0, members);
+    Config {
+        groups: vec![group_config(name, weights, settings, strategy)],
+        ..Config::default()
+    }
+}
+
 /// A balancer's own view of its groups. Each name that has no address in the configuration has
 /// one here.
 pub(crate) fn groups(config: Config, now: Instant) -> Groups {

@@ -163,7 +163,7 @@ pub(crate) fn nanos(duration: Duration) -> f64 {
 }
 
 /// A random number with an exponential distribution.
-pub(crate) fn exponential(mean: f64, rng: &mut fastrand::Rng) -> f64 {
+pub fn exponential(mean: f64, rng: &mut fastrand::Rng) -> f64 {
     // Not the C library's logarithm, whose last bit differs between machines.
     -libm::log(1.0 - rng.f64()) * mean
 }

@@ -13,10 +13,9 @@ use std::time::Duration;
 use evenkeel_core::group::{Group, GroupSettings, Request};
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::strategy::Values;
-use evenkeel_manager::config::Config;
 use evenkeel_manager::groups::Groups;
 
-use crate::config::{group, group_config, groups};
+use crate::config::{equal_members, group, groups};
 use crate::engine::{self, Engine, World, nanos};
 use crate::server::{Discipline, Server};
 use crate::surge::{Pace, References, Site, Step, User};
@@ -228,16 +227,7 @@ impl<'a> Running<'a> {
             slow_start: Duration::ZERO,
             ..GroupSettings::default()
         };
-        let weights = std::iter::repeat_n(1.0, count);
-        let config = Config {
-            groups: vec![group_config(
-                "www",
-                weights,
-                settings,
-                play.strategy.clone(),
-            )],
-            ..Config::default()
-        };
+        let config = equal_members("www", count, settings, play.strategy.clone());
         let engine = Engine::new(1e9);
         let groups = groups(config, engine.now());
         let mut rng = fastrand::Rng::with_seed(seed);

@@ -22,11 +22,10 @@ use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::member::Reason;
 use evenkeel_core::strategy::Values;
 use evenkeel_core::time::Instant;
-use evenkeel_manager::config::Config;
 use evenkeel_manager::config::Reach;
 use evenkeel_manager::groups::Groups;
 
-use crate::config::{group, group_config, groups};
+use crate::config::{equal_members, group, groups};
 use crate::engine::{self, Engine, World, exponential, nanos};
 
 /// For how long a client is taken to stay: until it is told to leave.
@@ -275,16 +274,7 @@ impl<'a> Running<'a> {
             alert: play.alert.clone(),
             ..defaults
         };
-        let weights = std::iter::repeat_n(1.0, play.members);
-        let config = Config {
-            groups: vec![group_config(
-                "app",
-                weights,
-                settings,
-                play.strategy.clone(),
-            )],
-            ..Config::default()
-        };
+        let config = equal_members("app", play.members, settings, play.strategy.clone());
         let engine = Engine::new(0.0);
         let groups = groups(config, engine.now());
         let mut running = Running {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-use crate::engine::exponential;
+pub use crate::engine::exponential;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]

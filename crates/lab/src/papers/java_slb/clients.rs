@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
+use evenkeel_wire::ftp::read_pasv_reply;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// Longer than anything takes: then something is broken.
@@ -144,16 +145,9 @@ fn fill(stream: &mut TcpStream, piece: &mut [u8]) -> std::io::Result<usize> {
     Ok(filled)
 }
 
-/// The port in the answer to PASV: the last two of six numbers in parentheses.
+/// The port in the answer to PASV, after its code.
 fn port(reply: &str) -> Option<u16> {
-    let (_, numbers) = reply.split_once('(')?;
-    let (numbers, _) = numbers.split_once(')')?;
-    let mut numbers = numbers
-        .split(',')
-        .skip(4)
-        .map(|number| number.parse::<u8>());
-    let (high, low) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    Some(u16::from_be_bytes([high, low]))
+    read_pasv_reply(reply.as_bytes().get(4..)?)
 }
 
 /// A control connection.
