@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo test test-vm counts bench bench-load bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel lab experiment fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo test test-vm counts bench bench-load bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -28,6 +28,7 @@ help:
 	@echo "make apache  mod_evenkeel.so for Apache httpd, beside it; install-arm, install-apache (PREFIX=/usr/local)"
 	@echo "make omniorb libevenkeel-omniorb.a for CORBA servers on omniORB, with its example; install-omniorb (PREFIX)"
 	@echo "make java    the jar for CORBA servers on JacORB, with its example: target/dist/java/lib"
+	@echo "make soak    an hour under load while all around the balancer changes: what was lost, what grew (SOAK_MINUTES=480: eight hours)"
 	@echo "make fuzz    every fuzz target for FUZZ_SECONDS (60)"
 
 demo:
@@ -138,6 +139,13 @@ experiment:
 	@scripts/setup test
 	EXPERIMENT_TIMES=$(EXPERIMENT_TIMES) EXPERIMENT_FOLDER=$(CURDIR)/target/experiment \
 	  cargo test --release -p evenkeel-e2e --test broker_experiment -- --nocapture --test-threads 1
+
+# Endurance: kills, reloads, changes of members, upgrades and attacks under load.
+SOAK_MINUTES ?= 60
+soak:
+	@scripts/setup bench
+	cargo build --profile dist -p evenkeel $(FEATURES)
+	bench/soak.py --binary target/dist/evenkeel --minutes $(SOAK_MINUTES) --json target/soak.json
 
 # A client that the negotiator has bound, against one that knew the address.
 bench-on-demand:
