@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes a machine of Debian's kernel and a RAM disk: `image.sh CACHE OUT PROGRAM...`.
 #
+# KERNEL is the package that stands for the kernel (linux-image-amd64); each has a CACHE of its own.
 # The kernel package is fetched into CACHE at first and unpacked there; OUT/vmlinuz and
 # OUT/initrd are what QEMU boots. The RAM disk has busybox, ip and rdma, the kernel's modules
 # for Soft-RoCE and for network interfaces without hardware, the RDMA libraries, and the
@@ -10,6 +11,7 @@
 set -eu
 cache=$1 out=$2
 shift 2
+kernel=${KERNEL:-linux-image-amd64}
 here=$(cd "$(dirname "$0")" && pwd)
 
 lacks() {
@@ -30,14 +32,14 @@ exec 9>"$cache/lock"
 flock 9
 if ! ls "$cache"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
   command -v apt-get >/dev/null || lacks "there is no apt-get to fetch Debian's kernel with"
-  package=$(apt-cache depends linux-image-amd64 2>/dev/null |
+  package=$(apt-cache depends "$kernel" 2>/dev/null |
     sed -n 's/^ *Depends: *\(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
   if [ -z "$package" ]; then
     apt-get update -qq >/dev/null 2>&1 || true
-    package=$(apt-cache depends linux-image-amd64 2>/dev/null |
+    package=$(apt-cache depends "$kernel" 2>/dev/null |
       sed -n 's/^ *Depends: *\(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
   fi
-  [ -n "$package" ] || lacks "no package linux-image-amd64 is known here"
+  [ -n "$package" ] || lacks "no package $kernel is known here"
   rm -rf "$cache/fresh" && mkdir "$cache/fresh"
   (cd "$cache/fresh" && { apt-get download -qq "$package" || { apt-get update -qq && apt-get download -qq "$package"; }; }) \
     >/dev/null 2>&1 || lacks "the package $package cannot be fetched"

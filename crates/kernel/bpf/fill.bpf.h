@@ -8,7 +8,7 @@
  * number of the CPU, read that way, must be the number of the CPU, or nothing is used.
  * Memory nodes are found by their kswapd threads, whose argument is the node.
  *
- * What is read, by evk_fill_cpu for one CPU, at the moment of asking:
+ * What is read, by evk_fill_cpu for one CPU:
  *  - runqueues: nr_running, nr_switches, nr_iowait;
  *  - kernel_cpustat: CPU time by kind, counted at ticks;
  *  - tick_cpu_sched: the time for which the CPU was idle, with the idle time that still goes
@@ -16,7 +16,15 @@
  *  - kstat: soft interrupts by kind; __softirq_pending: those raised;
  *  - softnet_data: packets in the queues of the CPU, dropped, put off ("squeezed");
  *  - ksoftirqd: whether the thread for left-over soft interrupts is runnable.
- * What needs an average is kept by evk_tick, which a timer calls every 10 ms:
+ * evk_look reads of these what a load is made of, and nothing else: nr_running, busy time,
+ * packets that wait, the thread, and what is raised.
+ *
+ * How data is read. A call of bpf_probe_read_kernel takes some 20 ns, and a load 1; but for loads
+ * the verifier must know what lies at an address. Linux 6.2 and newer have bpf_rdonly_cast, by
+ * which a program says so; the loader sets evk_told where it is there, and the verifier
+ * removes the half of EVK_GET that is not used. Wrong addresses give 0 either way.
+ *
+ * What needs an average is kept by evk_tick_machine, which a timer calls every 10 ms:
  *  - the running average, 100 ms, exponential;
  *  - time under pressure (PSI): the kernel sums it up every 2 s only, so the times of the CPUs
  *    (system_group_pcpu) are summed up here, with the kernel's weights (a CPU counts as much
@@ -158,11 +166,44 @@ static __always_inline u64 evk_base_of(u32 cpu)
 
 #define evk_read(to, from) bpf_probe_read_kernel(&(to), sizeof(to), (const void *)(from))
 
+/* Written by the loader before the programs are loaded. */
+struct evk_told {
+	u32 direct;  /* whether this kernel has bpf_rdonly_cast */
+	u32 cgroups; /* how many targets are cgroups */
+};
+
+const volatile struct evk_told evk_told = {};
+extern void *bpf_rdonly_cast(const void *obj__ign, u32 btf_id__k) __ksym __weak;
+
+#define evk_cast(type, address) \
+	((type *)bpf_rdonly_cast((const void *)(address), bpf_core_type_id_kernel(type)))
+
+/* A member of what lies at an address of the kernel. */
+#define EVK_GET(type, address, member)                                            \
+	({                                                                        \
+		u64 evk_at = (u64)(address);                                      \
+		evk_told.direct ? evk_cast(type, evk_at)->member                       \
+				: BPF_CORE_READ((type *)evk_at, member);          \
+	})
+
+/* The word at an address of the kernel. */
+static __always_inline u64 evk_word(u64 address)
+{
+	u64 value = 0;
+
+	/* To the verifier any structure that begins with a number is as good. */
+	if (evk_told.direct)
+		return evk_cast(struct kernel_cpustat, address)->cpustat[0];
+	evk_read(value, address);
+	return value;
+}
+
 static __always_inline bool evk_online(u64 base, const struct evk_facts *facts)
 {
-	struct rq *rq = (void *)(base + facts->runqueues);
+	struct rq *rq = 0;
 
-	return !bpf_core_field_exists(rq->online) || BPF_CORE_READ(rq, online);
+	return !bpf_core_field_exists(rq->online) ||
+	       EVK_GET(struct rq, base + facts->runqueues, online);
 }
 
 /* Whether the CPU is idle. These are functions of their own, or the compiler looks for fields
@@ -179,32 +220,32 @@ __noinline int evk_idle_bit(u64 sched) /* until 6.8 */
 
 __noinline int evk_idle_flag(u64 sched)
 {
-	struct tick_sched___flags *ts = (void *)sched;
+	struct tick_sched___flags *ts = 0;
 
 	if (!bpf_core_field_exists(ts->flags))
 		return 0;
-	return (BPF_CORE_READ(ts, flags) & EVK_TS_IDLE_ACTIVE) != 0;
+	return (EVK_GET(struct tick_sched___flags, sched, flags) & EVK_TS_IDLE_ACTIVE) != 0;
 }
 
 /* The number of the last change of its times, odd while they are changed. */
 __noinline int evk_idle_sequence(u64 sched)
 {
-	struct tick_sched___seq *ts = (void *)sched;
+	struct tick_sched___seq *ts = 0;
 
 	if (!bpf_core_field_exists(ts->idle_sleeptime_seq))
 		return 0;
-	return BPF_CORE_READ(ts, idle_sleeptime_seq.sequence);
+	return EVK_GET(struct tick_sched___seq, sched, idle_sleeptime_seq.sequence);
 }
 
-/* Time for which the CPU was busy until now, in ns. The CPU may go to sleep, or wake up, while
- * its numbers are read; then they are read again. Kernels before 6.2 do not tell that they are
- * being changed, so there two readings must agree. */
-static __always_inline bool evk_busy(u64 base, const struct evk_facts *facts, u64 *busy)
+/* Time for which the CPU was busy until `now`, in ns, which must be a moment ago. The CPU may go
+ * to sleep, or wake up, while its numbers are read; then they are read again. Kernels before 6.2
+ * do not tell that they are being changed, so there two readings must agree. */
+static __always_inline bool evk_busy(u64 base, const struct evk_facts *facts, u64 now, u64 *busy)
 {
-	struct tick_sched *ts = (void *)(base + facts->tick_cpu_sched);
-	struct tick_sched___seq *counted = (void *)ts;
-	struct tick_sched___flags *flagged = (void *)ts;
-	u64 entry, idle, again, now;
+	struct tick_sched *ts = 0;
+	struct tick_sched___seq *counted = 0;
+	struct tick_sched___flags *flagged = 0;
+	u64 sched = base + facts->tick_cpu_sched, entry, idle;
 	unsigned int before, after;
 	bool active;
 
@@ -213,19 +254,21 @@ static __always_inline bool evk_busy(u64 base, const struct evk_facts *facts, u6
 	for (int i = 0; i < 4; i++) {
 		before = after = 0;
 		if (bpf_core_field_exists(counted->idle_sleeptime_seq))
-			before = evk_idle_sequence((u64)ts);
-		entry = BPF_CORE_READ(ts, idle_entrytime);
-		idle = BPF_CORE_READ(ts, idle_sleeptime) + BPF_CORE_READ(ts, iowait_sleeptime);
+			before = evk_idle_sequence(sched);
+		entry = EVK_GET(struct tick_sched, sched, idle_entrytime);
+		idle = EVK_GET(struct tick_sched, sched, idle_sleeptime) +
+		       EVK_GET(struct tick_sched, sched, iowait_sleeptime);
 		if (bpf_core_field_exists(flagged->flags))
-			active = evk_idle_flag((u64)ts);
+			active = evk_idle_flag(sched);
 		else
-			active = evk_idle_bit((u64)ts);
-		now = bpf_ktime_get_ns();
-		again = BPF_CORE_READ(ts, idle_entrytime);
-		if (bpf_core_field_exists(counted->idle_sleeptime_seq))
-			after = evk_idle_sequence((u64)ts);
-		if (before == after && !(before & 1) && entry == again)
+			active = evk_idle_bit(sched);
+		if (bpf_core_field_exists(counted->idle_sleeptime_seq)) {
+			after = evk_idle_sequence(sched);
+			if (before == after && !(before & 1))
+				break;
+		} else if (entry == EVK_GET(struct tick_sched, sched, idle_entrytime)) {
 			break;
+		}
 	}
 	if (active && now > entry)
 		idle += now - entry;
@@ -246,15 +289,15 @@ static __always_inline u64 evk_time(u64 stat, u32 kind)
 
 /* CPU time by kind. Each reading costs, so all are read at once where the kernel has them in
  * the order that it had so far. */
-static __always_inline void evk_times(u64 stat, struct evk_cpu *out)
+static __always_inline void evk_times(u64 stat, u64 *to)
 {
-	u64 *to = out->times_ns, softirq, idle;
+	u64 softirq, idle;
 
 	if (EVK_KIND_IS(CPUTIME_USER, 0) && EVK_KIND_IS(CPUTIME_NICE, 1) &&
 	    EVK_KIND_IS(CPUTIME_SYSTEM, 2) && EVK_KIND_IS(CPUTIME_SOFTIRQ, 3) &&
 	    EVK_KIND_IS(CPUTIME_IRQ, 4) && EVK_KIND_IS(CPUTIME_IDLE, 5) &&
 	    EVK_KIND_IS(CPUTIME_IOWAIT, 6) && EVK_KIND_IS(CPUTIME_STEAL, 7)) {
-		bpf_probe_read_kernel(to, sizeof(out->times_ns), (void *)stat);
+		bpf_probe_read_kernel(to, EVK_TIMES * sizeof(*to), (void *)stat);
 		softirq = to[3];
 		to[EVK_IRQ_TIME] = to[4];
 		to[EVK_SOFTIRQ_TIME] = softirq;
@@ -274,64 +317,125 @@ static __always_inline void evk_times(u64 stat, struct evk_cpu *out)
 	to[EVK_IOWAIT_TIME] = EVK_TIME(stat, CPUTIME_IOWAIT);
 }
 
+/* CPU time of the kinds that are work, for kernels that do not measure idle time. */
+static __always_inline u64 evk_ticks_of_work(u64 stat)
+{
+	return EVK_TIME(stat, CPUTIME_USER) + EVK_TIME(stat, CPUTIME_NICE) +
+	       EVK_TIME(stat, CPUTIME_SYSTEM) + EVK_TIME(stat, CPUTIME_IRQ) +
+	       EVK_TIME(stat, CPUTIME_SOFTIRQ) + EVK_TIME(stat, CPUTIME_STEAL);
+}
+
+/* Packets that wait for a CPU. */
+static __always_inline u32 evk_backlog(u64 net)
+{
+	return EVK_GET(struct softnet_data, net, input_pkt_queue.qlen) +
+	       EVK_GET(struct softnet_data, net, process_queue.qlen);
+}
+
+/* Whether the thread of a CPU for soft interrupts has work. */
+static __always_inline u32 evk_has_work(u64 thread)
+{
+	return thread && EVK_GET(struct task_struct, thread, on_rq) == 1;
+}
+
+/* Soft interrupts that are raised: 16 bits of it are there on every kernel. */
+static __always_inline u32 evk_pending(u64 base, const struct evk_facts *facts)
+{
+	return facts->softirq_pending == EVK_NOWHERE ?
+		       0 :
+		       (u16)evk_word(base + facts->softirq_pending);
+}
+
+static __always_inline u64 evk_thread(u64 base, const struct evk_facts *facts)
+{
+	return facts->ksoftirqd == EVK_NOWHERE ? 0 : evk_word(base + facts->ksoftirqd);
+}
+
 /* Fills the entry of a CPU. Returns 0 if there is no such CPU, or it is off. */
 __noinline int evk_fill_cpu(u32 cpu, struct evk_cpu *out)
 {
 	struct evk_facts *facts = evk_the_facts();
 	u64 base = evk_base_of(cpu);
-	u64 thread = 0;
 
 	if (!out || !facts || !base || !evk_online(base, facts))
 		return 0;
 
-	struct rq *rq = (void *)(base + facts->runqueues);
+	u64 rq = base + facts->runqueues;
 
 	out->time_ns = bpf_ktime_get_ns();
 	out->number = cpu;
-	out->running = BPF_CORE_READ(rq, nr_running);
-	out->switches = BPF_CORE_READ(rq, nr_switches);
-	out->blocked = BPF_CORE_READ(rq, nr_iowait.counter);
+	out->running = EVK_GET(struct rq, rq, nr_running);
+	out->switches = EVK_GET(struct rq, rq, nr_switches);
+	out->blocked = EVK_GET(struct rq, rq, nr_iowait.counter);
 
 	if (facts->kernel_cpustat != EVK_NOWHERE)
-		evk_times(base + facts->kernel_cpustat, out);
+		evk_times(base + facts->kernel_cpustat, out->times_ns);
 	/* Without exact busy time: the kinds that are work. */
-	if (!evk_busy(base, facts, &out->busy_ns))
-		out->busy_ns = out->times_ns[EVK_USER_TIME] + out->times_ns[EVK_NICE_TIME] +
-			       out->times_ns[EVK_SYSTEM_TIME] + out->times_ns[EVK_IRQ_TIME] +
-			       out->times_ns[EVK_SOFTIRQ_TIME] + out->times_ns[EVK_STEAL_TIME];
+	if (!evk_busy(base, facts, out->time_ns, &out->busy_ns) &&
+	    facts->kernel_cpustat != EVK_NOWHERE)
+		out->busy_ns = evk_ticks_of_work(base + facts->kernel_cpustat);
 
 	if (facts->kstat != EVK_NOWHERE)
 		bpf_probe_read_kernel(out->softirqs, sizeof(out->softirqs),
 				      (void *)(base + facts->kstat +
 					       bpf_core_field_offset(struct kernel_stat, softirqs)));
-	if (facts->softirq_pending != EVK_NOWHERE) {
-		u16 pending = 0; /* 16 bits of it are there on every kernel */
-
-		evk_read(pending, base + facts->softirq_pending);
-		out->pending = pending;
-	}
-
+	out->pending = evk_pending(base, facts);
 	if (facts->softnet_data != EVK_NOWHERE) {
-		struct softnet_data *net = (void *)(base + facts->softnet_data);
-		struct softnet_data___atomic *atomic = (void *)net;
-		struct softnet_data___counters *counters = (void *)net;
+		u64 at = base + facts->softnet_data;
+		struct softnet_data *net = 0;
+		struct softnet_data___atomic *atomic = 0;
+		struct softnet_data___counters *counters = 0;
 
-		out->backlog = BPF_CORE_READ(net, input_pkt_queue.qlen) +
-			       BPF_CORE_READ(net, process_queue.qlen);
-		out->squeezed = BPF_CORE_READ(net, time_squeeze);
+		out->backlog = evk_backlog(at);
+		out->squeezed = EVK_GET(struct softnet_data, at, time_squeeze);
 		if (bpf_core_field_exists(net->dropped))
-			out->dropped = BPF_CORE_READ(net, dropped);
+			out->dropped = BPF_CORE_READ((struct softnet_data *)at, dropped);
 		else if (bpf_core_field_exists(atomic->dropped))
-			out->dropped = BPF_CORE_READ(atomic, dropped.counter);
+			out->dropped =
+				BPF_CORE_READ((struct softnet_data___atomic *)at, dropped.counter);
 		else if (bpf_core_field_exists(counters->drop_counters))
-			out->dropped = BPF_CORE_READ(counters, drop_counters.drops0.counter) +
-				       BPF_CORE_READ(counters, drop_counters.drops1.counter);
+			out->dropped = BPF_CORE_READ((struct softnet_data___counters *)at,
+						     drop_counters.drops0.counter) +
+				       BPF_CORE_READ((struct softnet_data___counters *)at,
+						     drop_counters.drops1.counter);
 	}
-	if (facts->ksoftirqd != EVK_NOWHERE) {
-		evk_read(thread, base + facts->ksoftirqd);
-		if (thread)
-			out->softirq_threads = BPF_CORE_READ((struct task_struct *)thread, on_rq) == 1;
-	}
+	out->softirq_threads = evk_has_work(evk_thread(base, facts));
+	return 1;
+}
+
+/* What a query reads afresh of a CPU, or of a cgroup's part of it, and where. */
+struct evk_glance {
+	u64 base;   /* of the CPU's variables; of a cgroup: its queue on the CPU */
+	u64 thread; /* of the CPU's ksoftirqd, or 0; of a cgroup: its entity on the CPU */
+	u64 busy_ns;
+	u32 running;
+	u32 backlog;
+	u32 threads;
+	u32 pending;
+	u32 cpu;
+	u32 unused;
+};
+
+/* Looks at a CPU, from `at`, whose `base` and `thread` are right, into `out`, which may be the
+ * same. */
+__noinline int evk_look(u64 now, const struct evk_glance *at, struct evk_glance *out)
+{
+	struct evk_facts *facts = evk_the_facts();
+	u64 busy = 0;
+
+	if (!at || !out || !facts)
+		return 0;
+
+	u64 base = at->base;
+
+	out->running = EVK_GET(struct rq, base + facts->runqueues, nr_running);
+	out->threads = evk_has_work(at->thread);
+	out->pending = evk_pending(base, facts);
+	out->backlog =
+		facts->softnet_data == EVK_NOWHERE ? 0 : evk_backlog(base + facts->softnet_data);
+	if (!evk_busy(base, facts, now, &busy) && facts->kernel_cpustat != EVK_NOWHERE)
+		busy = evk_ticks_of_work(base + facts->kernel_cpustat);
+	out->busy_ns = busy;
 	return 1;
 }
 
@@ -372,8 +476,8 @@ static __always_inline u64 evk_has(const struct evk_facts *facts)
 }
 
 /* Fills what a record of the machine has beside CPUs: everything from `pressure` on, and which
- * of it there is. The sums and the number of CPUs must be there already. `begin`, `end`,
- * `source`, `updates` and what says which part of a record it is are the caller's. */
+ * of it there is. The sums, their time and the number of CPUs must be there already. `begin`,
+ * `end`, `source`, `updates` and what says which part of a record it is are the caller's. */
 static __always_inline void evk_fill_machine(struct evk_base *out, const struct evk_facts *facts,
 					     const struct evk_target *machine)
 {
@@ -386,7 +490,7 @@ static __always_inline void evk_fill_machine(struct evk_base *out, const struct 
 	out->epoch = facts->epoch + out->cpus;
 	out->capacity = out->cpus * 1000;
 	out->available = evk_has(facts);
-	out->time_ns = out->totals.time_ns = bpf_ktime_get_ns();
+	out->time_ns = out->totals.time_ns;
 	if (machine->ticked_ns) {
 		out->available |= EVK_HAS_RUNNING_AVERAGE;
 		out->running_average = machine->running_average >> 16;
@@ -508,20 +612,19 @@ __noinline int evk_tick_pressure(u32 cpu)
 	if (!facts || !work || !last || !base || facts->psi == EVK_NOWHERE)
 		return 0;
 
-	struct psi_group_cpu *psi = (void *)(base + facts->psi);
-	struct rq *rq = (void *)(base + facts->runqueues);
-	u64 start = BPF_CORE_READ(psi, state_start), clock = BPF_CORE_READ(rq, clock);
-	u32 mask = BPF_CORE_READ(psi, state_mask), spent[6], time;
+	u64 psi = base + facts->psi;
+	u64 start = EVK_GET(struct psi_group_cpu, psi, state_start);
+	u64 clock = EVK_GET(struct rq, base + facts->runqueues, clock);
+	u32 mask = EVK_GET(struct psi_group_cpu, psi, state_mask), times[8] = {}, spent[6];
 
 	if (!start)
 		return 0;
 	if (clock > start)
 		live = clock - start;
+	evk_read(times, psi + bpf_core_field_offset(struct psi_group_cpu, times));
 	for (int i = 0; i < 6; i++) {
-		u32 state = evk_stall(i);
+		u32 state = evk_stall(i), time = times[state & 7];
 
-		evk_read(time, (u64)psi + bpf_core_field_offset(struct psi_group_cpu, times) +
-				       state * sizeof(time));
 		if (mask & (1u << (state & 31)))
 			time += live;
 		spent[i] = time - last->times[i];
@@ -552,26 +655,14 @@ static __always_inline void evk_tick_target(struct evk_target *target, u64 runni
 	target->ticked_ns = now;
 }
 
-__noinline int evk_running(u32 cpu)
-{
-	struct evk_facts *facts = evk_the_facts();
-	u64 base = evk_base_of(cpu);
-
-	if (!facts || !base || !evk_online(base, facts))
-		return 0;
-
-	struct rq *rq = (void *)(base + facts->runqueues);
-
-	return BPF_CORE_READ(rq, nr_running);
-}
-
-static __always_inline void evk_tick_machine(void)
+/* `running` is what the machine has now. */
+static __always_inline void evk_tick_machine(u64 running)
 {
 	u32 zero = 0;
 	struct evk_facts *facts = evk_the_facts();
 	struct evk_target *machine = bpf_map_lookup_elem(&evk_targets, &zero);
 	struct evk_work *work = bpf_map_lookup_elem(&evk_work, &zero);
-	u64 running = 0, passed, known = 0;
+	u64 passed, known = 0;
 
 	if (!facts || !machine || !work)
 		return;
@@ -580,7 +671,6 @@ static __always_inline void evk_tick_machine(void)
 	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {
 		if (cpu >= facts->possible)
 			break;
-		running += evk_running(cpu);
 		known |= evk_tick_pressure(cpu);
 	}
 	/* The first tick only learns what the times are. */

@@ -128,7 +128,7 @@ int evk_switched(u64 *ctx)
 	struct evk_facts *facts = evk_the_facts();
 	struct evk_plan *plan = evk_the_plan();
 	u32 cpu = bpf_get_smp_processor_id(), running;
-	u64 base = evk_base_of(cpu), busy, number;
+	u64 base = evk_base_of(cpu), now, busy, number;
 	struct evk_cpu *slot;
 	bool exact;
 
@@ -138,10 +138,11 @@ int evk_switched(u64 *ctx)
 	if (!slot)
 		return 0;
 
-	struct rq *rq = (void *)(base + facts->runqueues);
+	u64 rq = base + facts->runqueues;
 
-	exact = evk_busy(base, facts, &busy);
-	running = BPF_CORE_READ(rq, nr_running);
+	now = bpf_ktime_get_ns();
+	exact = evk_busy(base, facts, now, &busy);
+	running = EVK_GET(struct rq, rq, nr_running);
 	if (!next->pid)
 		running = 0;
 	else if (!running)
@@ -152,11 +153,11 @@ int evk_switched(u64 *ctx)
 		return 0;
 	}
 	if (exact) {
-		slot->time_ns = bpf_ktime_get_ns();
+		slot->time_ns = now;
 		slot->busy_ns = busy;
 	}
 	slot->running = running;
-	slot->switches = BPF_CORE_READ(rq, nr_switches);
+	slot->switches = EVK_GET(struct rq, rq, nr_switches);
 	evk_end(&slot->begin, &slot->end, number);
 	return 0;
 }
@@ -250,13 +251,14 @@ static int evk_ticked(void *map, u32 *key, struct evk_alarm *alarm)
 
 	if (!facts || !plan || !page || !machine)
 		return 0;
-	evk_tick_machine();
 	__builtin_memset(&alarm->base, 0, sizeof(alarm->base));
 	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {
 		if (cpu >= facts->possible)
 			break;
 		evk_page_cpu(cpu);
 	}
+	alarm->base.totals.time_ns = bpf_ktime_get_ns();
+	evk_tick_machine(alarm->base.totals.running);
 	evk_fill_machine(&alarm->base, facts, machine);
 	alarm->base.source = EVK_KERNEL_PAGE;
 	alarm->base.cpus = alarm->base.entries = plan->slots;

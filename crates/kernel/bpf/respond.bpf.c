@@ -171,7 +171,7 @@ struct evk_scratch {
 	struct evk_base base;
 	struct evk_port port[EVK_PORTS];
 	struct evk_cpu cpu[EVK_ENTRIES];
-	struct evk_cpu one;
+	struct evk_glance fresh;
 	/* What was found out about the packet. */
 	u32 ip;      /* offset of the IP header */
 	u32 udp;     /* and of the UDP header */
@@ -295,46 +295,39 @@ static __always_inline u16 evk_fold(u64 sum)
 	return sum;
 }
 
-/* Fills the entry of a cgroup's part of a CPU. Returns 0 if there is no such CPU. */
-__noinline int evk_fill_group_cpu(u32 number, u32 cpu, struct evk_cpu *out)
+/* Looks at a cgroup's part of a CPU, as evk_look does at a CPU. */
+__noinline int evk_look_group(const struct evk_glance *at, struct evk_glance *out)
 {
-	struct evk_facts *facts = evk_the_facts();
-	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
-	u64 base = evk_base_of(cpu);
-	struct sched_entity *entity = 0;
-	struct cfs_rq *queue = 0;
-	struct cfs_rq___queued *queued;
-	struct cfs_rq___limbo *limbo;
+	struct cfs_rq___queued *queued = 0;
+	struct cfs_rq___limbo *limbo = 0;
 
-	if (!out || !facts || !target || !base || !evk_online(base, facts))
+	if (!at || !out)
 		return 0;
 
-	struct task_group *group = (void *)target->group;
+	u64 queue = at->base;
+	u32 running;
 
-	out->time_ns = bpf_ktime_get_ns();
-	out->number = cpu;
-	evk_read(queue, BPF_CORE_READ(group, cfs_rq) + cpu);
-	queued = (void *)queue;
-	limbo = (void *)queue;
 	if (bpf_core_field_exists(queued->h_nr_queued))
-		out->running = BPF_CORE_READ(queued, h_nr_queued);
+		running = EVK_GET(struct cfs_rq___queued, queue, h_nr_queued);
 	else
-		out->running = BPF_CORE_READ(queue, h_nr_running);
+		running = EVK_GET(struct cfs_rq, queue, h_nr_running);
 	/* Since 6.18 tasks that the quota holds back are taken off the queue. They wait for a
 	 * CPU all the same. The list may change meanwhile: no more than so many steps. */
 	if (queue && bpf_core_field_exists(limbo->throttled_limbo_list)) {
-		u64 head = (u64)queue + bpf_core_field_offset(struct cfs_rq___limbo,
-							      throttled_limbo_list);
+		u64 head = queue + bpf_core_field_offset(struct cfs_rq___limbo,
+							 throttled_limbo_list);
 		u64 next = head;
 
 		for (int i = 0; i < 128; i++) {
-			if (evk_read(next, next) || !next || next == head)
+			next = evk_word(next);
+			if (!next || next == head)
 				break;
-			out->running++;
+			running++;
 		}
 	}
-	evk_read(entity, BPF_CORE_READ(group, se) + cpu);
-	out->busy_ns = BPF_CORE_READ(entity, sum_exec_runtime);
+	out->running = running;
+	out->busy_ns = EVK_GET(struct sched_entity, at->thread, sum_exec_runtime);
+	out->backlog = out->threads = out->pending = 0;
 	return 1;
 }
 
@@ -342,10 +335,13 @@ __noinline int evk_fill_group_cpu(u32 number, u32 cpu, struct evk_cpu *out)
  * to something else since, so nothing in it is believed before. */
 static __always_inline bool evk_alive(const struct evk_target *target)
 {
-	struct task_group *group = (void *)target->group;
+	u64 cgroup, node;
 
-	return (BPF_CORE_READ(group, css.flags) & EVK_CSS_ONLINE) &&
-	       BPF_CORE_READ(group, css.cgroup, kn, id) == target->id;
+	if (!(EVK_GET(struct task_group, target->group, css.flags) & EVK_CSS_ONLINE))
+		return false;
+	cgroup = (u64)EVK_GET(struct task_group, target->group, css.cgroup);
+	node = (u64)EVK_GET(struct cgroup, cgroup, kn);
+	return EVK_GET(struct kernfs_node, node, id) == target->id;
 }
 
 /* Thousandths of a CPU that a task group may use: the least of its and its parents' quotas. */
@@ -373,36 +369,257 @@ __noinline int evk_quota(u32 number)
 	return least ? least : 1;
 }
 
-/* Tasks of a cgroup on a CPU. */
-__noinline int evk_group_running(u32 number, u32 cpu)
-{
-	struct evk_cpu one = {};
+/* Everything that may be asked for is made by a timer, every 10 ms: the record of each target,
+ * but for what stands in the query, and a glance at each CPU that is on. A query copies the record
+ * and looks at EVK_FRESH CPUs again; so what loads are made of is of the moment of the query with
+ * that many CPUs, and with more the query costs no more. There the sums hold the glances of
+ * the timer for the others, and the time of the record is the mean of the times at which CPUs
+ * were looked at: over a difference of two such records busy time is exact. Which CPUs are
+ * looked at changes with every tick, and never between two, so no CPU's time ever goes back.
+ *
+ * The timer writes the half of what it keeps that nobody reads, then numbers change. A reader
+ * would have to take as long as two ticks to see the half that it reads written. */
+#define EVK_FRESH 8
+/* A tick looks at that many CPUs of all targets together, or they are made less often. */
+#define EVK_LOOKS 1024
 
-	return evk_fill_group_cpu(number, cpu, &one) ? one.running : 0;
+struct evk_made {
+	u64 generation; /* of the half that is read; 0: nothing was made yet */
+	u32 changed;    /* a CPU has come or gone since the last tick */
+	u32 unused;
+	u32 fresh[2];   /* the first place that queries look at */
+	struct evk_base base[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, EVK_TARGETS);
+	__type(key, u32);
+	__type(value, struct evk_made);
+} evk_made SEC(".maps");
+
+/* For each target two halves of a place per CPU that is on, in the order of their numbers. The
+ * loader makes it as large as this machine's CPUs need. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * EVK_TARGETS * EVK_MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct evk_glance);
+} evk_glances SEC(".maps");
+
+/* The counters of each CPU that the sums of the machine have in them; loads need none of them,
+ * so of many CPUs only some are read anew at a tick. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, EVK_MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct evk_cpu);
+} evk_counted SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct evk_cpu);
+} evk_one SEC(".maps");
+
+static __always_inline struct evk_glance *evk_glance_of(u32 number, u32 half, u32 place,
+							const struct evk_facts *facts)
+{
+	u32 at = (number * 2 + half) * facts->possible + place;
+
+	return bpf_map_lookup_elem(&evk_glances, &at);
+}
+
+static __always_inline u32 evk_half(u64 generation)
+{
+	return generation & 1;
+}
+
+/* Looks at a CPU of a target for the record that the timer makes, if it is on. */
+__noinline int evk_tick_cpu(u32 number, u32 cpu, u64 now)
+{
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_made *made = bpf_map_lookup_elem(&evk_made, &number);
+	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+	u64 base = evk_base_of(cpu);
+
+	if (!facts || !made || !target || !base || !evk_online(base, facts))
+		return 0;
+
+	u32 half = evk_half(made->generation + 1);
+	struct evk_base *record = &made->base[half];
+	struct evk_glance *glance = evk_glance_of(number, half, record->cpus, facts);
+	struct evk_glance *before = evk_glance_of(number, half ^ 1, record->cpus, facts);
+
+	if (!glance || !before)
+		return 0;
+	if (before->cpu != cpu)
+		made->changed = 1;
+	glance->cpu = cpu;
+	if (number) {
+		struct task_group *group = (void *)target->group;
+
+		evk_read(glance->base, BPF_CORE_READ(group, cfs_rq) + cpu);
+		evk_read(glance->thread, BPF_CORE_READ(group, se) + cpu);
+		evk_look_group(glance, glance);
+	} else {
+		glance->base = base;
+		glance->thread = evk_thread(base, facts);
+		evk_look(now, glance, glance);
+	}
+	record->cpus++;
+	record->totals.busy_ns += glance->busy_ns;
+	record->totals.running += glance->running;
+	record->totals.backlog += glance->backlog;
+	record->totals.softirq_threads += glance->threads;
+	record->totals.pending |= glance->pending;
+	return 1;
+}
+
+/* Puts the counters of a CPU into the record of the machine that the timer makes, instead of those
+ * that are in it. */
+__noinline int evk_tick_counters(u32 place)
+{
+	u32 zero = 0, cpu;
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_made *made = bpf_map_lookup_elem(&evk_made, &zero);
+	struct evk_cpu *one = bpf_map_lookup_elem(&evk_one, &zero), *counted;
+
+	if (!facts || !made || !one)
+		return 0;
+
+	u32 half = evk_half(made->generation + 1);
+	struct evk_cpu *sum = &made->base[half].totals;
+	struct evk_glance *glance = evk_glance_of(0, half, place, facts);
+
+	if (!glance)
+		return 0;
+	cpu = glance->cpu;
+	counted = bpf_map_lookup_elem(&evk_counted, &cpu);
+	if (!counted || !evk_fill_cpu(cpu, one))
+		return 0;
+	if (made->changed)
+		__builtin_memset(counted, 0, sizeof(*counted));
+	for (int i = 0; i < EVK_TIMES; i++)
+		sum->times_ns[i] += one->times_ns[i] - counted->times_ns[i];
+	for (int i = 0; i < EVK_SOFTIRQS; i++)
+		sum->softirqs[i] += one->softirqs[i] - counted->softirqs[i];
+	sum->switches += one->switches - counted->switches;
+	sum->blocked += one->blocked - counted->blocked;
+	sum->dropped += one->dropped - counted->dropped;
+	sum->squeezed += one->squeezed - counted->squeezed;
+	__builtin_memcpy(counted, one, sizeof(*counted));
+	return 1;
+}
+
+/* Begins the next record of a target: with the counters of the last one, all else is 0. */
+static __always_inline void evk_tick_begin(struct evk_made *made, u64 now)
+{
+	struct evk_base *record = &made->base[evk_half(made->generation + 1)];
+
+	for (u32 i = 0; i < sizeof(*record) / 8; i++)
+		((volatile u64 *)record)[i] = 0;
+	record->totals.time_ns = now;
+	made->changed = !made->generation;
+}
+
+/* How many CPUs were on at the last tick. */
+static __always_inline u32 evk_tick_before(const struct evk_made *made)
+{
+	return made->base[evk_half(made->generation)].cpus;
+}
+
+/* Lets queries have the record. */
+static __always_inline void evk_tick_end(struct evk_made *made, u32 number)
+{
+	u32 half = evk_half(made->generation + 1), fresh = made->fresh[half ^ 1] + EVK_FRESH;
+	struct evk_base *record = &made->base[half];
+
+	record->source = EVK_RESPONDER;
+	record->target = number;
+	made->fresh[half] = fresh < record->cpus ? fresh : 0;
+	/* Everything above is there for whoever sees this. */
+	__sync_fetch_and_add(&made->generation, 1);
+}
+
+static __always_inline void evk_tick_all(void)
+{
+	u32 zero = 0, from, cpus;
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_made *made = bpf_map_lookup_elem(&evk_made, &zero);
+	struct evk_target *machine = bpf_map_lookup_elem(&evk_targets, &zero);
+	u64 now = bpf_ktime_get_ns();
+
+	if (!facts || !made || !machine)
+		return;
+	evk_tick_begin(made, now);
+	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {
+		if (cpu >= facts->possible)
+			break;
+		evk_tick_cpu(0, cpu, now);
+	}
+
+	u32 half = evk_half(made->generation + 1);
+	struct evk_base *record = &made->base[half];
+	const struct evk_cpu *before = &made->base[half ^ 1].totals;
+
+	cpus = record->cpus;
+	if (evk_tick_before(made) != cpus)
+		made->changed = 1;
+	if (made->changed) {
+		from = 0;
+	} else {
+		from = made->fresh[half ^ 1];
+		__builtin_memcpy(record->totals.times_ns, before->times_ns,
+				 sizeof(before->times_ns));
+		__builtin_memcpy(record->totals.softirqs, before->softirqs,
+				 sizeof(before->softirqs));
+		record->totals.switches = before->switches;
+		record->totals.blocked = before->blocked;
+		record->totals.dropped = before->dropped;
+		record->totals.squeezed = before->squeezed;
+		if (cpus > from + EVK_FRESH)
+			cpus = from + EVK_FRESH;
+	}
+	for (u32 i = 0; i < EVK_MAX_CPUS; i++) {
+		if (from + i >= cpus)
+			break;
+		evk_tick_counters(from + i);
+	}
+	evk_tick_machine(record->totals.running);
+	evk_fill_machine(record, facts, machine);
+	evk_tick_end(made, 0);
 }
 
 static __always_inline void evk_tick_group(u32 number)
 {
 	u32 zero = 0, possible;
 	struct evk_facts *facts = evk_the_facts();
+	struct evk_made *made = bpf_map_lookup_elem(&evk_made, &number);
 	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
 	struct evk_target *machine = bpf_map_lookup_elem(&evk_targets, &zero);
-	u64 running = 0;
+	u64 now = bpf_ktime_get_ns();
 
-	if (!facts || !target || !machine || target->scope != EVK_CGROUP || !evk_alive(target))
+	if (!facts || !made || !target || !machine || target->scope != EVK_CGROUP ||
+	    !evk_alive(target))
 		return;
+	evk_tick_begin(made, now);
 	possible = facts->possible;
 	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {
 		if (cpu >= possible)
 			break;
-		running += evk_group_running(number, cpu);
+		evk_tick_cpu(number, cpu, now);
 	}
+
+	struct evk_base *record = &made->base[evk_half(made->generation + 1)];
+
 	target->capacity = evk_quota(number);
-	evk_tick_target(target, running);
+	evk_tick_target(target, record->totals.running);
 	if (target->memory) {
-		struct mem_cgroup *memory = (void *)target->memory;
-		u64 used = BPF_CORE_READ(memory, memory.usage.counter) * facts->page_size;
-		u64 most = BPF_CORE_READ(memory, memory.max);
+		u64 used = EVK_GET(struct mem_cgroup, target->memory, memory.usage.counter) *
+			   facts->page_size;
+		u64 most = EVK_GET(struct mem_cgroup, target->memory, memory.max);
 
 		/* No limit is more than any machine has. */
 		if (most > machine->memory_total / facts->page_size)
@@ -412,94 +629,171 @@ static __always_inline void evk_tick_group(u32 number)
 		target->memory_total = most;
 		target->memory_available = most > used ? most - used : 0;
 	}
+	record->magic = EVK_RECORD_MAGIC;
+	record->version = EVK_VERSION;
+	record->scope = EVK_CGROUP;
+	record->time_ns = now;
+	record->epoch = facts->epoch + record->cpus + target->id;
+	record->capacity = target->capacity;
+	if (!record->capacity || record->capacity > record->cpus * 1000)
+		record->capacity = record->cpus * 1000;
+	record->available = EVK_HAS_RUNNING | EVK_HAS_BUSY | EVK_HAS_RUNNING_AVERAGE;
+	record->running_average = target->running_average >> 16;
+	if (target->memory && target->memory_total) {
+		record->available |= EVK_HAS_MEMORY;
+		record->memory_total = target->memory_total;
+		record->memory_available = target->memory_available;
+	}
+	evk_tick_end(made, number);
 }
 
-/* Adds a CPU to the record in the scratch. A function of its own, so that the verifier looks
- * at it once. */
-__noinline int evk_make_cpu(u32 number, u32 cpu, u32 first, u32 entries)
+/* When a target is made again: later if there are very many CPUs and targets. */
+static __always_inline u64 evk_pause(u32 number)
+{
+	struct evk_made *made = bpf_map_lookup_elem(&evk_made, &number);
+
+	if (!made)
+		return EVK_TICK_NS;
+	return EVK_TICK_NS * (1 + evk_tick_before(made) * (1 + evk_told.cgroups) / EVK_LOOKS);
+}
+
+/* Looks at a place again, and puts that into the record in the scratch instead of what the timer
+ * saw there. */
+__noinline int evk_freshen(u32 number, u32 half, u32 place, u64 now)
+{
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_scratch *scratch = evk_the_scratch();
+	struct evk_glance *seen, *fresh;
+	struct evk_cpu *totals;
+
+	if (!facts || !scratch)
+		return 0;
+	seen = evk_glance_of(number, half & 1, place, facts);
+	if (!seen)
+		return 0;
+	fresh = &scratch->fresh;
+	totals = &scratch->base.totals;
+	if (number)
+		evk_look_group(seen, fresh);
+	else
+		evk_look(now, seen, fresh);
+	totals->busy_ns += fresh->busy_ns - seen->busy_ns;
+	totals->running += fresh->running - seen->running;
+	totals->backlog += fresh->backlog - seen->backlog;
+	totals->softirq_threads += fresh->threads - seen->threads;
+	totals->pending |= fresh->pending;
+	return 1;
+}
+
+/* Makes the entry of a place in the scratch, all of it of this moment. */
+__noinline int evk_make_entry(u32 number, u32 half, u32 place, u32 at)
+{
+	struct evk_facts *facts = evk_the_facts();
+	struct evk_scratch *scratch = evk_the_scratch();
+	struct evk_glance *seen, *fresh;
+	struct evk_cpu *entry;
+
+	if (!facts || !scratch)
+		return 0;
+	seen = evk_glance_of(number, half & 1, place, facts);
+	if (!seen)
+		return 0;
+	/* It is less; the verifier of Linux 6.1 has lost sight of that. */
+	entry = &scratch->cpu[at & (EVK_ENTRIES - 1)];
+	if (!number)
+		return evk_fill_cpu(seen->cpu, entry);
+	fresh = &scratch->fresh;
+	evk_look_group(seen, fresh);
+	entry->time_ns = bpf_ktime_get_ns();
+	entry->number = seen->cpu;
+	entry->running = fresh->running;
+	entry->busy_ns = fresh->busy_ns;
+	return 1;
+}
+
+/* Makes the sums of the record in the scratch those of its entries. */
+__noinline int evk_add_entries(u64 time)
 {
 	struct evk_scratch *scratch = evk_the_scratch();
-	u32 at;
-	int there;
 
 	if (!scratch)
 		return 0;
-	__builtin_memset(&scratch->one, 0, sizeof(scratch->one));
-	if (number)
-		there = evk_fill_group_cpu(number, cpu, &scratch->one);
-	else
-		there = evk_fill_cpu(cpu, &scratch->one);
-	if (!there)
-		return 0;
-	evk_add(&scratch->base.totals, &scratch->one);
-	at = scratch->base.entries;
-	if (scratch->base.cpus >= first && at < entries && at < EVK_ENTRIES) {
-		__builtin_memcpy(&scratch->cpu[at], &scratch->one, sizeof(scratch->one));
-		scratch->base.entries = at + 1;
+	__builtin_memset(&scratch->base.totals, 0, sizeof(scratch->base.totals));
+	for (u32 i = 0; i < EVK_ENTRIES; i++) {
+		if (i < scratch->base.entries)
+			evk_add(&scratch->base.totals, &scratch->cpu[i]);
 	}
-	scratch->base.cpus++;
+	scratch->base.totals.time_ns = time;
 	return 1;
 }
 
-/* Makes the record of a target, with `entries` CPUs from `first` on, in the scratch. What it
- * tells is of this moment, but for averages, pressure and memory, which a timer keeps. Returns
- * 0 if the target is no more. */
-__noinline int evk_make(u32 number, u32 first, u32 entries)
+/* Makes the entries of `wanted` places from `first` on in the scratch, where the base is. If these
+ * are all CPUs, the sums are theirs. */
+__noinline int evk_make_entries(u32 number, u32 half, u32 first, u32 wanted)
 {
-	struct evk_facts *facts = evk_the_facts();
+	struct evk_scratch *scratch = evk_the_scratch();
+	u32 made = 0;
+
+	if (!scratch)
+		return 0;
+	for (u32 i = 0; i < sizeof(scratch->cpu) / 8; i++)
+		((volatile u64 *)scratch->cpu)[i] = 0;
+	for (u32 i = 0; i < EVK_ENTRIES; i++) {
+		if (i >= wanted || first + i >= scratch->base.cpus ||
+		    !evk_make_entry(number, half, first + i, i))
+			break;
+		made = i + 1;
+	}
+	scratch->base.first_cpu = first < scratch->base.cpus ? first : scratch->base.cpus;
+	scratch->base.entries = made;
+	if (made == scratch->base.cpus)
+		evk_add_entries(scratch->base.time_ns);
+	return 1;
+}
+
+/* Makes the record of a target in the scratch. Returns 0 if the target is no more, or was not made
+ * yet; else 1 and the half that it was made from. */
+__noinline int evk_make(u32 number, u64 now)
+{
+	struct evk_made *made = bpf_map_lookup_elem(&evk_made, &number);
 	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
 	struct evk_scratch *scratch = evk_the_scratch();
-	u32 cpus, possible;
+	u32 half, cpus, fresh, from;
+	u64 generation, time = now;
 
-	if (!facts || !target || !scratch || !target->scope)
+	if (!made || !target || !scratch || !target->scope)
 		return 0;
+	if (number && !evk_alive(target))
+		return 0;
+	generation = *(volatile u64 *)&made->generation;
+	if (!generation)
+		return 0;
+	half = evk_half(generation);
 
 	struct evk_base *base = &scratch->base;
 
-	if (number && !evk_alive(target))
-		return 0;
-	/* Everything that will be sent. */
-	for (u32 i = 0; i < offsetof(struct evk_scratch, cpu) / 8; i++)
-		((volatile u64 *)scratch)[i] = 0;
-	if (entries) {
-		for (u32 i = 0; i < sizeof(scratch->cpu) / 8; i++)
-			((volatile u64 *)scratch->cpu)[i] = 0;
-	}
-	possible = facts->possible;
-	for (u32 cpu = 0; cpu < EVK_MAX_CPUS; cpu++) {
-		if (cpu >= possible)
-			break;
-		evk_make_cpu(number, cpu, first, entries);
-	}
-	cpus = base->cpus;
+	__builtin_memcpy(base, &made->base[half], sizeof(*base));
+	fresh = cpus = base->cpus;
 	if (!cpus)
 		return 0;
-	base->source = EVK_RESPONDER;
-	base->target = number;
-	base->first_cpu = first < cpus ? first : cpus;
-	if (!number) {
-		evk_fill_machine(base, facts, target);
+	from = made->fresh[half];
+	if (cpus <= EVK_FRESH) {
+		base->totals.pending = 0;
 	} else {
-		base->magic = EVK_RECORD_MAGIC;
-		base->version = EVK_VERSION;
-		base->scope = EVK_CGROUP;
-		base->epoch = facts->epoch + cpus + target->id;
-		base->capacity = target->capacity;
-		if (!base->capacity || base->capacity > cpus * 1000)
-			base->capacity = cpus * 1000;
-		base->available = EVK_HAS_RUNNING | EVK_HAS_BUSY;
-		base->time_ns = base->totals.time_ns = bpf_ktime_get_ns();
-		if (target->ticked_ns) {
-			base->available |= EVK_HAS_RUNNING_AVERAGE;
-			base->running_average = target->running_average >> 16;
-		}
-		if (target->memory && target->memory_total) {
-			base->available |= EVK_HAS_MEMORY;
-			base->memory_total = target->memory_total;
-			base->memory_available = target->memory_available;
-		}
+		fresh = EVK_FRESH;
+		if (from + fresh > cpus)
+			from = cpus - fresh;
+		/* The timer may have made it since `now`. */
+		if (now > base->time_ns)
+			time -= (now - base->time_ns) * (cpus - fresh) / cpus;
 	}
-	return 1;
+	for (u32 i = 0; i < EVK_FRESH; i++) {
+		if (i >= fresh)
+			break;
+		evk_freshen(number, half, from + i, now);
+	}
+	base->time_ns = base->totals.time_ns = time;
+	return 1 + half;
 }
 
 /* Adds up the backlogs of the sockets that share a port (SO_REUSEPORT): each has its own. */
@@ -577,14 +871,15 @@ static __always_inline void evk_make_ports(void *ctx, struct evk_scratch *scratc
 /* Whether a source asks too often: the generic cell rate algorithm, a token bucket that needs
  * one number. */
 static __always_inline bool evk_too_many(const struct evk_scratch *scratch,
-					 const struct evk_config *config)
+					 const struct evk_config *config, u64 now)
 {
-	struct evk_source_address source = scratch->source;
-	u64 now = bpf_ktime_get_ns(), due;
-	u64 *known = bpf_map_lookup_elem(&evk_sources, &source);
+	struct evk_source_address source;
+	u64 *known, due;
 
 	if (!config->interval_ns)
 		return false;
+	source = scratch->source;
+	known = bpf_map_lookup_elem(&evk_sources, &source);
 	due = known ? *known : 0;
 	if (due > now + config->burst_ns)
 		return true;
@@ -774,9 +1069,9 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 	struct evk_envelope *query;
 	struct evk_secret *key;
 	struct evk_sip sip;
-	u32 ip_at, at, length, words, entries = 0;
+	u32 ip_at, at, length, words, half, entries = 0;
 	bool six = false;
-	u64 head[5], mac, sum, host;
+	u64 head[5], mac, sum, host, now;
 
 	if (!config || !scratch || !evk_parse(data, end, config, scratch, &six))
 		return EVK_PASS;
@@ -824,7 +1119,9 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 		return evk_refuse(EVK_OTHER_HOST);
 	if (!evk_is_new(query->reader, query->number))
 		return evk_refuse(EVK_REPLAYED);
-	if (evk_too_many(scratch, config))
+	/* The moment of the answer, too: a clock is not free. */
+	now = bpf_ktime_get_ns();
+	if (evk_too_many(scratch, config, now))
 		return evk_refuse(EVK_TOO_MANY);
 	number = query->target;
 
@@ -832,12 +1129,19 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 
 	if (!target || !target->scope)
 		return evk_refuse(EVK_NO_TARGET);
-	if (!evk_make(number, query->first_cpu, entries))
+	half = evk_make(number, now);
+	if (!half)
 		return evk_refuse(EVK_GONE);
+	if (entries)
+		evk_make_entries(number, half - 1, query->first_cpu, entries);
 	scratch->base.updates = evk_updates(config);
 	scratch->base.begin = scratch->base.end = 2 * scratch->base.updates;
-	if (length >= EVK_WITH_PORTS && !number && config->ports)
-		evk_make_ports(ctx, scratch, config, six);
+	if (length >= EVK_WITH_PORTS) {
+		for (u32 i = 0; i < sizeof(scratch->port) / 8; i++)
+			((volatile u64 *)scratch->port)[i] = 0;
+		if (!number && config->ports)
+			evk_make_ports(ctx, scratch, config, six);
+	}
 
 	/* The record goes into the packet, and on the way into the authentication code and the
 	 * checksum. */
@@ -946,10 +1250,10 @@ static int evk_tock(void *map, u32 *number, struct evk_timer *timer)
 	if (target)
 		evk_tick_group(target);
 	else
-		evk_tick_machine();
+		evk_tick_all();
 	/* A cgroup that is gone never comes back. */
 	if (evk_has_target(target))
-		bpf_timer_start(&timer->timer, EVK_TICK_NS, 0);
+		bpf_timer_start(&timer->timer, evk_pause(target), 0);
 	return 0;
 }
 
@@ -1000,6 +1304,8 @@ int evk_group(struct evk_request *request)
 {
 	u32 number = request->target, file = request->file;
 	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
+	struct evk_timer *timer = bpf_map_lookup_elem(&evk_timers, &number);
+	struct evk_made *made = bpf_map_lookup_elem(&evk_made, &number);
 	struct task_struct *task = (void *)bpf_get_current_task();
 	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
 	struct file *open = 0;
@@ -1008,7 +1314,7 @@ int evk_group(struct evk_request *request)
 	struct cgroup_subsys_state *cpu = 0, *memory = 0;
 	u64 subsys;
 
-	if (!target || !number)
+	if (!target || !timer || !made || !number)
 		return EVK_NO_FACTS;
 	if (file >= BPF_CORE_READ(table, max_fds) || evk_read(open, BPF_CORE_READ(table, fd) + file))
 		return EVK_NO_CGROUP;
@@ -1031,6 +1337,9 @@ int evk_group(struct evk_request *request)
 	/* The root of all has no entities of its own, and is the machine. */
 	if (!BPF_CORE_READ((struct task_group *)cpu, parent))
 		return EVK_NO_CPU_GROUP;
+	/* Nothing of the cgroup that was here before may be told of this one. */
+	bpf_timer_cancel(&timer->timer);
+	made->generation = 0;
 	target->group = (u64)cpu - bpf_core_field_offset(struct task_group, css);
 	target->id = BPF_CORE_READ(node, id);
 	target->memory = memory ? (u64)memory - bpf_core_field_offset(struct mem_cgroup, css) : 0;

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use libbpf_rs::btf::types::{DataSec, Var};
+use libbpf_rs::btf::types::{DataSec, Func, Var};
 use libbpf_rs::btf::{Btf, BtfType};
 use libbpf_rs::{
     ErrorKind, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramInput,
@@ -103,6 +103,48 @@ pub fn open(object: &[u8]) -> Result<OpenObject, BpfError> {
     ObjectBuilder::default()
         .open_memory(object)
         .map_err(failure("open BPF programs"))
+}
+
+/// Loads programs that read the kernel's data. `open` opens them; they look at `cgroups` targets
+/// beside the machine.
+///
+/// Reading is several times faster where a program may tell the verifier what lies at an address
+/// (`bpf_rdonly_cast`, since Linux 6.2). Where the kernel has that but refuses to use it so, they
+/// are loaded without.
+pub fn load(
+    open: impl Fn() -> Result<OpenObject, BpfError>,
+    cgroups: usize,
+) -> Result<Result<Object, libbpf_rs::Error>, BpfError> {
+    if casts() {
+        let mut object = open()?;
+        tell(&mut object, true, cgroups)?;
+        match object.load() {
+            Ok(object) => return Ok(Ok(object)),
+            Err(error) => tracing::debug!("without direct reads of kernel data: {error:#}"),
+        }
+    }
+    let mut object = open()?;
+    tell(&mut object, false, cgroups)?;
+    Ok(object.load())
+}
+
+/// Whether this kernel has `bpf_rdonly_cast`.
+pub fn casts() -> bool {
+    Btf::from_vmlinux().is_ok_and(|btf| btf.type_by_name::<Func<'_>>("bpf_rdonly_cast").is_some())
+}
+
+/// `struct evk_told`: what programs are told before they are loaded.
+pub fn tell(object: &mut OpenObject, direct: bool, cgroups: usize) -> Result<(), BpfError> {
+    let mut maps = object.maps_mut();
+    let told = maps.find(|map| map.name().to_string_lossy().ends_with(".rodata"));
+    let mut told = told.ok_or(BpfError::Lost("a map is missing"))?;
+    let told = told.initial_value_mut().and_then(<[u8]>::first_chunk_mut);
+    let told: &mut [u8; 8] = told.ok_or(BpfError::Lost("a map is too small"))?;
+    let words = [u32::from(direct), cgroups as u32];
+    for (place, word) in told.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    Ok(())
 }
 
 /// Makes a loaded object know where the kernel has its data: writes the facts and runs

@@ -28,6 +28,11 @@
 //! are `running`, `blocked` and `switches` in the records of a [process](Source::User), and a
 //! cgroup may have no entries at all.
 //!
+//! What the [responder](Source::Responder) of a kernel sends is of the moment of the query, as far as loads
+//! are made of it, with up to eight CPUs; with more, its time is the mean of the times at which
+//! CPUs were looked at. The other counters of its totals (times by kind, switches, blocked, soft interrupts, dropped,
+//! squeezed) are those that a timer has read.
+//!
 //! A reader believes nothing: [`Record::parse`] checks what makes a copy a record, and every
 //! number may still be any number.
 

@@ -294,7 +294,7 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
         });
     };
 
-    let _responder = match Responder::attach(run, &link, &file, "native", told) {
+    let _responder = match Responder::attach(&run.evenkeel, &link, &file, "native", told) {
         Ok(responder) => {
             for (name, every) in [(KLM, 1), (KLM_50, 5)] {
                 let mut asker = Asker::new(&link, DEFAULT_PORT, &key, target)?;

@@ -535,7 +535,7 @@ impl<'a> Stage<'a> {
         let backends: Result<Vec<_>> = (0..BACKENDS).map(|_| Backend::new(&link)).collect();
         let backends = backends?;
         let cgroups: Vec<&Cgroup> = backends.iter().map(|backend| &backend.cgroup).collect();
-        let responder = Responder::attach(run, &link, &key, "native", &cgroups);
+        let responder = Responder::attach(&run.evenkeel, &link, &key, "native", &cgroups);
         let responder = responder.map_err(|error| println!("no responder: {error}"));
         Ok(Stage {
             run,

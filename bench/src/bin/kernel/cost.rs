@@ -25,8 +25,19 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let link = Link::new(&front)?;
     let generic_link = Link::new(&front)?;
     let plain = Link::new(&front)?;
-    let _native = Responder::attach(run, &link, &file, "native", &[])?;
-    let _generic = Responder::attach(run, &generic_link, &file, "generic", &[])?;
+    let _native = Responder::attach(&run.evenkeel, &link, &file, "native", &[])?;
+    let _generic = Responder::attach(&run.evenkeel, &generic_link, &file, "generic", &[])?;
+    // What it is compared with has interfaces of its own.
+    let other = match &run.against {
+        None => None,
+        Some(file_of_other) => {
+            let (native, generic) = (Link::new(&front)?, Link::new(&front)?);
+            let responders = [(&native, "native"), (&generic, "generic")]
+                .map(|(link, mode)| Responder::attach(file_of_other, link, &file, mode, &[]));
+            let [one, two] = responders;
+            Some(((one?, two?), native, generic))
+        }
+    };
     let words = ground::responding(&plain, DEFAULT_PORT, &file);
     let among = Scheduling {
         cpu: Some(last),
@@ -56,25 +67,35 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let mut asked = Vec::new();
     for (name, length) in lengths {
         let mut figures: [Vec<f64>; 5] = Default::default();
+        let mut others: [Vec<f64>; 4] = Default::default();
         for round in 0..rounds {
+            if let Some((_, native, generic)) = &other {
+                let mut keep = |index: usize, what: &str, us: f64| {
+                    others[index].push(us);
+                    csv.push_str(&format!("{what} (compared),{length},{round},{us:.3}\n"));
+                };
+                for (index, link, what) in [(0, native, "native"), (1, generic, "generic")] {
+                    keep(
+                        index,
+                        what,
+                        one_at_a_time(link, &key, length, queries / 10, what)?,
+                    );
+                }
+                if let Ok((program, all)) = receive_work(native, &key, length, last, queries) {
+                    keep(2, "native in a flood", program);
+                    keep(3, "receive work", all);
+                }
+            }
             let mut keep = |index: usize, what: &str, us: f64| {
                 figures[index].push(us);
                 csv.push_str(&format!("{what},{length},{round},{us:.3}\n"));
             };
             for (index, link, what) in [(0, &link, "native"), (1, &generic_link, "generic")] {
-                let mut asker = Asker::new(link, DEFAULT_PORT, &key, 0)?;
-                asker.set_length(length);
-                asker.wait(what)?;
-                let program = program_on(&link.interface)?;
-                let before = bpf::program_time(program)?;
-                // One at a time, as monitors ask: caches are as cold as they are then.
-                for _ in 0..queries / 10 {
-                    clock::sleep_until(clock::now() + 100_000);
-                    asker.ask();
-                }
-                let after = bpf::program_time(program)?;
-                let runs = (after.1 - before.1).max(1) as f64;
-                keep(index, what, (after.0 - before.0) as f64 / 1e3 / runs);
+                keep(
+                    index,
+                    what,
+                    one_at_a_time(link, &key, length, queries / 10, what)?,
+                );
             }
             match receive_work(&link, &key, length, last, queries) {
                 Ok((program, all)) => {
@@ -101,6 +122,12 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
         let middle = figures.map(|figures| median(figures).unwrap_or(f64::NAN));
         let figures = middle.map(|us| format!("{us:.2}"));
         table.row([format!("{length}, {name}")].into_iter().chain(figures));
+        if other.is_some() {
+            let figures = others.map(|figures| median(figures).unwrap_or(f64::NAN));
+            let figures = figures.map(|us| format!("{us:.2}"));
+            let row = [format!("{length}, {name}, compared build")].into_iter();
+            table.row(row.chain(figures).chain([String::new()]));
+        }
         asked.push((length, middle));
     }
     run.write("cost.csv", &csv)?;
@@ -127,6 +154,29 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
         });
     }
     Ok(verdicts)
+}
+
+/// Microseconds of the program per query, one query at a time.
+fn one_at_a_time(
+    link: &Link,
+    key: &evenkeel_kernel::query::Key,
+    length: usize,
+    queries: usize,
+    what: &str,
+) -> Result<f64> {
+    let mut asker = Asker::new(link, DEFAULT_PORT, key, 0)?;
+    asker.set_length(length);
+    asker.wait(what)?;
+    let program = program_on(&link.interface)?;
+    let before = bpf::program_time(program)?;
+    // As monitors ask: caches are as cold as they are then.
+    for _ in 0..queries {
+        clock::sleep_until(clock::now() + 100_000);
+        asker.ask();
+    }
+    let after = bpf::program_time(program)?;
+    let runs = (after.1 - before.1).max(1) as f64;
+    Ok((after.0 - before.0) as f64 / 1e3 / runs)
 }
 
 /// Microseconds per query in a flood: of the program, and of all that receiving and answering

@@ -485,7 +485,7 @@ pub(crate) struct Responder {
 impl Responder {
     /// Attaches it. Cgroups are its targets from 1 on.
     pub(crate) fn attach(
-        run_: &Run,
+        evenkeel: &Path,
         link: &Link,
         key: &Path,
         mode: &str,
@@ -509,10 +509,10 @@ impl Responder {
             command.extend(["--cgroup".into(), format!("{}={path}", index + 1)]);
         }
         let responder = Responder {
-            evenkeel: run_.evenkeel.clone(),
+            evenkeel: evenkeel.to_owned(),
             interface: link.interface.clone(),
         };
-        let program = run_.evenkeel.display().to_string();
+        let program = evenkeel.display().to_string();
         run(&program, &command)?;
         Ok(responder)
     }

@@ -68,7 +68,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
         ("XDP generic, other CPU", &generic, "generic"),
     ] {
         // A driver may lack the one, a kernel the other: the others are measured.
-        match Responder::attach(run, link, &file, mode, &[]) {
+        match Responder::attach(&run.evenkeel, link, &file, mode, &[]) {
             Ok(responder) => {
                 responders.push(responder);
                 arm(name, link, DEFAULT_PORT, &key)?;

@@ -18,7 +18,7 @@
 //! the end.
 //!
 //! `kernel [accuracy] [latency] [cost] [balance] [--quick] [--evenkeel FILE]
-//! [--out FOLDER]`
+//! [--against FILE] [--out FOLDER]`
 
 use std::error::Error;
 use std::fs;
@@ -50,6 +50,10 @@ struct Options {
     /// The program that is measured, built with the feature `kernel`.
     #[arg(long, default_value = "target/dist/evenkeel")]
     evenkeel: PathBuf,
+    /// Another build of it, whose responder takes turns with it in `cost`: as it was before a
+    /// change, say.
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
     /// Where results go.
     #[arg(long, default_value = "bench/results/kernel")]
     out: PathBuf,
@@ -69,6 +73,7 @@ enum Part {
 /// What all parts need to know.
 struct Run {
     evenkeel: PathBuf,
+    against: Option<PathBuf>,
     out: PathBuf,
     quick: bool,
 }
@@ -110,9 +115,14 @@ fn measure(options: &Options) -> Result<()> {
         let file = options.evenkeel.display();
         format!("{file}: {error}; build it with make build")
     })?;
+    let against = options.against.as_ref().map(|file| {
+        let found = file.canonicalize();
+        found.map_err(|error| format!("{}: {error}", file.display()))
+    });
     fs::create_dir_all(&options.out)?;
     let run = Run {
         evenkeel,
+        against: against.transpose()?,
         out: options.out.clone(),
         quick: options.quick || std::env::var_os("BENCH_QUICK").is_some_and(|is| is != "0"),
     };

@@ -37,6 +37,8 @@ const RECENT: [(&str, u32); 2] = [("evk_readers", 16_384), ("evk_sources", 4096)
 /// (`LOCAL_FREE_TARGET` in kernel/bpf/bpf_lru_list.c; fewer since Linux 6.16). While it has
 /// them, others find the map full and forget what is in use.
 const KEPT_PER_CPU: u32 = 128;
+/// The map with what a timer has seen of each CPU of each target.
+const GLANCES: &str = "evk_glances";
 /// What holds the link of an XDP program.
 const LINK: &str = "link";
 /// The maps that outlive the loader by files of their own.
@@ -382,6 +384,11 @@ fn open(folder: &Path) -> Result<OpenObject, BpfError> {
             map.set_max_entries(entries(*held, cpus))
                 .map_err(bpf::failure("size a BPF map"))?;
         }
+        if name == GLANCES {
+            // Two for each target and CPU.
+            map.set_max_entries(2 * u32::from(TARGETS) * cpus as u32)
+                .map_err(bpf::failure("size a BPF map"))?;
+        }
         if PINNED.contains(&name.as_str()) {
             map.set_pin_path(folder.join(name))
                 .map_err(bpf::failure("hold a BPF map"))?;
@@ -402,14 +409,13 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
         // Those of another version, or of a start that did not succeed.
         unpin_maps(folder)?;
     }
-    let object = match open(folder)?.load() {
+    let load = || bpf::load(|| open(folder), options.cgroups.len());
+    let object = match load()? {
         Ok(object) => object,
         Err(error) if before.is_some() => {
             tracing::warn!("the existing maps cannot be reused ({error:#}): creating new ones");
             unpin_maps(folder)?;
-            open(folder)?
-                .load()
-                .map_err(bpf::failure("load the BPF programs"))?
+            load()?.map_err(bpf::failure("load the BPF programs"))?
         }
         Err(error) => return Err(bpf::failure("load the BPF programs")(error)),
     };
@@ -532,8 +538,10 @@ fn request(target: u16, file: u32) -> [u8; 8] {
     out
 }
 
-/// How often, and after which pause, a timer is asked for that there was no memory for.
+/// How often, and after which pause, a timer is asked for that there was no memory for, and
+/// how often it is looked whether it has run.
 const TIMER_TRIES: u32 = 200;
+const TICK_TRIES: u32 = 2000;
 const TIMER_PAUSE: Duration = Duration::from_millis(5);
 
 /// Has `run` start the timer of a target. The kernel takes the timer's memory where it may not
@@ -551,11 +559,30 @@ fn start(
     Err(BpfError::Lost("it has no timer for its programs"))
 }
 
+/// Waits until the timer has made the first record of a target. Answers whether it did.
+fn made(object: &Object, target: u16) -> Result<bool, BpfError> {
+    let map = map(object, "evk_made")?;
+    for _ in 0..TICK_TRIES {
+        let value = map
+            .lookup(&u32::from(target).to_ne_bytes(), MapFlags::ANY)
+            .map_err(bpf::failure("read a BPF map"))?;
+        let generation = value.as_deref().and_then(<[u8]>::first_chunk);
+        if generation.is_some_and(|bytes| u64::from_ne_bytes(*bytes) > 0) {
+            return Ok(true);
+        }
+        std::thread::sleep(TIMER_PAUSE);
+    }
+    Ok(false)
+}
+
 fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> {
     let there = cgroups_of(&map(object, "evk_targets")?)?;
     start(&mut request(0, 0), |context| {
         bpf::run(object, "evk_start", Some(context))
     })?;
+    if !made(object, 0)? {
+        return Err(BpfError::Lost("its timer does not run"));
+    }
     for (number, path) in cgroups {
         let cannot = |why: String| BpfError::File(format!("the cgroup {}: {why}", path.display()));
         let folder = File::open(path).map_err(|error| cannot(error.to_string()))?;
@@ -569,6 +596,9 @@ fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> 
         start(&mut context, |context| {
             bpf::run(object, "evk_start", Some(context))
         })?;
+        if !made(object, *number)? {
+            return Err(cannot("it was removed meanwhile".into()));
+        }
     }
     for (number, _) in there {
         if !cgroups.iter().any(|(kept, _)| *kept == number) {

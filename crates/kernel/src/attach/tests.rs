@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::query::{Answer, Query, SHORT, WITH_PORTS};
+use crate::record::Base;
 
 #[test]
 fn networks_are_read_and_written() {
@@ -96,4 +98,218 @@ fn a_timer_is_asked_for_until_there_is_memory() {
     assert_eq!(asked, TIMER_TRIES);
     let said = never.unwrap_err().to_string();
     assert!(said.contains("no timer"), "{said}");
+}
+
+/// The responder's programs for a machine with so many CPUs, which nobody sends packets to. It has
+/// as many numbers for CPUs as it takes, each of which is one of this machine's. None if this user
+/// may not load it.
+fn responder(cpus: u32, direct: bool) -> Option<(Object, Key)> {
+    let mut object = match bpf::open(crate::bpf_object!("respond.bpf.o")) {
+        Ok(object) => object,
+        Err(error) => {
+            println!("SKIPPED: {error}");
+            return None;
+        }
+    };
+    for mut map in object.maps_mut() {
+        if map.name() == GLANCES {
+            map.set_max_entries(2 * u32::from(TARGETS) * cpus).unwrap();
+        }
+    }
+    bpf::tell(&mut object, direct, 0).unwrap();
+    let object = match object.load().map_err(bpf::failure("load the BPF programs")) {
+        Ok(object) => object,
+        Err(error @ BpfError::Rights(_)) if !rustix::process::geteuid().is_root() => {
+            println!("SKIPPED: {error}");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    bpf::discover(&object, 1).unwrap();
+    let zero = 0u32.to_ne_bytes();
+    let bases = map(&object, "evk_bases").unwrap();
+    let own = libbpf_rs::num_possible_cpus().unwrap() as u32;
+    for cpu in own..cpus {
+        let base = bases.lookup(&(cpu % own).to_ne_bytes(), MapFlags::ANY);
+        bpf::update(
+            &object,
+            "evk_bases",
+            &cpu.to_ne_bytes(),
+            &base.unwrap().unwrap(),
+        )
+        .unwrap();
+    }
+    let facts = map(&object, "evk_facts").unwrap();
+    let mut facts = facts.lookup(&zero, MapFlags::ANY).unwrap().unwrap();
+    facts[8..12].copy_from_slice(&cpus.to_ne_bytes());
+    bpf::update(&object, "evk_facts", &zero, &facts).unwrap();
+    let key = Key::parse("000102030405060708090a0b0c0d0e0f").unwrap();
+    let config = Config {
+        mode: Mode::Native as u32,
+        interface: 0,
+        made_qdisc: false,
+        priority: 0,
+        handle: 0,
+        port: 9970,
+        ports: Vec::new(),
+        interval_ns: 1,
+        burst_ns: 1_000_000_000,
+        namespace: 0,
+        updates: 0,
+    };
+    write(&object, &config).unwrap();
+    secrets(&object, std::slice::from_ref(&key)).unwrap();
+    hosts(&object, &[Host::named("it")]).unwrap();
+    sources(&object, &["10.0.0.0/8".parse().unwrap()]).unwrap();
+    start(&mut request(0, 0), |context| {
+        bpf::run(&object, "evk_start", Some(context))
+    })
+    .unwrap();
+    assert!(made(&object, 0).unwrap(), "the timer makes a record");
+    Some((object, key))
+}
+
+/// Asks it: the answer, and how long the program took.
+fn ask(object: &Object, key: &Key, length: usize, number: u64) -> (Vec<u8>, Duration) {
+    let query = Query {
+        length: length as u16,
+        target: 0,
+        first_cpu: 0,
+        reader: 7,
+        number,
+        host: Host::named("it"),
+    };
+    trial::ask(object, 9970, "10.0.0.1".parse().unwrap(), &query, key).unwrap()
+}
+
+/// With and without direct reads, which is how it is loaded on kernels before 6.2.
+fn ways() -> Vec<bool> {
+    match bpf::casts() {
+        true => vec![true, false],
+        false => vec![false],
+    }
+}
+
+/// The cost of a query does not grow with the machine: of many CPUs it looks at eight. They are
+/// counted: each glance of the timer is made a million tasks less, and what is looked at again is
+/// found to have so many more.
+#[test]
+fn a_query_looks_at_no_more_than_eight_cpus() {
+    const LESS: u32 = 1_000_000;
+    for direct in ways() {
+        for (cpus, looked_at) in [(2, 2), (8, 8), (9, 8), (16, 8), (64, 8), (512, 8)] {
+            let Some((object, key)) = responder(cpus, direct) else {
+                return;
+            };
+            let (answer, _) = ask(&object, &key, SHORT, 1);
+            let answer = Answer::parse(&answer, &key).unwrap();
+            assert_eq!(answer.record.base.cpus, cpus);
+            assert_eq!(answer.record.base.capacity, cpus * 1000);
+            // Nothing is made any more.
+            bpf::run(&object, "evk_stop", Some(&mut request(0, 0))).unwrap();
+            let mut scope = map(&object, "evk_targets")
+                .unwrap()
+                .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+                .unwrap()
+                .unwrap();
+            scope[..4].copy_from_slice(&1u32.to_ne_bytes());
+            bpf::update(&object, "evk_targets", &0u32.to_ne_bytes(), &scope).unwrap();
+            let glances = map(&object, GLANCES).unwrap();
+            for place in 0..2 * cpus {
+                let place = place.to_ne_bytes();
+                let mut glance = glances.lookup(&place, MapFlags::ANY).unwrap().unwrap();
+                let running = u32::from_ne_bytes(*glance[24..].first_chunk().unwrap());
+                let less = running.wrapping_sub(LESS);
+                glance[24..28].copy_from_slice(&less.to_ne_bytes());
+                glances.update(&place, &glance, MapFlags::ANY).unwrap();
+            }
+            let (answer, _) = ask(&object, &key, SHORT, 2);
+            let answer = Answer::parse(&answer, &key).unwrap();
+            let more = answer.record.base.totals.running;
+            assert_eq!((more + LESS / 2) / LESS, looked_at, "of {cpus} CPUs");
+        }
+    }
+}
+
+/// On a machine with many CPUs the time of a record is one at which it is true: it never goes back,
+/// and neither does any sum; and over a while the busy time is that of its CPUs.
+#[test]
+fn records_of_many_cpus_are_true_of_their_time() {
+    for direct in ways() {
+        let (Some((few, few_key)), Some((many, many_key))) =
+            (responder(2, direct), responder(64, direct))
+        else {
+            return;
+        };
+        let base = |object: &Object, key: &Key, number| {
+            let (answer, _) = ask(object, key, SHORT, number);
+            Answer::parse(&answer, key).unwrap().record.base
+        };
+        let mut number = 1;
+        let mut both = || {
+            number += 1;
+            (base(&few, &few_key, number), base(&many, &many_key, number))
+        };
+        let (first, first_of_many) = both();
+        let (mut last, mut last_of_many) = (first, first_of_many);
+        while last.time_ns - first.time_ns < 500_000_000 {
+            let before = last_of_many;
+            (last, last_of_many) = both();
+            let now = last_of_many;
+            assert!(now.time_ns > before.time_ns, "its time goes on");
+            assert!(now.totals.busy_ns >= before.totals.busy_ns);
+            assert!(now.totals.switches >= before.totals.switches);
+        }
+        if libbpf_rs::num_possible_cpus().unwrap() != 2 {
+            continue; // The CPUs of the two are not the same.
+        }
+        let share = |first: &Base, last: &Base| {
+            let busy = (last.totals.busy_ns - first.totals.busy_ns) as f64;
+            busy / (last.time_ns - first.time_ns) as f64 / f64::from(last.cpus)
+        };
+        let (of_few, of_many) = (share(&first, &last), share(&first_of_many, &last_of_many));
+        assert!((of_few - of_many).abs() < 0.1, "{of_few} and {of_many}");
+    }
+}
+
+/// Prints the nanoseconds that the program takes for a query on machines with so many CPUs, which
+/// take turns: half of the runs, and a quarter at each end.
+fn costs(machines: &[u32], queries: usize) {
+    for direct in ways() {
+        for length in [SHORT, WITH_PORTS] {
+            let machines: Vec<_> = machines
+                .iter()
+                .filter_map(|cpus| Some((cpus, responder(*cpus, direct)?)))
+                .collect();
+            let mut took = vec![Vec::new(); machines.len()];
+            let mut number = 1;
+            for _ in 0..queries {
+                for ((_, (object, key)), took) in machines.iter().zip(&mut took) {
+                    number += 1;
+                    took.push(ask(object, key, length, number).1);
+                }
+            }
+            let read = if direct { "direct" } else { "probe" };
+            for ((cpus, _), mut took) in machines.into_iter().zip(took) {
+                took.sort_unstable();
+                let at = |share: usize| took[took.len() * share / 4].as_nanos();
+                let (low, half, high) = (at(1), at(2), at(3));
+                println!("COST,{read},{length},{cpus},{half},{low},{high}");
+            }
+        }
+    }
+}
+
+/// By the number of CPUs that the program believes in.
+#[test]
+#[ignore = "measures: run it with --nocapture"]
+fn what_a_query_costs() {
+    costs(&[2, 4, 8, 16, 64, 512], 2000);
+}
+
+/// By the CPUs that there are: what `bench/query-by-cpus` runs in emulated machines.
+#[test]
+#[ignore = "measures: run it with --nocapture"]
+fn what_a_query_costs_with_the_cpus_here() {
+    costs(&[libbpf_rs::num_possible_cpus().unwrap() as u32], 100);
 }

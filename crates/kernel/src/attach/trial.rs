@@ -3,11 +3,13 @@
 
 use std::net::IpAddr;
 
+use std::time::Duration;
+
 use libbpf_rs::{Object, ProgramInput};
 
 use super::Options;
 use crate::bpf::{BpfError, failure};
-use crate::query::{Answer, Query, WITH_PORTS};
+use crate::query::{Answer, Key, Query, WITH_PORTS};
 use crate::record::Available;
 
 const ETHERNET: usize = 14;
@@ -32,28 +34,8 @@ pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
         number: 1,
         host: *host,
     };
-    let mut datagram = Vec::new();
-    query.write(key, &mut datagram);
-    let frame = frame(source.address(), options.port, &datagram);
-    let mut out = vec![0; frame.len()];
-    let program = object
-        .progs_mut()
-        .find(|program| program.name() == "evk_xdp");
-    let program = program.ok_or(BpfError::Lost("a program is missing"))?;
-    let output = program
-        .test_run(ProgramInput {
-            data_in: Some(&frame),
-            data_out: Some(&mut out),
-            ..ProgramInput::default()
-        })
-        .map_err(failure("run a BPF program"))?;
-    if output.return_value != XDP_TX {
-        return Err(BpfError::Lost(
-            "the responder did not answer when it was tried",
-        ));
-    }
-    let answer = out.get(out.len() - datagram.len()..).unwrap_or_default();
-    let answer = Answer::parse(answer, key)
+    let (answer, _) = ask(object, options.port, source.address(), &query, key)?;
+    let answer = Answer::parse(&answer, key)
         .map_err(|_| BpfError::Lost("the responder's answer was wrong when it was tried"))?;
     let base = &answer.record.base;
     let needed = Available::RUNNING.with(Available::BUSY);
@@ -66,6 +48,39 @@ pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
             "the responder's values were impossible when it was tried",
         ))
     }
+}
+
+/// The answer to a query that no network has seen, and how long the program took.
+pub(super) fn ask(
+    object: &Object,
+    port: u16,
+    source: IpAddr,
+    query: &Query,
+    key: &Key,
+) -> Result<(Vec<u8>, Duration), BpfError> {
+    let mut datagram = Vec::new();
+    query.write(key, &mut datagram);
+    let frame = frame(source, port, &datagram);
+    let mut out = vec![0; frame.len()];
+    let program = object
+        .progs_mut()
+        .find(|program| program.name() == "evk_xdp");
+    let program = program.ok_or(BpfError::Lost("a program is missing"))?;
+    let output = program
+        .test_run(ProgramInput {
+            data_in: Some(&frame),
+            data_out: Some(&mut out),
+            ..ProgramInput::default()
+        })
+        .map_err(failure("run a BPF program"))?;
+    let (verdict, took) = (output.return_value, output.duration);
+    if verdict != XDP_TX {
+        return Err(BpfError::Lost(
+            "the responder did not answer when it was tried",
+        ));
+    }
+    let answer = out.split_off(out.len().saturating_sub(datagram.len()));
+    Ok((answer, took))
 }
 
 /// A packet from there.

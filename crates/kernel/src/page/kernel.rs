@@ -39,8 +39,8 @@ impl KernelPage {
     /// What the kernel lacks, or what right.
     pub fn load(ports: &[u16]) -> Result<Self, BpfError> {
         let epoch = random()?;
-        let object = bpf::open(crate::bpf_object!("page.bpf.o"))?;
-        let object = object.load().map_err(failure("load the page's programs"))?;
+        let object = bpf::load(|| bpf::open(crate::bpf_object!("page.bpf.o")), 0)?;
+        let object = object.map_err(failure("load the page's programs"))?;
         bpf::discover(&object, epoch)?;
         let plan = plan(ports)?;
         bpf::update(&object, "evk_plan", &0u32.to_ne_bytes(), &plan)?;
