@@ -7,10 +7,11 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo test test-vm counts bench bench-load bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
+	@echo "make docs    the manual as a site, with search: target/site/index.html"
 	@echo "make test    format, lints, unit, property and end-to-end tests"
 	@echo "make test-vm the kernel load monitor on Debian's kernel and over Soft-RoCE, under QEMU (part of make test)"
 	@echo "make counts  instructions of hot paths against counts/figures.txt (part of make test; COUNTS_ACCEPT=\"WHY\" takes new figures)"
@@ -41,6 +42,11 @@ build:
 	@scripts/setup build
 	@scripts/console
 	cargo build --profile dist -p evenkeel $(FEATURES)
+
+# The manual as a site. Needs mdBook, which setup gets.
+docs:
+	@scripts/setup docs
+	@scripts/docs
 
 console:
 	@scripts/setup console

@@ -32,6 +32,7 @@ pub mod server;
 pub mod sessions;
 pub mod surge;
 pub mod terminal;
+pub mod theirs;
 pub mod tls;
 pub mod vm;
 pub mod wire;

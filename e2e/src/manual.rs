@@ -18,12 +18,38 @@ use crate::HANG;
 use crate::balancer::binary;
 use crate::folder::Folder;
 use crate::process::{skipped, succeeds};
+use crate::theirs::Other;
 
 /// What only a command that hangs takes: some of the manual's run for half a minute.
 const COMMAND_HANGS: Duration = Duration::from_secs(180);
 
 /// Names in the manual that no test may use, and what stands for them.
 const INSTEAD: [(&str, &str); 1] = [("\"/etc/evenkeel/", "\"")];
+
+/// All pages that readers may find.
+pub fn pages() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut pages = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a file of the tree") {
+            let path = entry.expect("a file of the tree").path();
+            let name = path
+                .file_name()
+                .expect("a file of the tree")
+                .to_str()
+                .expect("a file of the tree");
+            let is_ours = !name.starts_with('.') && !["target", "node_modules"].contains(&name);
+            if path.is_dir() && is_ours {
+                folders.push(path);
+            } else if name.ends_with(".md") {
+                let page = path.strip_prefix(&root).expect("a file of the tree");
+                pages.push(page.to_str().expect("a file of the tree").to_owned());
+            }
+        }
+    }
+    pages
+}
 
 /// A fenced block of a page.
 #[derive(Debug)]
@@ -53,6 +79,8 @@ pub enum Mark {
     Status(i32),
     /// `in: TABLE`: keys of that table, of a rule or of a group.
     In(String),
+    /// `of: NAME`: configuration of another balancer, in a language that several use.
+    Of(Other),
     /// `ends all`: after these commands nothing of the page runs.
     EndsAll,
 }
@@ -65,6 +93,7 @@ impl Mark {
             ("not compared", reason) if !reason.is_empty() => Self::NotCompared,
             ("file", name) if !name.is_empty() => Self::File(name.to_owned()),
             ("exit status", number) => Self::Status(number.parse().ok()?),
+            ("of", name) => Self::Of(Other::named(name)?),
             ("in", table) if !table.is_empty() => Self::In(table.to_owned()),
             ("output", "") => Self::Output,
             ("ends all", "") => Self::EndsAll,
@@ -80,6 +109,7 @@ impl Mark {
             Self::File(_) => !commands,
             Self::Output => language == "text",
             Self::In(_) => language == "toml",
+            Self::Of(_) => language == "yaml",
         }
     }
 }
@@ -330,6 +360,15 @@ impl Session {
                 let compiled = self.run(&format!("python3 -m py_compile {}", path.display()));
                 assert_eq!(compiled.status, 0, "{}:{}", self.page, block.line);
             }
+            "haproxy" => self.check_other(block, Other::Haproxy),
+            "nginx" => self.check_other(block, Other::Nginx),
+            "yaml" => {
+                for mark in &block.marks {
+                    if let Mark::Of(other) = mark {
+                        self.check_other(block, *other);
+                    }
+                }
+            }
             "text" if block.marks == [Mark::Output] => self.compare(block.line, 0, &block.text),
             _ => {}
         }
@@ -345,6 +384,18 @@ impl Session {
         let path = Path::new(folder.trim_end()).join(name);
         fs::write(&path, text).expect("the file is written");
         path
+    }
+
+    /// Has another balancer check what the page shows of it.
+    fn check_other(&mut self, block: &Block, other: Other) {
+        let folder = self.run("pwd").output;
+        let name = format!("block-{}", block.line);
+        let path = Path::new(folder.trim_end()).join(name);
+        if let Some(command) = other.check(&block.text, &path) {
+            let checked = self.run(&command);
+            let (page, line, said) = (&self.page, block.line, &checked.output);
+            assert_eq!(checked.status, 0, "{page}:{line}: {other:?} says: {said}");
+        }
     }
 
     /// Has the configurations checked that the page has shown until now. The files that they

@@ -45,7 +45,7 @@ pub fn succeeds(command: &mut Command) -> bool {
 
 /// Where a program is. Servers are not on everybody's `PATH`, and what is built for the tests alone
 /// is in a folder of its own.
-fn find(program: &str) -> Option<PathBuf> {
+pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<_> = std::env::split_paths(&path).collect();
     folders.push("/usr/sbin".into());

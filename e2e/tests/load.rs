@@ -10,7 +10,7 @@ use std::thread;
 use evenkeel_e2e::balancer::{Balancer, evenkeel};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::ftp::{FtpServer, Kind, can_run};
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::process::{installed, program, skipped};
 use evenkeel_e2e::server::Server;
 use evenkeel_e2e::tls::{Key, certificate};
 use serde_json::Value;
@@ -222,21 +222,113 @@ fn redirects_are_followed_and_counted_apart() {
     assert_eq!(count(&looping, "redirects"), 30);
 }
 
+/// A negotiator of these servers, for ten minutes each.
+fn negotiator(servers: &[Server; 2]) -> Balancer {
+    let members = servers
+        .each_ref()
+        .map(|server| server.address().to_string());
+    Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [group.pool]\nmembers = {members:?}\nstrategy = \"round_robin\"\nslow_start = \"0s\"\n\
+         [negotiator]\nlisten = \"127.0.0.1:0\"\n\
+         [cluster.shop]\ngroup = \"pool\"\nhosts = [\"127.0.0.1\"]\nquantum = \"600s\"\n"
+    ))
+}
+
+#[test]
+fn redirects_are_followed_over_http2_to_other_hosts_too() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    // Each gets to know what was meant for it, and nothing else.
+    let with =
+        |condition: &str| format!("if ($http_authorization {condition} \"\") {{ return 403; }}");
+    let there = format!("location /there {{ {} return 200; }}", with("!="));
+    let other = Server::nginx_secured("http2", &there);
+    let lines = format!(
+        "location /away {{ {with} return 307 http://{}/there; }}\n\
+         location /here {{ {with} return 302 /echo/x; }}",
+        other.address(),
+        with = with("=")
+    );
+    let server = Server::nginx_secured("http2", &lines);
+    let run = |path: &str, options: &[&str]| {
+        let url = format!("http://{}{path}", server.address());
+        let folder = Folder::new();
+        let json = folder.join("out.json").display().to_string();
+        let all = [
+            "load",
+            &url,
+            "--quiet",
+            "--http2",
+            "--requests",
+            "40",
+            "--json",
+            &json,
+        ];
+        evenkeel(&[&all[..], options].concat()).unwrap();
+        serde_json::from_str::<Value>(&folder.text("out.json")).unwrap()
+    };
+    let secret = ["--header", "Authorization: Basic eDp5"];
+    for path in ["/away", "/here"] {
+        let run = run(path, &secret);
+        all_well(&run, 40, "200");
+        assert_eq!(count(&run, "redirects"), 40);
+    }
+    // One connection for each of both, which all share.
+    let few = run(
+        "/away",
+        &[&secret[..], &["--connections", "1", "--streams", "4"]].concat(),
+    );
+    all_well(&few, 40, "200");
+    assert_eq!(count(&few, "connections_made"), 2);
+    let seen = other.access_log().join("\n");
+    assert!(seen.contains("/there HTTP/2.0|200"), "{seen}");
+    // HTTP/1.1 has nobody there.
+    let plain = Server::nginx(None);
+    let lines = format!(
+        "location /away {{ return 302 http://{}/name; }}",
+        plain.address()
+    );
+    let server = Server::nginx_secured("http2", &lines);
+    let url = format!("http://{}/away", server.address());
+    let run = load(&url, "--http2 --requests 5");
+    assert_eq!(count(&run, "answered"), 0, "{run}");
+}
+
+#[test]
+fn clients_of_http2_negotiate() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    let servers = [Server::nginx_http2(), Server::nginx_http2()];
+    let broker = negotiator(&servers);
+    let url = format!("http://{}/name", broker.negotiator());
+    let words = "--requests 80 --connections 2 --streams 3";
+    let run = load(&url, &format!("{words} --http2 --negotiate"));
+    all_well(&run, 80, "200");
+    // Each client asks once, over HTTP/1.1.
+    assert_eq!(count(&run, "negotiations"), 6);
+    assert_eq!(count(&run, "redirects"), 0);
+    let seen = servers.each_ref().map(Server::access_log);
+    for log in &seen {
+        assert!(log.iter().all(|line| line.contains("HTTP/2.0")), "{log:?}");
+        assert!(log.len() >= 10, "{seen:?}");
+    }
+    // A session begins with a question.
+    let sessions = "--sessions 4 --requests 5 --connections 2 --streams 1";
+    let run = load(&url, &format!("{sessions} --http2 --negotiate"));
+    all_well(&run, 20, "200");
+    assert_eq!(count(&run, "negotiations"), 5);
+}
+
 #[test]
 fn a_client_stays_with_the_server_that_it_was_sent_to() {
     if !installed(&["nginx"]) {
         return;
     }
     let servers = [Server::nginx(None), Server::nginx(None)];
-    let members = servers
-        .each_ref()
-        .map(|server| server.address().to_string());
-    let broker = Balancer::start(&format!(
-        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
-         [group.pool]\nmembers = {members:?}\nstrategy = \"round_robin\"\nslow_start = \"0s\"\n\
-         [negotiator]\nlisten = \"127.0.0.1:0\"\n\
-         [cluster.shop]\ngroup = \"pool\"\nhosts = [\"127.0.0.1\"]\nquantum = \"600s\"\n"
-    ));
+    let broker = negotiator(&servers);
     let url = format!("http://{}/name", broker.negotiator());
     let asked_once = load(&url, "--requests 80 --connections 4 --negotiate");
     all_well(&asked_once, 80, "200");
@@ -440,4 +532,73 @@ fn runs_are_written_and_compared() {
     let wrong = folder.write("wrong", "{}").display().to_string();
     let error = evenkeel(&["load", "compare", &wrong, &wrong]).unwrap_err();
     assert!(error.contains("load --json"), "{error}");
+    let error = evenkeel(&["load", "compare", &file("a.hgrm"), &wrong]).unwrap_err();
+    assert!(error.contains("no seconds to compare"), "{error}");
+}
+
+/// What HdrHistogram's own program makes of an interval log: Debian's libhdrhistogram-java.
+fn processed(log: &str, options: &[&str]) -> Option<String> {
+    const JAR: &str = "/usr/share/java/hdrhistogram.jar";
+    if !std::path::Path::new(JAR).exists() {
+        skipped("libhdrhistogram-java is not installed; scripts/setup test does that");
+        return None;
+    }
+    let mut java = program("java");
+    java.args([
+        "-cp",
+        JAR,
+        "org.HdrHistogram.HistogramLogProcessor",
+        "-i",
+        log,
+    ]);
+    let output = java.args(options).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    Some(text)
+}
+
+#[test]
+fn interval_logs_are_read_by_others_and_compared() {
+    if !installed(&["nginx", "java"]) {
+        return;
+    }
+    let server = Server::nginx(None);
+    let url = format!("http://{}/name", server.address());
+    let folder = Folder::new();
+    let file = |name: &str| folder.join(name).display().to_string();
+    let (log, json) = (file("a.hlog"), file("a.json"));
+    let words = ["load", &url, "--rate", "300", "--duration", "4s", "--quiet"];
+    let files = ["--json", &json, "--hdr", &log, "--hdr", &file("a.hgrm")];
+    evenkeel(&[&words[..], &files].concat()).unwrap();
+    let run: Value = serde_json::from_str(&folder.text("a.json")).unwrap();
+    let Some(due) = processed(&log, &[]) else {
+        return;
+    };
+    // Its last line but one: "#[Max     =       1.234, Total count    =         1200]".
+    let figure = |text: &str, name: &str| {
+        let (_, after) = text.rsplit_once(name).unwrap_or_else(|| panic!("{text}"));
+        let after = after.trim_start_matches([' ', '=']);
+        let end = after.find([',', ']']).unwrap();
+        after[..end].parse::<f64>().unwrap()
+    };
+    assert_eq!(figure(&due, "Total count") as u64, count(&run, "answered"));
+    let longest = run["corrected_us"]["max"].as_f64().unwrap() / 1e3;
+    let found = figure(&due, "#[Max");
+    assert!((found / longest - 1.0).abs() < 0.01, "{found} {longest}");
+    let send = processed(&log, &["-tag", "send"]).unwrap();
+    assert_eq!(figure(&send, "Total count") as u64, count(&run, "answered"));
+    // The percentile distribution has the same, and so has what is written beside it.
+    let hgrm = folder.text("a.hgrm");
+    assert_eq!(figure(&hgrm, "Total count") as u64, count(&run, "answered"));
+
+    let lines = |a: &str, b: &str| {
+        let text = evenkeel(&["load", "compare", a, b]).unwrap();
+        assert!(!text.contains("B is "), "{text}");
+        let of = |line: &&str| line.contains(" us  ") || line.contains(" per s");
+        text.lines().filter(of).count()
+    };
+    assert_eq!(lines(&log, &log), 6);
+    // Errors are not in histograms.
+    assert_eq!(lines(&log, &json), 6);
+    assert_eq!(lines(&json, &json), 7);
 }

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::Path;
 
-use evenkeel_e2e::manual::{Block, Mark, blocks, follow};
+use evenkeel_e2e::manual::{Block, Mark, blocks, follow, pages};
 use evenkeel_e2e::process::{installed, skipped};
 use evenkeel_e2e::{httpd, jacorb, libarm, omniorb};
 
@@ -26,12 +26,13 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 25] = [
+const FOLLOWED: [&str; 26] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
     "docs/arm.md",
     "docs/cli.md",
+    "docs/coming-from.md",
     "docs/configuration.md",
     "docs/corba.md",
     "docs/engine.md",
@@ -53,27 +54,6 @@ const FOLLOWED: [&str; 25] = [
     "modules/java/README.md",
     "modules/omniorb/README.md",
 ];
-
-/// All pages that readers may find.
-fn pages() -> Vec<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut pages = Vec::new();
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap();
-            let is_ours = !name.starts_with('.') && !["target", "node_modules"].contains(&name);
-            if path.is_dir() && is_ours {
-                folders.push(path);
-            } else if name.ends_with(".md") {
-                let page = path.strip_prefix(&root).unwrap();
-                pages.push(page.to_str().unwrap().to_owned());
-            }
-        }
-    }
-    pages
-}
 
 fn parsed(page: &str) -> Vec<Block> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
@@ -150,6 +130,16 @@ fn u10_cli() {
 #[test]
 fn u10_configuration() {
     follow("docs/configuration.md", INSTALLED);
+}
+
+#[test]
+fn u10_coming_from() {
+    // Files that configurations name: ours, and theirs.
+    let files = "openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:P-256 \
+        -subj /CN=www.example.org -keyout www.key -out www.crt 2>/dev/null
+        cat www.crt www.key > www.pem; chmod 600 www.key www.pem
+        (umask 077; openssl rand -base64 48 > sticky.key; echo 0123456789abcdef > token)";
+    follow("docs/coming-from.md", &format!("{INSTALLED} {files}"));
 }
 
 #[test]

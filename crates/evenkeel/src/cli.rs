@@ -203,9 +203,10 @@ pub(crate) struct Load {
     /// No line for each second
     #[arg(long)]
     pub quiet: bool,
-    /// Write the latencies as HdrHistogram's percentile distribution
+    /// Write the latencies as HdrHistogram's percentile distribution, or, if FILE ends in .hlog, as its
+    /// interval log; may be given several times
     #[arg(long, value_name = "FILE")]
-    pub hdr: Option<PathBuf>,
+    pub hdr: Vec<PathBuf>,
     /// Write a row for each second
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
@@ -219,7 +220,7 @@ pub(crate) struct Load {
 /// What is done beside sending load.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LoadCommand {
-    /// Compare two runs by what --json has written of them
+    /// Compare two runs by what --json or --hdr (an interval log, .hlog) has written of them
     Compare {
         /// The first run
         a: PathBuf,

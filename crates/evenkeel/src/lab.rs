@@ -75,9 +75,42 @@ pub(crate) fn run(args: &Lab) -> Result<(), Failure> {
             lacking.join("\n")
         )));
     }
+    if args.real {
+        end_at_signals()?;
+    }
     for (paper, experiment) in chosen {
         one(args, (paper, experiment), mode, scale)?;
     }
+    Ok(())
+}
+
+/// A signal ends a real run with all its programs and files.
+fn end_at_signals() -> Result<(), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+    ];
+    evenkeel_net::start_thread("signals", move |runtime| {
+        runtime.block_on(async {
+            let mut waiting = tokio::task::JoinSet::new();
+            for kind in kinds {
+                // Where one cannot be waited for it ends the process as it always does.
+                if let Ok(mut signal) = signal(kind) {
+                    waiting.spawn(async move {
+                        signal.recv().await;
+                        kind.as_raw_value()
+                    });
+                }
+            }
+            if let Some(Ok(number)) = waiting.join_next().await {
+                // As shells tell it.
+                evenkeel_lab::interrupt(128 + number);
+            }
+        });
+    })
+    .map_err(Failure::of)?;
     Ok(())
 }
 
@@ -118,7 +151,7 @@ fn one(
     };
     let (record, note) = record::write(&args.out, &ended, &findings).map_err(Failure::of)?;
     write_page(&args.out, paper)?;
-    let mut text = shown(experiment, mode, &record);
+    let mut text = shown(experiment, &record);
     if let Some(note) = note {
         let _ = writeln!(text, "  {note}");
     }
@@ -131,15 +164,12 @@ fn write_page(folder: &Path, paper: &Paper) -> Result<(), Failure> {
 }
 
 /// The verdicts of a run.
-fn shown(experiment: &Experiment, mode: Mode, record: &Record) -> String {
+fn shown(experiment: &Experiment, record: &Record) -> String {
     let mut text = format!(
         "{}: {} ({:.0} s)\n",
         experiment.name, experiment.title, record.seconds
     );
-    for claim in record::claims(experiment, mode) {
-        let Some(judged) = record.claims.get(claim.id) else {
-            continue;
-        };
+    for (claim, judged) in page::claims(experiment, record) {
         let _ = writeln!(
             text,
             "  {:14} {}\n                 {}: {}; {}; published: {}",

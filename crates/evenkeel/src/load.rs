@@ -1,13 +1,15 @@
 //! `evenkeel load`: load for servers and balancers, and how they answer.
 
 use std::fs;
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{self, IsTerminal, Read, Write, stderr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use evenkeel_load::interval_log::{self, IntervalLog};
 use evenkeel_load::plan::{Ask, Scheme, Tcp, Tls, Url, Workload};
+use evenkeel_load::stats::{Counted, Second};
 use evenkeel_load::{Plan, compare, report};
 use evenkeel_sim::log;
 use evenkeel_sim::surge::{Pace, Site};
@@ -19,6 +21,8 @@ use crate::{Failure, print};
 const USUAL: Duration = Duration::from_secs(10);
 /// Pages of a session of SURGE on average.
 const PAGES: f64 = 8.0;
+/// Bytes of a file with a run that are read.
+const MOST_BYTES: u64 = 1 << 30;
 /// Paths that are read of a file.
 const MOST_PATHS: usize = 1_000_000;
 
@@ -29,8 +33,8 @@ pub(crate) fn run(args: &Load) -> Result<(), Failure> {
             let names = [a.display().to_string(), b.display().to_string()];
             let text = compare::text(
                 names.each_ref().map(String::as_str),
-                &read_record(a)?,
-                &read_record(b)?,
+                &read_run(a)?,
+                &read_run(b)?,
             );
             return print(text);
         }
@@ -42,15 +46,23 @@ pub(crate) fn run(args: &Load) -> Result<(), Failure> {
         None => {}
     }
     let plan = Arc::new(plan(args)?);
-    for path in [&args.hdr, &args.csv, &args.json].into_iter().flatten() {
+    let (logs, hgrms): (Vec<_>, Vec<_>) = args.hdr.iter().partition(|path| is_log(path));
+    for path in hgrms.iter().copied().chain(&args.csv).chain(&args.json) {
         let mut options = fs::OpenOptions::new();
         let opened = options.append(true).create(true).open(path);
         opened.map_err(|error| cannot_write(path, &error))?;
     }
+    let mut logs = logs
+        .into_iter()
+        .map(|path| Log::open(path))
+        .collect::<Result<Vec<_>, _>>()?;
     let stop = Arc::new(AtomicBool::new(false));
     end_at_signals(&stop)?;
     let is_terminal = stderr().is_terminal();
-    let mut show = |second: &evenkeel_load::stats::Second, _: f64| {
+    let mut show = |second: &Second, counted: &Counted| {
+        for log in &mut logs {
+            log.add(&plan, second, counted);
+        }
         if !args.quiet {
             let start = if is_terminal { "\r\x1b[2K" } else { "" };
             let end = if is_terminal { "" } else { "\n" };
@@ -64,7 +76,10 @@ pub(crate) fn run(args: &Load) -> Result<(), Failure> {
         let _ = writeln!(stderr());
     }
     let record = report::record(&plan, &outcome);
-    if let Some(path) = &args.hdr {
+    for log in logs {
+        log.end()?;
+    }
+    for path in hgrms {
         write(path, &report::hgrm(&outcome.counted.corrected))?;
     }
     if let Some(path) = &args.csv {
@@ -250,12 +265,73 @@ fn site(folder: &Path, documents: u32, seed: u64) -> Result<String, Failure> {
     ))
 }
 
-fn read_record(path: &Path) -> Result<report::Record, Failure> {
-    let text = fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
-    report::read(&text).map_err(|error| {
+/// An interval log that grows while a run goes on, so that one that is cut is there, too.
+struct Log<'a> {
+    path: &'a Path,
+    file: fs::File,
+    log: Option<IntervalLog>,
+    /// The first thing that went wrong.
+    failed: Option<io::Error>,
+}
+
+fn is_log(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "hlog")
+}
+
+impl<'a> Log<'a> {
+    fn open(path: &'a Path) -> Result<Self, Failure> {
+        let file = fs::File::create(path).map_err(|error| cannot_write(path, &error))?;
+        Ok(Log {
+            path,
+            file,
+            log: None,
+            failed: None,
+        })
+    }
+
+    fn add(&mut self, plan: &Plan, second: &Second, counted: &Counted) {
+        let end = Duration::from_secs_f64(second.from + second.length);
+        let start = || SystemTime::now() - end;
+        let log = self
+            .log
+            .get_or_insert_with(|| IntervalLog::new(plan, start()));
+        let written = log.add(second, counted);
+        let written = written.and_then(|text| self.file.write_all(text.as_bytes()));
+        if let Err(error) = written {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn end(self) -> Result<(), Failure> {
+        match self.failed {
+            Some(error) => Err(cannot_write(self.path, &error)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Reads a run, from either of the files that have its seconds.
+fn read_run(path: &Path) -> Result<compare::Run, Failure> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(|error| cannot_read(path, &error))?;
+    let read = file.take(MOST_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|error| cannot_read(path, &error))?;
+    let run = match bytes.trim_ascii_start().first() {
+        _ if bytes.len() as u64 > MOST_BYTES => Err("it is longer than 1 GiB".to_owned()),
+        Some(b'{') => std::str::from_utf8(&bytes)
+            .map_err(|error| error.to_string())
+            .and_then(report::read)
+            .map(compare::Run::from),
+        Some(_) if bytes.trim_ascii_start().starts_with(b"Value ") => {
+            Err("a percentile distribution (.hgrm) has no seconds to compare".to_owned())
+        }
+        _ => interval_log::read(&bytes),
+    };
+    run.map_err(|error| {
         let path = path.display();
         Failure::new(format!(
-            "{path}: not what `evenkeel load --json` writes: {error}"
+            "{path}: {error}; `evenkeel load compare` reads what `evenkeel load --json FILE` and \
+             `--hdr FILE.hlog` write"
         ))
     })
 }

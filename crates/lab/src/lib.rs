@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod claim;
+mod csv;
 pub mod findings;
 pub mod machine;
 pub mod page;
@@ -18,3 +19,5 @@ pub mod papers;
 mod programs;
 pub mod record;
 pub mod run;
+
+pub use programs::interrupt;

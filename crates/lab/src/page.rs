@@ -100,7 +100,7 @@ fn section(paper: &Paper, experiment: &Experiment, mode: Mode, record: &Record) 
         "Version {}, commit {commit}, {}; {:.0} s.\n\n",
         record.origin.version, record.origin.machine, record.seconds
     );
-    let claims = claims(experiment, mode, record);
+    let claims = claims(experiment, record);
     if !claims.is_empty() {
         text += "| claim | published | here | holds if | verdict |\n|---|---|---|---|---|\n";
         for (claim, judged) in claims {
@@ -139,14 +139,10 @@ fn section(paper: &Paper, experiment: &Experiment, mode: Mode, record: &Record) 
     text
 }
 
-/// Claims and what became of them, in the order of the experiment.
-fn claims<'e>(
-    experiment: &'e Experiment,
-    mode: Mode,
-    record: &'e Record,
-) -> Vec<(&'e Claim, &'e Judged)> {
-    record::claims(experiment, mode)
-        .filter_map(|claim| Some((claim, record.claims.get(claim.id)?)))
+/// The claims that a run has judged, in the order of the experiment, and what became of them.
+pub fn claims<'e>(experiment: &'e Experiment, record: &'e Record) -> Vec<(&'e Claim, &'e Judged)> {
+    let all = experiment.claims.iter();
+    all.filter_map(|claim| Some((claim, record.claims.get(claim.id)?)))
         .collect()
 }
 
@@ -196,7 +192,7 @@ fn index(folder: &Path) -> String {
                 let Some(record) = record::read(folder, paper, experiment, mode) else {
                     continue;
                 };
-                for (_, judged) in claims(experiment, mode, &record) {
+                for (_, judged) in claims(experiment, &record) {
                     counts[match judged.verdict {
                         Verdict::Holds => 0,
                         Verdict::DoesNot => 1,

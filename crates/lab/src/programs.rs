@@ -7,18 +7,68 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 
 use crate::machine::find;
 
-/// A temporary folder, which everybody may read, and which goes with the value.
+/// What a run has to leave nothing of: its folders, and programs that may write there, each the first of
+/// a process group.
+#[derive(Debug)]
+struct Left {
+    folders: Vec<PathBuf>,
+    programs: Vec<Pid>,
+}
+
+static LEFT: Mutex<Left> = Mutex::new(Left {
+    folders: Vec::new(),
+    programs: Vec::new(),
+});
+
+fn left() -> MutexGuard<'static, Left> {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Left {
+    fn end(&mut self) {
+        for program in &self.programs {
+            // What has ended already needs no signal.
+            let _ = kill_process_group(*program, Signal::TERM);
+        }
+        let begun = Instant::now();
+        for program in self.programs.drain(..) {
+            while matches!(waitpid(Some(program), WaitOptions::NOHANG), Ok(None))
+                && begun.elapsed() < END
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ = kill_process_group(program, Signal::KILL);
+            let _ = waitpid(Some(program), WaitOptions::empty());
+        }
+        for folder in self.folders.drain(..) {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// Ends the lab when a signal says so: the programs of a real run first, then its files, then itself.
+pub fn interrupt(code: i32) -> ! {
+    // It stays locked, so that nothing new is begun.
+    let mut left = left();
+    left.end();
+    std::process::exit(code)
+}
+
+/// A temporary folder, which everybody may read, and which goes with the value, or when a signal ends
+/// the lab.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Result<Self, String> {
         let path = std::env::temp_dir().join(format!("evenkeel-lab-{name}-{}", std::process::id()));
+        left().folders.push(path.clone());
         let folder = Folder(path);
         folder.make("")?;
         Ok(folder)
@@ -59,19 +109,44 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // Nothing to be done if it cannot be removed.
         let _ = fs::remove_dir_all(&self.0);
+        left().folders.retain(|folder| *folder != self.0);
     }
 }
 
 /// Runs a program to its end. `what` it does is in the error, with the last that it said.
 pub(crate) fn run(what: &str, command: &mut Command) -> Result<(), String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{what}: cannot be started: {error}"))?;
+    let output = output(command).map_err(|error| format!("{what}: cannot be started: {error}"))?;
     match output.status.success() {
         true => Ok(()),
         false => Err(format!("{what}: {}: {}", output.status, last(&output))),
     }
+}
+
+/// Runs a program to its end, which comes when a signal ends the lab, too; answers what it has said.
+pub(crate) fn output(command: &mut Command) -> std::io::Result<Output> {
+    command.stdin(Stdio::null()).process_group(0);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = spawn(command)?;
+    let id = pid(&child);
+    let output = child.wait_with_output();
+    forget(id);
+    output
+}
+
+/// Starts the first program of a group.
+fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    let mut left = left();
+    let child = command.process_group(0).spawn()?;
+    left.programs.extend(pid(&child));
+    Ok(child)
+}
+
+fn forget(program: Option<Pid>) {
+    left().programs.retain(|known| Some(*known) != program);
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
 /// The last lines of what a program has said.
@@ -109,16 +184,15 @@ impl Process {
         let output = folder.path().join(format!("{name}.log"));
         let log = File::create(&output).map_err(fails)?;
         // It may send a signal to its group, and so has one of its own.
-        let child = Command::new("setpriv")
+        let mut command = Command::new("setpriv");
+        command
             .args(["--pdeathsig", "TERM", "--"])
             .arg(program)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(fails)?)
-            .stderr(log)
-            .process_group(0)
-            .spawn()
-            .map_err(fails)?;
+            .stderr(log);
+        let child = spawn(&mut command).map_err(fails)?;
         let name = name.to_owned();
         Ok(Process {
             name,
@@ -154,7 +228,7 @@ const END: Duration = Duration::from_secs(3);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let Some(id) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else {
+        let Some(id) = pid(&self.child) else {
             return;
         };
         // Whatever has ended already needs no signal, and nothing can be done where it is refused.
@@ -165,6 +239,7 @@ impl Drop for Process {
         }
         let _ = kill_process_group(id, Signal::KILL);
         let _ = self.child.wait();
+        forget(Some(id));
     }
 }
 
@@ -288,6 +363,36 @@ mod tests {
         let path = folder.path().to_owned();
         drop(folder);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn nothing_is_left_when_a_signal_ends_the_lab() {
+        let path = std::env::temp_dir().join(format!("evenkeel-lab-left-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("file"), "").unwrap();
+        // One that ends when it is asked to, and one that has to be made to.
+        let start = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).current_dir(&path);
+            command.process_group(0).spawn().unwrap()
+        };
+        let stubborn = "trap '' TERM; touch ready; while :; do sleep 0.01; touch file; done";
+        let mut children = [start("sleep 600"), start(stubborn)];
+        while !path.join("ready").exists() {
+            std::thread::yield_now();
+        }
+        let mut left = Left {
+            folders: vec![path.clone()],
+            programs: children.iter().filter_map(pid).collect(),
+        };
+        left.end();
+        assert!(!path.exists());
+        for child in &mut children {
+            assert!(!Path::new(&format!("/proc/{}", child.id())).exists());
+            // It was waited for already.
+            assert!(child.wait().is_err());
+        }
+        assert!(left.folders.is_empty() && left.programs.is_empty());
     }
 
     #[test]

@@ -140,28 +140,19 @@ pub struct Ended<'a> {
     pub seconds: f64,
 }
 
-/// The claims that a kind of run judges.
-pub fn claims(experiment: &Experiment, mode: Mode) -> impl Iterator<Item = &Claim> {
-    let real = experiment.real.as_ref().map_or(&[][..], |real| real.claims);
-    experiment.claims.iter().filter(move |claim| match mode {
-        Mode::Simulated => experiment.simulate.is_some(),
-        Mode::Real => real.contains(&claim.id),
-    })
-}
-
-/// Judges what was found by the rules of the claims.
-pub fn judge(experiment: &Experiment, mode: Mode, findings: &Findings) -> BTreeMap<String, Judged> {
+/// Judges what was measured by the rules of the claims.
+pub fn judge(experiment: &Experiment, findings: &Findings) -> BTreeMap<String, Judged> {
     let judged = |claim: &Claim| {
-        let values = findings.values.get(claim.id).cloned().unwrap_or_default();
+        let values = findings.values.get(claim.id)?.clone();
         let verdict = claim.rule.judge(&values);
         // JSON has no infinity; what is not finite was not measured.
         let values = values
             .into_iter()
             .filter(|value| value.is_finite())
             .collect();
-        (claim.id.to_owned(), Judged { values, verdict })
+        Some((claim.id.to_owned(), Judged { values, verdict }))
     };
-    claims(experiment, mode).map(judged).collect()
+    experiment.claims.iter().filter_map(judged).collect()
 }
 
 impl Judged {
@@ -213,7 +204,7 @@ pub fn write(
         origin: run.origin.clone(),
         ended: run.ended,
         seconds: run.seconds,
-        claims: judge(run.experiment, run.mode, findings),
+        claims: judge(run.experiment, findings),
         tables,
         charts,
         notes: findings.notes.clone(),

@@ -3,15 +3,14 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::context::{Context, Origin};
+use crate::context::{Answer, Context, MOST_CONNECTIONS, Origin};
 use crate::http1::{self, Http1};
-use crate::plan::Scheme;
+use crate::plan::{Plan, Scheme};
+use crate::response::is_redirect;
 use crate::socket::Stream;
 use crate::stats::{Kind, Times};
 use crate::{ftp, http2, tcp};
 
-/// Connections that a client keeps; the one that it has used longest ago makes room.
-const MOST_CONNECTIONS: usize = 8;
 /// A client.
 pub(crate) struct Client {
     context: Rc<Context>,
@@ -27,15 +26,33 @@ pub(crate) struct Client {
 }
 
 /// A request of HTTP that is under way.
-struct Under<'a> {
-    /// Bytes that are ready, for the first origin.
+pub(crate) struct Under<'a> {
+    /// Bytes that are ready, for the first origin over HTTP/1.1.
     ready: Option<&'a [u8]>,
-    method: &'a str,
-    has_body: bool,
-    path: String,
+    pub method: &'a str,
+    pub has_body: bool,
+    pub path: String,
     /// Whether the client was sent to another host, who need not know its secrets.
     elsewhere: bool,
-    sent: Option<Instant>,
+    /// When its first part was sent.
+    pub sent: Option<Instant>,
+}
+
+impl Under<'_> {
+    /// The plan's fields that are for the host that is asked.
+    pub(crate) fn fields<'p>(
+        &self,
+        plan: &'p Plan,
+    ) -> impl Iterator<Item = &'p (String, String)> + use<'p> {
+        let secrets: &[&str] = match self.elsewhere {
+            true => &["authorization", "cookie", "host"],
+            false => &[],
+        };
+        let is_secret =
+            move |name: &str| secrets.iter().any(|known| name.eq_ignore_ascii_case(known));
+        let fields = plan.headers.iter();
+        fields.filter(move |(name, _)| !is_secret(name))
+    }
 }
 
 impl Client {
@@ -104,10 +121,7 @@ impl Client {
         match context.plan.url.scheme {
             Scheme::Tcp => tcp::exchange(&context, &mut self.tcp, self.of_all, sent).await,
             Scheme::Ftp => self.retrieve(number, sent).await,
-            Scheme::Http | Scheme::Https if context.plan.http2 => {
-                self.over_http2(number, sent).await
-            }
-            Scheme::Http | Scheme::Https => self.over_http1(number, begun, sent).await,
+            Scheme::Http | Scheme::Https => self.over_http(number, begun, sent).await,
         }
     }
 
@@ -133,41 +147,7 @@ impl Client {
         self.forget();
     }
 
-    async fn over_http2(&mut self, number: usize, sent: &mut Instant) -> Result<(u16, u64), Kind> {
-        let context = Rc::clone(&self.context);
-        let ask = context.plan.asks.get(number).ok_or(Kind::Redirect)?;
-        let mut url = context.first.url.clone();
-        url.path.clone_from(&ask.path);
-        let (mut method, mut has_body) = (ask.method.as_str(), true);
-        let mut redirects = 0;
-        loop {
-            let answer = http2::exchange(
-                &context,
-                self.number,
-                self.of_all,
-                &url,
-                method,
-                has_body,
-                sent,
-            )
-            .await?;
-            let Some(location) = answer.location.filter(|_| context.plan.max_redirects > 0) else {
-                return Ok((answer.status, answer.bytes));
-            };
-            redirects += 1;
-            let to = url.join(&location).map_err(|_| Kind::Redirect)?;
-            // Connections of HTTP/2 are shared, and made to one place.
-            let is_there = (to.scheme, &to.host, to.port) == (url.scheme, &url.host, url.port);
-            if redirects > context.plan.max_redirects || !is_there {
-                return Err(Kind::Redirect);
-            }
-            (method, has_body) = after_redirect(answer.status, method, has_body);
-            url = to;
-            context.recorder.borrow_mut().count(|c| c.redirects += 1);
-        }
-    }
-
-    async fn over_http1(
+    async fn over_http(
         &mut self,
         number: usize,
         begun: Instant,
@@ -189,22 +169,29 @@ impl Client {
             if begun < *until {
                 origin = Rc::clone(bound);
                 under.ready = None;
-                under.path.clone_from(&ask.path);
             } else {
                 self.bound = None;
             }
         }
+        if under.ready.is_none() {
+            under.path.clone_from(&ask.path);
+        }
         let mut redirects = 0;
         loop {
-            let (status, bytes) = self.once(&context, &origin, &mut under, begun).await?;
+            let answer = match context.is_http2(&origin) {
+                true => {
+                    let client = (self.number, self.of_all);
+                    http2::exchange(&context, client, &origin, &mut under, begun).await?
+                }
+                false => {
+                    self.over_http1(&context, &origin, &mut under, begun)
+                        .await?
+                }
+            };
             *sent = under.sent.unwrap_or(begun);
-            let is_redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
-            if !is_redirect || plan.max_redirects == 0 {
-                return Ok((status, bytes));
-            }
-            let response = self.connections.last().map(|(_, http)| &http.response);
-            let Some((response, location)) = response.and_then(|r| Some((r, r.location()?))) else {
-                return Ok((status, bytes));
+            let location = answer.location.filter(|_| plan.max_redirects > 0);
+            let Some(location) = location else {
+                return Ok((answer.status, answer.bytes));
             };
             redirects += 1;
             if redirects > plan.max_redirects {
@@ -215,12 +202,11 @@ impl Client {
                 Some(_) => &ask.path,
                 None => &under.path,
             });
-            let to = from.join(location).map_err(|_| Kind::Redirect)?;
-            let quantum = response.max_age();
+            let to = from.join(&location).map_err(|_| Kind::Redirect)?;
             let next = context.origin(&to)?;
             let is_binding = plan.negotiate && Rc::ptr_eq(&origin, &context.first);
             if is_binding {
-                let until = quantum.filter(|time| !time.is_zero());
+                let until = answer.max_age.filter(|time| !time.is_zero());
                 let until = until.map(|time| Instant::now() + time);
                 self.bound = until.map(|until| (Rc::clone(&next), until));
             } else if plan.negotiate {
@@ -231,7 +217,8 @@ impl Client {
                 counted.redirects += u64::from(!is_binding);
                 counted.negotiations += u64::from(is_binding);
             });
-            (under.method, under.has_body) = after_redirect(status, under.method, under.has_body);
+            (under.method, under.has_body) =
+                after_redirect(answer.status, under.method, under.has_body);
             under.elsewhere |= !Rc::ptr_eq(&origin, &next);
             under.ready = None;
             under.path = to.path;
@@ -240,13 +227,13 @@ impl Client {
     }
 
     /// One request and its response; its connection is the last one after it.
-    async fn once(
+    async fn over_http1(
         &mut self,
         context: &Context,
         origin: &Rc<Origin>,
         under: &mut Under<'_>,
         begun: Instant,
-    ) -> Result<(u16, u64), Kind> {
+    ) -> Result<Answer, Kind> {
         let known = self
             .connections
             .iter()
@@ -277,18 +264,7 @@ impl Client {
             }
             None => {
                 let plan = &context.plan;
-                let is_secret = |name: &str| {
-                    under.elsewhere
-                        && ["authorization", "cookie", "host"]
-                            .iter()
-                            .any(|secret| name.eq_ignore_ascii_case(secret))
-                };
-                let headers: Vec<_> = plan
-                    .headers
-                    .iter()
-                    .filter(|(name, _)| !is_secret(name))
-                    .cloned()
-                    .collect();
+                let headers: Vec<_> = under.fields(plan).cloned().collect();
                 let body = if under.has_body { &plan.body[..] } else { &[] };
                 let host = origin.url.authority();
                 let bytes = http1::request(under.method, &under.path, &host, &headers, body);
@@ -298,7 +274,14 @@ impl Client {
             }
         }
         let response = &connection.response;
-        Ok((response.status().unwrap_or(0), response.body()))
+        let status = response.status().unwrap_or(0);
+        let location = response.location().filter(|_| is_redirect(status));
+        Ok(Answer {
+            status,
+            bytes: response.body(),
+            location: location.map(str::to_owned),
+            max_age: response.max_age(),
+        })
     }
 
     async fn open(&mut self, context: &Context, origin: &Rc<Origin>) -> Result<(), Kind> {

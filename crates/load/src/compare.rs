@@ -4,6 +4,36 @@ use std::fmt::Write;
 
 use crate::report::{Record, Row};
 
+/// A run as far as it is compared.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What it was sent to, or what else is known of it.
+    pub what: String,
+    /// Its seconds.
+    pub rows: Vec<Row>,
+    /// Whether errors and refusals were counted.
+    pub has_errors: bool,
+    /// Whether latencies from when requests were sent were counted.
+    pub has_sends: bool,
+    /// `open` or `closed`, and the planned rate per second, if that is known.
+    pub planned: Option<(String, Option<f64>)>,
+    /// What makes its figures doubtful.
+    pub warnings: Vec<String>,
+}
+
+impl From<Record> for Run {
+    fn from(record: Record) -> Self {
+        Run {
+            what: record.url,
+            rows: record.per_second,
+            has_errors: true,
+            has_sends: true,
+            planned: Some((record.loop_kind, record.planned_rate)),
+            warnings: record.warnings,
+        }
+    }
+}
+
 /// What two runs differ in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
@@ -87,32 +117,43 @@ fn line(what: &'static str, a: &[Row], b: &[Row], value: impl Fn(&Row) -> Option
 }
 
 /// Seconds that are whole: a last part of one is left out.
-fn whole(record: &Record) -> Vec<Row> {
-    let rows = record.per_second.iter();
+fn whole(run: &Run) -> Vec<Row> {
+    let rows = run.rows.iter();
     rows.filter(|row| row.length > 0.9).copied().collect()
 }
 
-/// Compares two runs.
-pub fn compare(a: &Record, b: &Record) -> Vec<Line> {
+/// Compares two runs in what both have.
+pub fn compare(a: &Run, b: &Run) -> Vec<Line> {
+    let has_errors = a.has_errors && b.has_errors;
+    let has_sends = a.has_sends && b.has_sends;
     let (a, b) = (whole(a), whole(b));
     let good = |row: &Row| row.answered > row.refusals;
     let time = |value: fn(&Row) -> f64| move |row: &Row| good(row).then(|| value(row));
-    vec![
-        line("answers per second", &a, &b, |row| Some(row.rate())),
-        line("errors per second", &a, &b, |row| {
+    let mut lines = vec![line("good answers per s", &a, &b, |row| {
+        Some(row.answered.saturating_sub(row.refusals) as f64 / row.length)
+    })];
+    if has_errors {
+        lines.push(line("errors per second", &a, &b, |row| {
             Some((row.errors + row.refusals) as f64 / row.length)
-        }),
+        }));
+    }
+    lines.extend([
         line("p50 from due, us", &a, &b, time(|row| row.p50_us)),
         line("p90 from due, us", &a, &b, time(|row| row.p90_us)),
         line("p99 from due, us", &a, &b, time(|row| row.p99_us)),
-        line("p50 from send, us", &a, &b, time(|row| row.sent_p50_us)),
-        line("p99 from send, us", &a, &b, time(|row| row.sent_p99_us)),
-    ]
+    ]);
+    if has_sends {
+        lines.extend([
+            line("p50 from send, us", &a, &b, time(|row| row.sent_p50_us)),
+            line("p99 from send, us", &a, &b, time(|row| row.sent_p99_us)),
+        ]);
+    }
+    lines
 }
 
 /// The same in words.
-pub fn text(names: [&str; 2], a: &Record, b: &Record) -> String {
-    let mut text = format!("A: {}, {}\nB: {}, {}\n", names[0], a.url, names[1], b.url);
+pub fn text(names: [&str; 2], a: &Run, b: &Run) -> String {
+    let mut text = format!("A: {}, {}\nB: {}, {}\n", names[0], a.what, names[1], b.what);
     let _ = writeln!(
         text,
         "{:<20}{:>13}{:>13}   {:<24}",
@@ -133,12 +174,13 @@ pub fn text(names: [&str; 2], a: &Record, b: &Record) -> String {
             }
         };
     }
-    for (name, record) in [("A", a), ("B", b)] {
-        for warning in &record.warnings {
+    for (name, run) in [("A", a), ("B", b)] {
+        for warning in &run.warnings {
             let _ = writeln!(text, "warning about {name}: {warning}");
         }
     }
-    if a.loop_kind != b.loop_kind || a.planned_rate != b.planned_rate {
+    let planned = a.planned.as_ref().zip(b.planned.as_ref());
+    if planned.is_some_and(|(a, b)| a != b) {
         text.push_str("warning: the two were not run with the same loop and rate\n");
     }
     text

@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -22,8 +23,24 @@ use crate::stats::{Kind, Recorder};
 /// wait.
 pub(crate) type Shared = tokio::sync::Mutex<Option<SendRequest<Bytes>>>;
 
+/// Where a connection leads, and the connection.
+type Leading = (Rc<Origin>, Rc<Shared>);
+
 /// Hosts that a thread knows.
 const MOST_ORIGINS: usize = 10_000;
+/// Connections that a client keeps; the one that it has used longest ago makes room.
+pub(crate) const MOST_CONNECTIONS: usize = 8;
+
+/// An answer of HTTP.
+pub(crate) struct Answer {
+    pub status: u16,
+    /// Of its body.
+    pub bytes: u64,
+    /// Where a redirect leads.
+    pub location: Option<String>,
+    /// For how long a redirect may be kept.
+    pub max_age: Option<Duration>,
+}
 
 /// Where connections go to.
 #[derive(Debug)]
@@ -46,8 +63,9 @@ pub(crate) struct Context {
     pub requests: Vec<Vec<u8>>,
     /// Others, by scheme, host and port.
     origins: RefCell<HashMap<(Scheme, String, u16), Rc<Origin>>>,
-    /// Connections of HTTP/2, which clients share.
-    pub shared: Vec<Shared>,
+    /// Connections of HTTP/2, which clients share: of each number, those to several hosts, the one
+    /// used last at the end.
+    shared: Vec<RefCell<Vec<Leading>>>,
 }
 
 impl Context {
@@ -63,7 +81,8 @@ impl Context {
         let first = Rc::new(Origin { url, address });
         let host = first.url.authority();
         let is_http = matches!(plan.url.scheme, Scheme::Http | Scheme::Https);
-        let requests = plan.asks.iter().filter(|_| is_http && !plan.http2);
+        let is_http1 = is_http && (!plan.http2 || plan.negotiate);
+        let requests = plan.asks.iter().filter(|_| is_http1);
         let requests = requests
             .map(|ask| http1::request(&ask.method, &ask.path, &host, &plan.headers, &plan.body));
         let shared = if plan.http2 { connections } else { 0 };
@@ -74,7 +93,7 @@ impl Context {
             tls,
             first,
             origins: RefCell::default(),
-            shared: (0..shared).map(|_| Shared::default()).collect(),
+            shared: (0..shared).map(|_| RefCell::default()).collect(),
             plan,
         })
     }
@@ -111,6 +130,32 @@ impl Context {
         Ok(origin)
     }
 
+    /// Whether an origin is spoken to over HTTP/2. A negotiator is not: it only says where to go.
+    pub(crate) fn is_http2(&self, origin: &Rc<Origin>) -> bool {
+        let is_negotiator = self.plan.negotiate && Rc::ptr_eq(origin, &self.first);
+        self.plan.http2 && !is_negotiator
+    }
+
+    /// The connection of HTTP/2 to an origin that a client shares with others.
+    pub(crate) fn shared(&self, client: usize, origin: &Rc<Origin>) -> Option<Rc<Shared>> {
+        let all = self.shared.get(client % self.shared.len().max(1))?;
+        let mut all = all.borrow_mut();
+        match all.iter().position(|(of, _)| Rc::ptr_eq(of, origin)) {
+            Some(at) if at + 1 < all.len() => {
+                let found = all.remove(at);
+                all.push(found);
+            }
+            Some(_) => {}
+            None => {
+                if all.len() >= MOST_CONNECTIONS {
+                    all.remove(0);
+                }
+                all.push((Rc::clone(origin), Rc::default()));
+            }
+        }
+        all.last().map(|(_, shared)| Rc::clone(shared))
+    }
+
     /// The address that a client connects from.
     pub(crate) fn from(&self, client: usize) -> Option<IpAddr> {
         let all = &self.plan.from;
@@ -119,7 +164,11 @@ impl Context {
     }
 
     /// Connects, with TLS if that is the origin's.
-    pub(crate) async fn connect(&self, origin: &Origin, client: usize) -> Result<Stream, Failure> {
+    pub(crate) async fn connect(
+        &self,
+        origin: &Rc<Origin>,
+        client: usize,
+    ) -> Result<Stream, Failure> {
         let socket = Socket::connect(&self.runtime, origin.address, self.from(client)).await;
         let socket = socket.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused => Failure::new(Kind::Refused, &error),
@@ -136,7 +185,11 @@ impl Context {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned())
             .map_err(|error| Failure::new(Kind::Tls, &error))?;
-        Stream::secure(socket, config, name)
+        let protocol = match self.is_http2(origin) {
+            true => &b"h2"[..],
+            false => b"http/1.1",
+        };
+        Stream::secure(socket, config, name, protocol)
             .await
             .map_err(|error| Failure::new(Kind::Tls, &error))
     }

@@ -6,28 +6,23 @@ use std::time::Instant;
 use bytes::Bytes;
 use h2::client::SendRequest;
 
-use crate::context::{Context, Failure};
-use crate::plan::{Scheme, Url};
+use crate::client::Under;
+use crate::context::{Answer, Context, Failure, Origin};
+use crate::plan::Scheme;
+use crate::response::{MAX_LOCATION, is_redirect, max_age};
 use crate::stats::Kind;
 
 /// Flow control: bytes that the server may send before they are read.
 const WINDOW: u32 = 1 << 20;
 
-/// An answer.
-pub(crate) struct Answer {
-    pub status: u16,
-    pub bytes: u64,
-    /// Of a redirect.
-    pub location: Option<String>,
-}
-
 /// Makes a connection.
 pub(crate) async fn connect(
     context: &Context,
+    origin: &Rc<Origin>,
     client: usize,
 ) -> Result<SendRequest<Bytes>, Failure> {
-    let stream = context.connect(&context.first, client).await?;
-    if context.first.url.scheme == Scheme::Https && stream.alpn() != Some(b"h2") {
+    let stream = context.connect(origin, client).await?;
+    if origin.url.scheme == Scheme::Https && stream.alpn() != Some(b"h2") {
         let why = "the server does not speak HTTP/2 (ALPN); leave --http2 out";
         return Err(Failure::new(Kind::Tls, &why));
     }
@@ -58,24 +53,24 @@ fn kind(error: &h2::Error) -> Kind {
     }
 }
 
-/// Sends a request and reads its response.
+/// Sends a request of a client (its number in its thread, and of all) and reads its response.
 pub(crate) async fn exchange(
-    context: &Rc<Context>,
-    client: usize,
-    of_all: usize,
-    url: &Url,
-    method: &str,
-    has_body: bool,
-    sent: &mut Instant,
+    context: &Context,
+    (client, of_all): (usize, usize),
+    origin: &Rc<Origin>,
+    under: &mut Under<'_>,
+    begun: Instant,
 ) -> Result<Answer, Kind> {
-    let shared = context.shared.get(client % context.shared.len().max(1));
-    let shared = shared.ok_or(Kind::Connect)?;
+    let shared = context.shared(client, origin).ok_or(Kind::Connect)?;
     let mut place = shared.lock().await;
     let send = match place.take() {
-        Some(send) => send,
+        Some(send) => {
+            under.sent.get_or_insert(begun);
+            send
+        }
         None => {
-            let send = connect(context, of_all).await?;
-            *sent = Instant::now();
+            let send = connect(context, origin, of_all).await?;
+            under.sent.get_or_insert_with(Instant::now);
             send
         }
     };
@@ -88,9 +83,10 @@ pub(crate) async fn exchange(
         return Err(Kind::Closed);
     };
     let plan = &context.plan;
-    let uri = format!("{}://{}{}", url.scheme.name(), url.authority(), url.path);
-    let mut request = http::Request::builder().method(method).uri(uri);
-    for (name, value) in &plan.headers {
+    let url = &origin.url;
+    let uri = format!("{}://{}{}", url.scheme.name(), url.authority(), under.path);
+    let mut request = http::Request::builder().method(under.method).uri(uri);
+    for (name, value) in under.fields(plan) {
         // HTTP/2 has none of these.
         let is_of_connection = ["connection", "host", "transfer-encoding", "upgrade"]
             .iter()
@@ -107,7 +103,7 @@ pub(crate) async fn exchange(
         request = request.header("user-agent", "evenkeel-load");
     }
     let request = request.body(()).map_err(|_| Kind::Redirect)?;
-    let body = if has_body { &plan.body[..] } else { &[] };
+    let body = if under.has_body { &plan.body[..] } else { &[] };
     let failed = |error: h2::Error| kind(&error);
     let (response, mut upload) = send
         .send_request(request, body.is_empty())
@@ -127,13 +123,15 @@ pub(crate) async fn exchange(
         bytes = bytes.saturating_add(part.len() as u64);
         let _ = body.flow_control().release_capacity(part.len());
     }
-    let location = head.headers.get("location");
-    let location = location.and_then(|value| value.to_str().ok());
     let status = head.status.as_u16();
-    let is_redirect = matches!(status, 301 | 302 | 303 | 307 | 308);
+    let fields = is_redirect(status).then_some(&head.headers);
+    let location = fields.and_then(|fields| fields.get("location")?.to_str().ok());
+    let location = location.filter(|location| location.len() <= MAX_LOCATION);
+    let kept = fields.and_then(|fields| fields.get("cache-control"));
     Ok(Answer {
         status,
         bytes,
-        location: location.filter(|_| is_redirect).map(str::to_owned),
+        location: location.map(str::to_owned),
+        max_age: kept.and_then(|value| max_age(value.as_bytes())),
     })
 }

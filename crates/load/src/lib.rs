@@ -11,6 +11,7 @@
 //! | [`run`] | a run: threads and their clients |
 //! | [`stats`] | what is counted |
 //! | [`report`] | the same for people, and for other programs |
+//! | [`interval_log`] | a histogram for each second, as tools of HdrHistogram read them |
 //! | [`compare`] | two runs |
 
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ mod context;
 mod ftp;
 mod http1;
 mod http2;
+pub mod interval_log;
 pub mod plan;
 pub mod report;
 pub mod response;

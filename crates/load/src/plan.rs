@@ -268,7 +268,7 @@ pub struct Plan {
     pub body: Vec<u8>,
     /// TLS.
     pub tls: Tls,
-    /// HTTP/2 instead of HTTP/1.1.
+    /// HTTP/2 instead of HTTP/1.1; not to a negotiator.
     pub http2: bool,
     /// Requests at once on a connection of HTTP/2.
     pub streams: usize,
@@ -299,9 +299,6 @@ impl Plan {
         let is_http = matches!(self.url.scheme, Scheme::Http | Scheme::Https);
         if !is_http && (self.http2 || self.negotiate) {
             return refuse("--http2 and --negotiate are for http:// and https:// only");
-        }
-        if self.http2 && self.negotiate {
-            return refuse("--negotiate speaks HTTP/1.1; leave --http2 out");
         }
         if self.url.scheme == Scheme::Tcp && !matches!(self.workload, Workload::Requests) {
             return refuse("tcp:// has no paths, sessions or logs: leave them out");

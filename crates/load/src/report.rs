@@ -176,7 +176,7 @@ impl Row {
     }
 }
 
-fn micros(time: Duration) -> f64 {
+pub(crate) fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 

@@ -12,7 +12,7 @@ const MAX_FIELDS: usize = 100;
 /// Longest line with the size of a chunk, and longest line of a trailer.
 const MAX_LINE: usize = 4096;
 /// Longest value of a `Location` that is followed.
-const MAX_LOCATION: usize = 8192;
+pub(crate) const MAX_LOCATION: usize = 8192;
 
 /// What is wrong with a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -415,6 +415,11 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(number).ok().filter(|_| is_number)?;
     let size = u64::from_str_radix(text, 16).ok()?;
     (size < 1 << 62).then_some(size)
+}
+
+/// Whether a status sends the client elsewhere.
+pub(crate) fn is_redirect(status: u16) -> bool {
+    matches!(status, 301 | 302 | 303 | 307 | 308)
 }
 
 /// What `Cache-Control` allows; nothing with `no-store` or `no-cache`.

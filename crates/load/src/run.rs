@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const BEFORE: Duration = Duration::from_millis(20);
 
 /// What is used of TLS.
-fn tls(tls: &Tls, http2: bool) -> Result<ClientConfig, String> {
+fn tls(tls: &Tls) -> Result<ClientConfig, String> {
     let settings = ClientTls {
         ca_file: tls.ca.clone().map(FileName::from),
         verify: !tls.insecure,
@@ -37,15 +37,11 @@ fn tls(tls: &Tls, http2: bool) -> Result<ClientConfig, String> {
         let all: Vec<_> = problems.iter().map(ToString::to_string).collect();
         format!("TLS: {}", all.join("; "))
     })?;
-    let mut config = client.into_config();
-    config.alpn_protocols = match http2 {
-        true => vec![b"h2".to_vec()],
-        false => vec![b"http/1.1".to_vec()],
-    };
-    Ok(config)
+    Ok(client.into_config())
 }
 
-/// Makes a run. `show` is told of each second; `stop` ends the run early.
+/// Makes a run. `show` is told of each second, with all that was counted in it; `stop` ends the run
+/// early.
 ///
 /// # Errors
 ///
@@ -53,14 +49,14 @@ fn tls(tls: &Tls, http2: bool) -> Result<ClientConfig, String> {
 pub fn run(
     plan: &Arc<Plan>,
     stop: &Arc<AtomicBool>,
-    show: &mut dyn FnMut(&Second, f64),
+    show: &mut dyn FnMut(&Second, &Counted),
 ) -> Result<Outcome, String> {
     plan.check()?;
     evenkeel_limits::files::raise();
     let config = match plan.url.scheme {
         // Redirects may lead there from plain HTTP, too.
-        Scheme::Https => Some(tls(&plan.tls, plan.http2)?),
-        Scheme::Http => tls(&plan.tls, plan.http2).ok(),
+        Scheme::Https => Some(tls(&plan.tls)?),
+        Scheme::Http => tls(&plan.tls).ok(),
         Scheme::Tcp | Scheme::Ftp => None,
     };
     let config = config.map(Arc::new);
@@ -90,8 +86,8 @@ pub fn run(
     let mut collector = Collector::new(spares);
     while let Ok(interval) = told.recv() {
         let interval: Interval = interval;
-        if let Some(second) = collector.take(interval) {
-            show(second, second.from + second.length);
+        if let Some((second, counted)) = collector.take(interval) {
+            show(second, counted);
         }
     }
     let mut never_begun = 0;
@@ -169,7 +165,9 @@ fn try_first(
 async fn connect(context: &Rc<Context>) -> Result<(), Failure> {
     match context.plan.url.scheme {
         Scheme::Ftp => drop(ftp::Session::open(context, 0).await?),
-        _ if context.plan.http2 => drop(http2::connect(context, 0).await?),
+        _ if context.is_http2(&context.first) => {
+            drop(http2::connect(context, &context.first, 0).await?);
+        }
         _ => drop(context.connect(&context.first, 0).await?),
     }
     Ok(())

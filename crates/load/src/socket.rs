@@ -126,13 +126,15 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Does a handshake of TLS.
+    /// Does a handshake of TLS, and asks for a protocol (ALPN).
     pub(crate) async fn secure(
         socket: Socket,
         config: &Arc<ClientConfig>,
         name: ServerName<'static>,
+        protocol: &[u8],
     ) -> io::Result<Self> {
-        let connection = ClientConnection::new(Arc::clone(config), name);
+        let protocols = vec![protocol.to_vec()];
+        let connection = ClientConnection::new_with_alpn(Arc::clone(config), name, protocols);
         let connection = connection.map_err(io::Error::other)?;
         let mut both = Box::new((socket, connection));
         std::future::poll_fn(|_| {

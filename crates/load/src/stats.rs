@@ -423,6 +423,8 @@ pub(crate) struct Collector {
     threads: Vec<(VecDeque<Interval>, bool)>,
     /// What is returned to the threads.
     spares: Vec<mpsc::Sender<Box<Counted>>>,
+    /// Of the last second.
+    last: Counted,
     outcome: Outcome,
     busy: Duration,
 }
@@ -437,13 +439,14 @@ impl Collector {
         Collector {
             threads: spares.iter().map(|_| (VecDeque::new(), false)).collect(),
             spares,
+            last: Counted::default(),
             outcome: Outcome::default(),
             busy: Duration::ZERO,
         }
     }
 
     /// Takes a thread's interval; tells of the second when all threads have told of it.
-    pub(crate) fn take(&mut self, interval: Interval) -> Option<&Second> {
+    pub(crate) fn take(&mut self, interval: Interval) -> Option<(&Second, &Counted)> {
         if let Some((waiting, _)) = self.threads.get_mut(interval.thread) {
             waiting.push_back(interval);
         }
@@ -451,7 +454,8 @@ impl Collector {
         if !self.threads.iter().all(has_all) {
             return None;
         }
-        let mut all = Counted::default();
+        self.last.clear();
+        let all = &mut self.last;
         let mut second = Second::default();
         let (mut from, mut to) = (Duration::MAX, Duration::ZERO);
         for ((waiting, ended), spare) in self.threads.iter_mut().zip(&self.spares) {
@@ -477,12 +481,16 @@ impl Collector {
         second.corrected = quantiles(&all.corrected);
         second.from_send = quantiles(&all.from_send);
         second.own_error = [0.99, 1.0].map(|share| all.own_error.quantile(share));
-        self.outcome.counted.add(&all);
+        self.outcome.counted.add(all);
         self.outcome.elapsed = self.outcome.elapsed.max(to);
         // In the warm-up there is nothing, and between two ends there is next to nothing.
         if second.length > 0.0 {
             self.outcome.seconds.push(second);
-            return self.outcome.seconds.last();
+            return self
+                .outcome
+                .seconds
+                .last()
+                .map(|second| (second, &self.last));
         }
         None
     }
@@ -573,12 +581,13 @@ mod tests {
         let mut collector = Collector::new(spares);
         assert!(collector.take(interval(0, 0, 5, false)).is_none());
         assert!(collector.take(interval(0, 1, 6, true)).is_none());
-        let second = collector.take(interval(1, 0, 50, false)).unwrap();
+        let (second, counted) = collector.take(interval(1, 0, 50, false)).unwrap();
         assert_eq!((second.answered, second.in_flight), (55, 2));
-        let second = collector.take(interval(1, 1, 60, false)).unwrap();
-        assert_eq!(second.answered, 66);
+        assert_eq!(counted.answered, 55);
+        let (second, counted) = collector.take(interval(1, 1, 60, false)).unwrap();
+        assert_eq!((second.answered, counted.answered), (66, 66));
         // The other thread has ended.
-        let second = collector.take(interval(1, 2, 70, true)).unwrap();
+        let (second, _) = collector.take(interval(1, 2, 70, true)).unwrap();
         assert_eq!(second.answered, 70);
         let outcome = collector.end(3);
         assert_eq!((outcome.counted.answered, outcome.never_begun), (191, 3));

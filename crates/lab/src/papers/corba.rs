@@ -13,6 +13,7 @@ use evenkeel_manager::config::Reach;
 use evenkeel_sim::sessions::{self, Client, Played, Sessions};
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
+use crate::csv::Csv;
 use crate::programs::{Folder, run};
 
 /// A strategy of the registry with these parameters; others keep their defaults.
@@ -122,23 +123,7 @@ pub(super) fn bench(part: &str, arguments: &[String]) -> Result<Folder, String> 
 
 /// Rows of a CSV file, without its head.
 pub(super) fn read(folder: &Folder, name: &str) -> Result<Vec<Vec<String>>, String> {
-    let path = folder.path().join(name);
-    let text = std::fs::read_to_string(&path)
-        .map_err(|error| format!("{}: cannot be read: {error}", path.display()))?;
-    Ok(rows(&text))
-}
-
-/// Rows of CSV without quotes, without its head.
-pub(super) fn rows(text: &str) -> Vec<Vec<String>> {
-    let cells = |line: &str| line.split(',').map(str::to_owned).collect();
-    text.lines().skip(1).map(cells).collect()
-}
-
-/// A cell as a number; one that is none is not a number.
-pub(super) fn cell(row: &[String], column: usize) -> f64 {
-    row.get(column)
-        .and_then(|cell| cell.parse().ok())
-        .unwrap_or(f64::NAN)
+    Ok(Csv::read(&folder.path().join(name))?.rows)
 }
 
 /// The median; of nothing it is not a number.

@@ -11,6 +11,7 @@ use evenkeel_sim::svg::{Line, Plot, Scale};
 
 use super::corba::{self, forwarded, play, rates, rates_plot, strategy};
 use crate::claim::{Claim, Rule};
+use crate::csv::cell;
 use crate::findings::{Cell, Chart, Findings, Table};
 use crate::machine::Need;
 use crate::paper::{By, Experiment, Paper, Real, Row};
@@ -132,15 +133,6 @@ const OVERHEAD: Experiment = Experiment {
             Need::Program("c++", "g++"),
             Need::Quiet(0.25),
         ],
-        claims: &[
-            "per-session-latency",
-            "per-session-throughput",
-            "on-demand-latency",
-            "on-demand-throughput",
-            "per-request-throughput",
-            "bound-jitter",
-            "per-request-jitter",
-        ],
         run: real_overhead,
     }),
 };
@@ -189,7 +181,6 @@ const PER_SESSION: Experiment = Experiment {
             Need::Program("c++", "g++"),
             Need::Quiet(1.0),
         ],
-        claims: &["uneven", "alike", "drop"],
         run: real_per_session,
     }),
 };
@@ -265,7 +256,6 @@ const ON_DEMAND: Experiment = Experiment {
             Need::Program("c++", "g++"),
             Need::Quiet(0.5),
         ],
-        claims: &["reach-150", "settles", "non-adaptive"],
         run: real_on_demand,
     }),
 };
@@ -457,9 +447,9 @@ fn turns(rows: &[Vec<String>]) -> [Vec<Turn>; 4] {
             .iter()
             .filter(|row| row.get(1).is_some_and(|name| name == arm));
         let turn = |row: &Vec<String>| Turn {
-            throughput: corba::cell(row, 2),
-            latency: corba::cell(row, 3),
-            jitter: corba::cell(row, 6),
+            throughput: cell(row, 2),
+            latency: cell(row, 3),
+            jitter: cell(row, 6),
         };
         own.map(turn).collect()
     })
@@ -604,14 +594,10 @@ fn real_per_session(run: &Run) -> Result<Findings, String> {
 /// Rates of each member, of a file of the measurement: `seconds,member,requests_per_s`.
 fn members(rows: &[Vec<String>]) -> Vec<Line> {
     let line = |member: usize| {
-        let own = rows
-            .iter()
-            .filter(|row| corba::cell(row, 1) == member as f64);
+        let own = rows.iter().filter(|row| cell(row, 1) == member as f64);
         Line {
             name: format!("member {member}"),
-            points: own
-                .map(|row| (corba::cell(row, 0), corba::cell(row, 2)))
-                .collect(),
+            points: own.map(|row| (cell(row, 0), cell(row, 2))).collect(),
             ..Line::default()
         }
     };
@@ -880,10 +866,10 @@ fn seconds(lines: &[Line]) -> Vec<Line> {
 mod tests {
     use super::*;
     use crate::claim::Verdict;
-    use crate::record::{self, Mode};
+    use crate::record;
 
     fn verdict(experiment: &Experiment, findings: &Findings, claim: &str) -> Verdict {
-        record::judge(experiment, Mode::Real, findings)[claim].verdict
+        record::judge(experiment, findings)[claim].verdict
     }
 
     /// A file of the measurement in which `on demand` has this share of the throughput.
@@ -903,7 +889,7 @@ mod tests {
                 text += &format!("{round},{arm},{rate},{},1,1,20\n", 1e6 / rate);
             }
         }
-        overheads(&turns(&corba::rows(&text)), 4)
+        overheads(&turns(&crate::csv::Csv::parse(&text).rows), 4)
     }
 
     #[test]
@@ -928,7 +914,7 @@ mod tests {
                 text += &format!("{at},{},{rate}\n", member + 1);
             }
         }
-        members(&corba::rows(&text))
+        members(&crate::csv::Csv::parse(&text).rows)
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
-use evenkeel_wire::ftp::read_pasv_reply;
+use evenkeel_wire::ftp::{Lines, Replies, read_pasv_reply};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// Longer than anything takes: then something is broken.
@@ -100,16 +100,21 @@ impl Client {
     }
 
     fn try_session(&self, files: &[u64], pace: Duration) -> std::io::Result<bool> {
-        let mut control = Control(BufReader::new(self.connect(self.to)?));
-        control.reply("220")?;
-        control.ask("USER anonymous", "331")?;
-        control.ask("PASS a@example.org", "230")?;
-        control.ask("TYPE I", "200")?;
+        let mut control = Control {
+            stream: BufReader::new(self.connect(self.to)?),
+            lines: Lines::of_server(),
+            replies: Replies::default(),
+        };
+        control.reply(220)?;
+        control.ask("USER anonymous", 331)?;
+        control.ask("PASS a@example.org", 230)?;
+        control.ask("TYPE I", 200)?;
         for (number, &size) in files.iter().enumerate() {
-            let reply = control.ask("PASV", "227")?;
-            let port = port(&reply).ok_or_else(|| std::io::Error::other("no port in it"))?;
+            let reply = control.ask("PASV", 227)?;
+            let port =
+                read_pasv_reply(&reply).ok_or_else(|| std::io::Error::other("no port in it"))?;
             let mut data = self.connect(SocketAddr::new(self.to.ip(), port))?;
-            control.ask(&format!("RETR {number}"), "150")?;
+            control.ask(&format!("RETR {number}"), 150)?;
             let (mut piece, mut got) = (vec![0; PIECE], 0u64);
             loop {
                 let read = fill(&mut data, &mut piece)?;
@@ -122,13 +127,13 @@ impl Client {
                     return Ok(false);
                 }
             }
-            control.reply("226")?;
+            control.reply(226)?;
             if got != size {
                 let why = format!("file {number} has {got} bytes and not {size}");
                 return Err(std::io::Error::other(why));
             }
         }
-        control.ask("QUIT", "221")?;
+        control.ask("QUIT", 221)?;
         Ok(true)
     }
 }
@@ -145,38 +150,42 @@ fn fill(stream: &mut TcpStream, piece: &mut [u8]) -> std::io::Result<usize> {
     Ok(filled)
 }
 
-/// The port in the answer to PASV, after its code.
-fn port(reply: &str) -> Option<u16> {
-    read_pasv_reply(reply.as_bytes().get(4..)?)
+/// A control connection.
+struct Control {
+    stream: BufReader<TcpStream>,
+    lines: Lines,
+    replies: Replies,
 }
 
-/// A control connection.
-struct Control(BufReader<TcpStream>);
-
 impl Control {
-    fn ask(&mut self, command: &str, expected: &str) -> std::io::Result<String> {
-        self.0
-            .get_mut()
-            .write_all(format!("{command}\r\n").as_bytes())?;
+    fn ask(&mut self, command: &str, expected: u16) -> std::io::Result<Vec<u8>> {
+        let line = format!("{command}\r\n");
+        self.stream.get_mut().write_all(line.as_bytes())?;
         self.reply(expected)
     }
 
-    /// The last line of a reply, which has to begin like that.
-    fn reply(&mut self, expected: &str) -> std::io::Result<String> {
+    /// The text of the last line of a reply, which has to have this code.
+    fn reply(&mut self, expected: u16) -> std::io::Result<Vec<u8>> {
         loop {
-            let mut line = String::new();
-            let read = self.0.by_ref().take(4096).read_line(&mut line)?;
-            let goes_on = line.as_bytes().get(3) == Some(&b'-') || line.starts_with(' ');
-            if read > 0 && goes_on {
+            let bytes = self.stream.fill_buf()?;
+            if bytes.is_empty() {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            let taken = self.lines.take(bytes).map_err(std::io::Error::other)?;
+            self.stream.consume(taken.used);
+            if !taken.ended {
                 continue;
             }
-            return match line.starts_with(expected) {
-                true => Ok(line),
-                false => {
-                    let said = format!("{} where {expected} was expected", line.trim());
-                    Err(std::io::Error::other(said))
-                }
-            };
+            let line = self.lines.line();
+            let part = self.replies.take(line).map_err(std::io::Error::other)?;
+            if part.last && part.code != expected {
+                let said = String::from_utf8_lossy(line);
+                let said = format!("{said} where {expected} was expected");
+                return Err(std::io::Error::other(said));
+            }
+            if part.last {
+                return Ok(line.get(4..).unwrap_or_default().to_vec());
+            }
         }
     }
 }
@@ -186,10 +195,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_stands_in_the_answer() {
-        let reply = "227 Entering Passive Mode (127,0,0,1,117,49).";
-        assert_eq!(port(reply), Some(117 * 256 + 49));
-        assert_eq!(port("227 (1,2,3,4,5)"), None);
-        assert_eq!(port("227 (1,2,3,4,500,1)"), None);
+    fn replies_of_several_lines_are_read_to_their_end() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        let mut control = Control {
+            stream: BufReader::new(stream),
+            lines: Lines::of_server(),
+            replies: Replies::default(),
+        };
+        let replies = "220-Welcome\r\n220 is not the end with other text\r\n227 (127,0,0,1,117,49)\r\n\
+                       530 no\r\nno reply\r\n";
+        server.write_all(replies.as_bytes()).unwrap();
+        drop(server);
+        assert_eq!(
+            control.reply(220).unwrap(),
+            b"is not the end with other text"
+        );
+        let reply = control.reply(227).unwrap();
+        assert_eq!(read_pasv_reply(&reply), Some(117 * 256 + 49));
+        let error = control.reply(230).unwrap_err().to_string();
+        assert_eq!(error, "530 no where 230 was expected");
+        assert!(control.reply(230).is_err());
+        assert!(control.reply(230).is_err());
     }
 }

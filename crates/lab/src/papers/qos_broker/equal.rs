@@ -74,7 +74,6 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
             Need::Program("apxs", "apache2-dev"),
             Need::Quiet(0.2),
         ],
-        claims: &["ran-as-rr", "lu-as-rr", "las-as-rr", "static-suffices"],
         run: |run| {
             let rounds = real::rounds(run, "equal_servers_need_no_reports", "homogeneous")?;
             let mut found = Findings::default();

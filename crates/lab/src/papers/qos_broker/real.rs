@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::world::{POLICIES, Seen};
-use crate::programs::{Folder, last};
+use crate::csv::{Csv, cell};
+use crate::programs::{self, Folder, last};
 use crate::run::Run;
 
 /// Runs a test several times. Answers what was seen of each policy, by round.
@@ -36,12 +37,12 @@ fn play(test: &str, table: &str, times: &str, folder: &Path) -> Result<String, S
         "--exact",
         test,
     ];
-    let output = Command::new("cargo")
+    let mut cargo = Command::new("cargo");
+    cargo
         .args(command)
         .env("EXPERIMENT_TIMES", times)
-        .env("EXPERIMENT_FOLDER", folder)
-        .stdin(Stdio::null())
-        .output()
+        .env("EXPERIMENT_FOLDER", folder);
+    let output = programs::output(&mut cargo)
         .map_err(|error| format!("cargo: cannot be started: {error}"))?;
     let path = folder.join(format!("{table}.csv"));
     fs::read_to_string(path).map_err(|_| {
@@ -55,35 +56,29 @@ fn play(test: &str, table: &str, times: &str, folder: &Path) -> Result<String, S
 /// What the table says of each policy.
 fn read(text: &str) -> Result<Vec<Seen>, String> {
     let mut all = vec![Seen::default(); POLICIES.len()];
-    let mut rows = 0;
-    for line in text.lines().skip(1) {
-        let bad = || format!("the table of the test has a line that is none: {line}");
-        let cells: Vec<&str> = line.split(',').collect();
-        let number = |column: usize| {
-            let cell = cells.get(column).and_then(|cell| cell.parse::<f64>().ok());
-            cell.ok_or_else(bad)
-        };
-        let policy = POLICIES
-            .iter()
-            .position(|(policy, _)| cells.first() == Some(policy));
-        let server = ["S1", "S2", "S3"]
-            .iter()
-            .position(|server| cells.get(1) == Some(server));
+    let csv = Csv::parse(text);
+    for row in &csv.rows {
+        let bad = || format!("the table of the test has a line that is none: {row:?}");
+        let number = |column: usize| Some(cell(row, column)).filter(|n| !n.is_nan());
+        let is = |column: usize, name: &str| row.get(column).is_some_and(|cell| cell == name);
+        let policy = POLICIES.iter().position(|(policy, _)| is(0, policy));
+        let server = ["S1", "S2", "S3"].iter().position(|server| is(1, server));
         let seen = policy
             .and_then(|policy| all.get_mut(policy))
             .ok_or_else(bad)?;
         let place = server
             .and_then(|server| seen.servers.get_mut(server))
             .ok_or_else(bad)?;
-        let (share, busy, response) = (number(3)?, number(4)?, number(5)?);
+        let [Some(share), Some(busy), Some(response)] = [3, 4, 5].map(number) else {
+            return Err(bad());
+        };
         *place = [100.0 * share, 100.0 * busy, 1e3 * response];
         seen.response += share * 1e3 * response;
         seen.rate = f64::NAN;
-        rows += 1;
     }
-    match rows {
+    match csv.rows.len() {
         12 => Ok(all),
-        _ => Err(format!(
+        rows => Err(format!(
             "the table of the test has {rows} lines instead of 12"
         )),
     }

@@ -158,22 +158,6 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
             Need::Program("apxs", "apache2-dev"),
             Need::Quiet(0.2),
         ],
-        claims: &[
-            "lu-share-1",
-            "lu-share-2",
-            "lu-share-3",
-            "las-share-1",
-            "las-share-2",
-            "las-share-3",
-            "las-slowest",
-            "las-best-slowest",
-            "las-shifts",
-            "static-inferior",
-            "static-fastest",
-            "static-slow",
-            "lu-even",
-            "las-less-even",
-        ],
         run: |run| {
             let rounds = real::rounds(
                 run,

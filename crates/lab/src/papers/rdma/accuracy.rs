@@ -62,7 +62,6 @@ the moments of reading (as the paper's time stamps have it), against the true lo
 thread with a real-time priority. The error is taken every 10 ms, of the value that the front-end has then, so the age at the front-end counts, too. KLM is answered by XDP over a veth pair, ULM read in shared \
 memory. A value for each kind of load: a process for each CPU; sixteen in step; sixteen that never rest beside a control group whose load is reported.",
         needs: real::NEEDS,
-        claims: &["klm-third", "klm-third-10ms", "ulm-lags"],
         run: real::accuracy,
     }),
 };

@@ -257,7 +257,6 @@ The order is that of the mean over 1, 2, 4 and 6 back-ends with other work. *At 
 clients in a closed loop; other work is sixteen processes that send each other 4 KB and back, in the control group of the server. Control groups have no pending interrupts. ULM is read in shared \
 memory. A value for each turn.",
         needs: real::NEEDS,
-        claims: &["klm-over-pklm-1", "pklm-over-ulm-1", "klm-over-static-1"],
         run: real::loaded,
     }),
 };

@@ -1,11 +1,11 @@
 //! The same with real programs: parts of `kernel` of `bench`, whose tables are read.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::findings::{Cell, Findings, Table};
+use crate::csv::Csv;
+use crate::findings::Findings;
 use crate::machine::Need;
 use crate::programs::{self, Folder};
 use crate::run::{Run, Scale};
@@ -19,94 +19,6 @@ pub(super) const NEEDS: &[Need] = &[
     Need::Program("make", "make"),
     Need::Quiet(0.15),
 ];
-
-/// A table that a program has written: its head and its rows.
-pub(super) struct Csv {
-    head: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Csv {
-    fn parse(text: &str) -> Self {
-        let mut lines = text.lines().map(cells);
-        Csv {
-            head: lines.next().unwrap_or_default(),
-            rows: lines.collect(),
-        }
-    }
-
-    fn column(&self, name: &str) -> Option<usize> {
-        self.head.iter().position(|head| head == name)
-    }
-
-    /// The rows, each a map of what it says by column.
-    fn rows(&self) -> impl Iterator<Item = BTreeMap<&str, &str>> {
-        self.rows.iter().map(|row| {
-            let cells = self.head.iter().map(String::as_str);
-            cells.zip(row.iter().map(String::as_str)).collect()
-        })
-    }
-
-    /// The sum of the numbers in a cell, which are those of web sites, by key; only of rows that `is_meant`.
-    fn figures(
-        &self,
-        figure: &str,
-        keys: &[&str],
-        is_meant: impl Fn(&BTreeMap<&str, &str>) -> bool,
-    ) -> Result<BTreeMap<Vec<String>, f64>, String> {
-        for name in keys.iter().chain([&figure]) {
-            if self.column(name).is_none() {
-                return Err(format!("the table of the measurement has no column {name}"));
-            }
-        }
-        let of = |row: BTreeMap<&str, &str>| {
-            let key = keys
-                .iter()
-                .map(|key| row.get(key).copied().unwrap_or_default());
-            let text = row.get(figure).copied().unwrap_or_default();
-            let numbers = text.split_whitespace().map(str::parse::<f64>);
-            let sum = numbers.sum::<Result<f64, _>>();
-            let sum =
-                sum.map_err(|_| format!("{figure} of the measurement is no number: {text}"))?;
-            Ok((key.map(str::to_owned).collect(), sum))
-        };
-        self.rows().filter(is_meant).map(of).collect()
-    }
-
-    /// As a table of the lab.
-    fn table(&self, name: &'static str, title: &str) -> Table {
-        let cell = |text: &String| match text.parse::<f64>() {
-            Ok(number) => Cell::Number(number),
-            Err(_) => Cell::from(text.as_str()),
-        };
-        Table {
-            name,
-            title: title.into(),
-            head: self.head.clone(),
-            rows: (self.rows.iter())
-                .map(|row| row.iter().map(cell).collect())
-                .collect(),
-        }
-    }
-}
-
-/// Cells of a line; those in quotes may have commas.
-fn cells(line: &str) -> Vec<String> {
-    let mut cells = vec![String::new()];
-    let mut is_quoted = false;
-    for character in line.chars() {
-        match character {
-            '"' => is_quoted = !is_quoted,
-            ',' if !is_quoted => cells.push(String::new()),
-            _ => cells
-                .iter_mut()
-                .next_back()
-                .into_iter()
-                .for_each(|cell| cell.push(character)),
-        }
-    }
-    cells
-}
 
 /// Builds the programs, runs a part, and reads the table that it writes.
 fn measure(run: &Run<'_>, part: &str) -> Result<Csv, String> {
@@ -128,10 +40,9 @@ fn measure(run: &Run<'_>, part: &str) -> Result<Csv, String> {
     }
     programs::run(&format!("kernel {part}"), &mut kernel)?;
     let file = folder.path().join(format!("{part}.csv"));
-    let text = fs::read_to_string(&file)
-        .map_err(|error| format!("{}: cannot be read: {error}", file.display()))?;
+    let csv = Csv::read(&file)?;
     (run.progress)(1.0);
-    Ok(Csv::parse(&text))
+    Ok(csv)
 }
 
 /// Figure 4: a value for each kind of load.
@@ -224,6 +135,5 @@ mod tests {
         assert!(judge_loaded(&Csv::parse("a,b\n1,2\n")).is_err());
         let text = "sweep,x,arm,turn,site_requests_per_s\nloaded,2,KLM,0,many\n";
         assert!(judge_loaded(&Csv::parse(text)).is_err());
-        assert_eq!(cells("a,\"b, c\",d"), ["a", "b, c", "d"]);
     }
 }
