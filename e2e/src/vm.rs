@@ -1,20 +1,21 @@
-//! A machine of its own: Debian's kernel under QEMU, with Soft-RoCE.
+//! Machines of their own: Debian's kernel under QEMU, with Soft-RoCE.
 //!
-//! For what this machine's kernel lacks, and as the second kernel version. It is emulated in
-//! software, so it runs wherever QEMU does; and slowly.
+//! For what this machine's kernel lacks, as the second kernel version, and for several machines
+//! with cables between them. They are emulated in software, so they run wherever QEMU does; and
+//! slowly.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::folder::Folder;
 use crate::process::program;
 
-/// How long it may take. The machine is turned off then.
+/// How long a machine may take that [`run`] has booted. It is turned off then.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// What was said on the serial console, and with what code the program ended.
@@ -33,87 +34,172 @@ pub struct Outcome {
 ///
 /// There can be no such machine here, and why: QEMU or the kernel package cannot be had.
 pub fn run(programs: &[&Path], command: &[&str]) -> Result<Outcome, String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("vm");
-    // Under target/, so that the package is fetched once.
-    let cache = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/vm");
-    fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
-    let folder = Folder::new();
-    let image = Command::new("bash")
-        .arg(source.join("image.sh"))
-        .args([&cache, folder.path()])
-        .args(programs)
-        .output()
-        .map_err(|error| format!("bash: {error}"))?;
-    let said = String::from_utf8_lossy(&image.stderr).trim().to_owned();
-    match image.status.code() {
-        Some(0) => {}
-        Some(3) => return Err(said),
-        _ => panic!("the machine's image: {said}"),
-    }
-    let append = format!(
-        "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check run={}",
-        command.join(",")
-    );
-    let started = Instant::now();
-    let mut machine = program("qemu-system-x86_64")
-        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"])
-        .args(["-m", "1024", "-display", "none", "-no-reboot"])
-        .args(["-serial", "stdio", "-monitor", "none"])
-        .args([
-            "-netdev",
-            "user,id=net,restrict=on",
-            "-device",
-            "virtio-net-pci,netdev=net,romfile=",
-        ])
-        .args(["-append", &append])
-        .arg("-kernel")
-        .arg(folder.join("vmlinuz"))
-        .arg("-initrd")
-        .arg(folder.join("initrd"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .map_err(|error| format!("qemu-system-x86_64: {error}"))?;
-    let output = machine.stdout.take().expect("its output");
-    let (lines, said) = mpsc::channel();
-    let reader = thread::spawn(move || {
-        let lossy = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-            // Whoever waits has gone when time was up.
-            let _ = lines.send(lossy(line));
+    let image = Image::build(programs)?;
+    let mut machine = image.boot(command, 2, &[])?;
+    machine.wait(Instant::now() + LIMIT);
+    Ok(machine.outcome())
+}
+
+/// What machines are booted from. Those that run need it.
+pub struct Image(Folder);
+
+/// One end of a cable between two machines.
+#[derive(Clone, Debug)]
+pub struct End {
+    own: PathBuf,
+    other: PathBuf,
+    mac: String,
+}
+
+impl Image {
+    /// Puts one together, with `programs` in `/bin`.
+    ///
+    /// # Errors
+    ///
+    /// There can be no such machine here, and why: QEMU or the kernel package cannot be had.
+    pub fn build(programs: &[&Path]) -> Result<Self, String> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("vm");
+        // Under target/, so that the package is fetched once.
+        let cache = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/vm");
+        fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
+        let folder = Folder::new();
+        let image = Command::new("bash")
+            .arg(source.join("image.sh"))
+            .args([&cache, folder.path()])
+            .args(programs)
+            .output()
+            .map_err(|error| format!("bash: {error}"))?;
+        let said = String::from_utf8_lossy(&image.stderr).trim().to_owned();
+        match image.status.code() {
+            Some(0) => Ok(Image(folder)),
+            Some(3) => Err(said),
+            _ => panic!("the machine's image: {said}"),
         }
-    });
-    let (mut console, mut code) = (String::new(), None);
-    loop {
-        let left = LIMIT.saturating_sub(started.elapsed());
-        match said.recv_timeout(left) {
+    }
+
+    /// The ends of the cable of this number.
+    pub fn cable(&self, number: u8) -> [End; 2] {
+        let socket = |end: u8| self.0.join(&format!("cable{number}-{end}"));
+        [(0, 1), (1, 0)].map(|(own, other)| End {
+            own: socket(own),
+            other: socket(other),
+            mac: format!("52:54:00:00:{number:02x}:{own:02x}"),
+        })
+    }
+
+    /// Boots a machine with so many processors, which runs `command` and then turns itself off. The
+    /// cables are at its interfaces `eth0`, `eth1` and so on; without any, `eth0` leads nowhere.
+    ///
+    /// # Errors
+    ///
+    /// QEMU cannot be started.
+    pub fn boot(&self, command: &[&str], cpus: u32, cables: &[End]) -> Result<Machine, String> {
+        let append = format!(
+            "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off run={}",
+            command.join(",")
+        );
+        let mut qemu = program("qemu-system-x86_64");
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max"])
+            .args(["-smp", &cpus.to_string(), "-m", "1024"])
+            .args(["-display", "none", "-no-reboot"])
+            .args(["-serial", "stdio", "-monitor", "none"]);
+        for (number, End { own, other, mac }) in cables.iter().enumerate() {
+            let (own, other) = (own.display(), other.display());
+            qemu.arg("-netdev").arg(format!(
+                "dgram,id=net{number},local.type=unix,local.path={own},remote.type=unix,remote.path={other}"
+            ));
+            qemu.arg("-device").arg(format!(
+                "virtio-net-pci,netdev=net{number},mac={mac},romfile="
+            ));
+        }
+        if cables.is_empty() {
+            qemu.args(["-netdev", "user,id=net,restrict=on"]);
+            qemu.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
+        }
+        let started = Instant::now();
+        let mut machine = qemu
+            .args(["-append", &append])
+            .arg("-kernel")
+            .arg(self.0.join("vmlinuz"))
+            .arg("-initrd")
+            .arg(self.0.join("initrd"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(|error| format!("qemu-system-x86_64: {error}"))?;
+        let output = machine.stdout.take().expect("its output");
+        let (lines, said) = mpsc::channel();
+        // It ends with the machine.
+        thread::spawn(move || {
+            let lossy = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim_end().to_owned();
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                // Whoever waits has gone when time was up.
+                let _ = lines.send(lossy(line));
+            }
+        });
+        Ok(Machine {
+            qemu: machine,
+            said,
+            started,
+            console: String::new(),
+            code: None,
+        })
+    }
+}
+
+/// A machine, turned off when dropped.
+pub struct Machine {
+    qemu: Child,
+    said: Receiver<String>,
+    started: Instant,
+    console: String,
+    code: Option<i32>,
+}
+
+impl Machine {
+    /// The next line of its console; none if it is off, or was not said until then.
+    pub fn line(&mut self, until: Instant) -> Option<String> {
+        let left = until.saturating_duration_since(Instant::now());
+        match self.said.recv_timeout(left) {
             Ok(line) => {
-                let line = line.trim_end();
-                code = line
+                self.code = line
                     .strip_prefix("VM: exit code ")
                     .and_then(|code| code.parse().ok())
-                    .or(code);
-                console.push_str(line);
-                console.push('\n');
+                    .or(self.code);
+                self.console.push_str(&line);
+                self.console.push('\n');
+                Some(line)
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                console.push_str("(its time was up)\n");
-                // It may have ended by itself.
-                let _ = machine.kill();
-                break;
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                self.console.push_str("(its time was up)\n");
+                None
             }
         }
     }
-    // It has ended, or was killed.
-    let _ = machine.wait();
-    let _ = reader.join();
-    Ok(Outcome {
-        console,
-        code,
-        took: started.elapsed(),
-    })
+
+    /// Waits for its end, but not beyond that moment.
+    pub fn wait(&mut self, until: Instant) {
+        while self.line(until).is_some() {}
+    }
+
+    /// What it has said so far, and whether its program has ended. It is off then.
+    pub fn outcome(mut self) -> Outcome {
+        Outcome {
+            console: std::mem::take(&mut self.console),
+            code: self.code,
+            took: self.started.elapsed(),
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
 }
 
 /// Whether this program runs in such a machine.

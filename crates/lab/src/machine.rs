@@ -16,6 +16,9 @@ pub enum Need {
     Kvm,
     /// A program on the path, and the package that has it.
     Program(&'static str, &'static str),
+    /// Debian's kernel for x86-64, which emulated machines boot: its package, or a copy of it from an earlier
+    /// run.
+    DebianKernel,
     /// The source of Evenkeel around the working directory, and Cargo.
     Source,
     /// So little other work that the same piece of work takes the same time again and again: the
@@ -41,6 +44,11 @@ fn lack(need: Need) -> Option<String> {
         }),
         Need::Program(name, package) => (!is_on_path(name))
             .then(|| format!("it needs {name}: install the package {package}")),
+        Need::DebianKernel => no_kernel(
+            std::env::consts::ARCH,
+            Path::new(KERNEL).exists(),
+            is_on_path("apt-cache") && knows(PACKAGE),
+        ),
         Need::Source => {
             let has_source = Path::new("crates/lab/Cargo.toml").exists();
             (!has_source || !is_on_path("cargo")).then(|| {
@@ -51,6 +59,30 @@ fn lack(need: Need) -> Option<String> {
         }
         Need::Quiet(most) => too_busy(calibrate(), most),
     }
+}
+
+/// The package that stands for Debian's newest kernel, and where its files are unpacked.
+const PACKAGE: &str = "linux-image-amd64";
+const KERNEL: &str = "target/vm/kernel";
+
+fn no_kernel(processor: &str, is_there: bool, can_be_had: bool) -> Option<String> {
+    if processor != "x86_64" {
+        return Some(format!(
+            "it emulates x86-64 machines with this machine's own programs, and this one is {processor}: take one with an x86-64 processor"
+        ));
+    }
+    (!is_there && !can_be_had).then(|| {
+        format!(
+            "it needs Debian's kernel, and apt knows no package {PACKAGE}, nor is there a copy in {KERNEL}: run it on \
+             Debian (after apt-get update), or unpack that package there"
+        )
+    })
+}
+
+/// Whether apt knows a package.
+fn knows(package: &str) -> bool {
+    let output = Command::new("apt-cache").args(["show", package]).output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 /// Whether there is a program of that name.
@@ -212,6 +244,16 @@ mod tests {
         );
         assert!((variation(&[1.0, 3.0]) - 0.5).abs() < 1e-12);
         assert!(calibrate().is_finite());
+    }
+
+    #[test]
+    fn a_machine_that_cannot_be_emulated_is_told_what_would_do() {
+        assert_eq!(no_kernel("x86_64", true, false), None);
+        assert_eq!(no_kernel("x86_64", false, true), None);
+        let told = no_kernel("x86_64", false, false).unwrap();
+        assert!(told.contains("linux-image-amd64"), "{told}");
+        let told = no_kernel("aarch64", true, true).unwrap();
+        assert!(told.contains("aarch64"), "{told}");
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(crate) struct Asker {
     key: Key,
     query: Query,
     before: Option<Before>,
+    /// The base of the last answer.
+    pub last: Option<Base>,
     out: Vec<u8>,
     buffer: Vec<u8>,
     /// Queries without an answer.
@@ -33,6 +35,15 @@ impl Asker {
     pub(crate) fn new(link: &Link, port: u16, key: &Key, target: u16) -> Result<Self> {
         let (front, back) = (link.front, link.back);
         let socket = link.at_front(|| Self::socket(front, back, port))?;
+        Self::over(socket, back, key, target)
+    }
+
+    /// For a responder at the other end of a cable between machines.
+    pub(crate) fn between(front: Ipv4Addr, back: Ipv4Addr, port: u16, key: &Key) -> Result<Self> {
+        Self::over(Self::socket(front, back, port)?, back, key, 0)
+    }
+
+    fn over(socket: UdpSocket, back: Ipv4Addr, key: &Key, target: u16) -> Result<Self> {
         socket.set_read_timeout(Some(PATIENCE))?;
         let mut rng = fastrand::Rng::new();
         Ok(Asker {
@@ -47,6 +58,7 @@ impl Asker {
                 host: Host::at(back.into()),
             },
             before: None,
+            last: None,
             out: Vec::with_capacity(LONGEST),
             buffer: vec![0; LONGEST + 1],
             lost: 0,
@@ -93,6 +105,7 @@ impl Asker {
         let answer = Answer::parse(self.buffer.get(..length)?, &self.key).ok()?;
         let loads = Loads::since(self.before.as_ref(), &answer.record);
         self.before = Some(Before::new(&answer.record.base));
+        self.last = Some(answer.record.base);
         Some((took, loads))
     }
 

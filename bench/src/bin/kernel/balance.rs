@@ -466,7 +466,7 @@ impl Backend {
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
         let address = line.trim().parse()?;
-        let others = ground::ping_pong(&cgroup)?;
+        let others = ground::ping_pong(how)?;
         others.iter().for_each(|other| other.signal(libc::SIGSTOP));
         let ids = std::iter::once(&server).chain(&others).map(Process::id);
         let clocks = CpuClocks::new(ids)?;

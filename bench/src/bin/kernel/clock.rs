@@ -90,6 +90,11 @@ impl Series {
         self.0.push((at, value));
     }
 
+    /// The samples: moments and figures.
+    pub(crate) fn samples(&self) -> &[(u64, f64)] {
+        &self.0
+    }
+
     /// The figure at a moment, by the line between the samples around it.
     pub(crate) fn at(&self, moment: u64) -> Option<f64> {
         let after = self.0.partition_point(|(at, _)| *at < moment);

@@ -190,11 +190,7 @@ impl Drop for Process {
 
 /// Sixteen processes, in pairs that send 4 KB to each other and back: the work that the
 /// balancer does not see.
-pub(crate) fn ping_pong(cgroup: &Cgroup) -> Result<Vec<Process>> {
-    let how = Scheduling {
-        cgroup: Some(cgroup),
-        ..Scheduling::default()
-    };
+pub(crate) fn ping_pong(how: Scheduling<'_>) -> Result<Vec<Process>> {
     let mut processes = Vec::new();
     for _ in 0..8 {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;

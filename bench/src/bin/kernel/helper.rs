@@ -1,5 +1,5 @@
-//! The programs of a measurement that must be processes of their own: busy ones, and web
-//! servers. They are this same program, called with [`WORD`].
+//! The programs of a measurement that must be processes of their own: busy ones, web servers,
+//! and the first ones of emulated machines. They are this same program, called with [`WORD`].
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::os::fd::FromRawFd;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::clock;
+use super::{clock, machines};
 
 /// The first argument that makes this program one of them.
 pub(crate) const WORD: &str = "helper";
@@ -29,6 +29,8 @@ pub(crate) fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
         ["ping"] => pong(true).or(Ok(())),
         ["pong"] => pong(false).or(Ok(())),
         ["serve", ip, cache, hit, miss] => serve(ip, cache, hit, miss),
+        ["back-end", cable] => number(cable).and_then(machines::back),
+        ["front-end", rounds, millis] => machines::front(rounds, millis),
         _ => Err(io::Error::other(format!("what is {words:?}?"))),
     };
     match done {
@@ -40,7 +42,7 @@ pub(crate) fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-fn number(text: &str) -> io::Result<u64> {
+pub(crate) fn number(text: &str) -> io::Result<u64> {
     text.parse().map_err(|_| io::Error::other("not a number"))
 }
 

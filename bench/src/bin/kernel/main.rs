@@ -10,6 +10,8 @@
 //! - `balance`: throughput and response times of eight web servers behind `evenkeel run`
 //!   against the number of back-ends with other work, the popularity of documents and the
 //!   polling interval, for one web site and for two (their figures 5 to 9).
+//! - `machines`: the same with loaded back-ends that are whole emulated machines, where interrupts
+//!   are pending, and over RDMA (Soft-RoCE). Only if it is named.
 //!
 //! The same in virtual time, where nothing else shares the machine: `evenkeel lab rdma`.
 //!
@@ -17,7 +19,7 @@
 //! medians. Results are written as CSV, plots and a table; what must be reached is judged at
 //! the end.
 //!
-//! `kernel [accuracy] [latency] [cost] [balance] [--quick] [--evenkeel FILE]
+//! `kernel [accuracy] [latency] [cost] [balance] [machines] [--quick] [--evenkeel FILE]
 //! [--against FILE] [--out FOLDER]`
 
 use std::error::Error;
@@ -36,6 +38,7 @@ mod cost;
 mod ground;
 mod helper;
 mod latency;
+mod machines;
 mod table;
 mod traffic;
 
@@ -45,7 +48,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 #[derive(Parser)]
 struct Options {
-    /// What to measure; all of it if nothing is named.
+    /// What to measure; all but the machines if nothing is named.
     parts: Vec<Part>,
     /// The program that is measured, built with the feature `kernel`.
     #[arg(long, default_value = "target/dist/evenkeel")]
@@ -68,6 +71,7 @@ enum Part {
     Latency,
     Cost,
     Balance,
+    Machines,
 }
 
 /// What all parts need to know.
@@ -110,7 +114,10 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: &Options) -> Result<()> {
-    let wanted = |part| options.parts.is_empty() || options.parts.contains(&part);
+    let wanted = |part| match options.parts.as_slice() {
+        [] => part != Part::Machines,
+        parts => parts.contains(&part),
+    };
     let evenkeel = options.evenkeel.canonicalize().map_err(|error| {
         let file = options.evenkeel.display();
         format!("{file}: {error}; build it with make build")
@@ -126,13 +133,16 @@ fn measure(options: &Options) -> Result<()> {
         out: options.out.clone(),
         quick: options.quick || std::env::var_os("BENCH_QUICK").is_some_and(|is| is != "0"),
     };
-    ground::check()?;
+    if options.parts != [Part::Machines] {
+        ground::check()?;
+    }
     type Measure = fn(&Run) -> Result<Vec<Verdict>>;
-    let parts: [(Part, &str, Measure); 4] = [
+    let parts: [(Part, &str, Measure); 5] = [
         (Part::Accuracy, "accuracy", accuracy::measure),
         (Part::Latency, "latency", latency::measure),
         (Part::Cost, "cost", cost::measure),
         (Part::Balance, "balance", balance::measure),
+        (Part::Machines, "machines", machines::measure),
     ];
     let mut verdicts = Vec::new();
     let mut failed = Vec::new();

@@ -49,7 +49,7 @@ const OPEN_CONNECTIONS: usize = 64;
 impl Site {
     /// Asks until `end`, and counts what was asked from `begin` on.
     pub(crate) fn run(&self, begin: u64, end: u64) -> io::Result<Seen> {
-        let popularity = self.popularity();
+        let popularity = popularity(self.documents, self.alpha);
         let count = match self.arrivals {
             Arrivals::Closed(clients) => clients,
             Arrivals::Open(_) => OPEN_CONNECTIONS,
@@ -121,18 +121,18 @@ impl Site {
         };
         std::iter::from_fn(gap).take_while(|at| *at < end).collect()
     }
+}
 
-    /// Shares of popularity, summed up.
-    fn popularity(&self) -> Vec<f64> {
-        let weights = (1..self.documents).map(|rank| (rank as f64).powf(-self.alpha));
-        let all: f64 = weights.clone().sum::<f64>() + (self.documents as f64).powf(-self.alpha);
-        weights
-            .scan(0.0, |sum, weight| {
-                *sum += weight / all;
-                Some(*sum)
-            })
-            .collect()
-    }
+/// Shares of popularity, summed up, of so many documents with this exponent.
+pub(crate) fn popularity(documents: usize, alpha: f64) -> Vec<f64> {
+    let weights = (1..documents).map(|rank| (rank as f64).powf(-alpha));
+    let all: f64 = weights.clone().sum::<f64>() + (documents as f64).powf(-alpha);
+    weights
+        .scan(0.0, |sum, weight| {
+            *sum += weight / all;
+            Some(*sum)
+        })
+        .collect()
 }
 
 impl Seen {
@@ -144,7 +144,7 @@ impl Seen {
 }
 
 /// A connection that stays.
-struct Connection {
+pub(crate) struct Connection {
     writer: TcpStream,
     reader: BufReader<TcpStream>,
     line: String,
@@ -152,7 +152,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(address: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn new(address: SocketAddr) -> io::Result<Self> {
         let writer = TcpStream::connect(address)?;
         writer.set_nodelay(true)?;
         writer.set_read_timeout(Some(HANG))?;
@@ -165,7 +165,7 @@ impl Connection {
     }
 
     /// Whether the document was had.
-    fn get(&mut self, site: usize, document: usize) -> io::Result<bool> {
+    pub(crate) fn get(&mut self, site: usize, document: usize) -> io::Result<bool> {
         let request = format!("GET /{site}/{document} HTTP/1.1\r\nHost: bench\r\n\r\n");
         self.writer.write_all(request.as_bytes())?;
         self.read_line()?;
@@ -200,16 +200,8 @@ mod tests {
 
     #[test]
     fn popularity_is_zipfs() {
-        let site = Site {
-            address: SocketAddr::from(([127, 0, 0, 1], 1)),
-            name: 0,
-            alpha: 1.0,
-            documents: 3,
-            arrivals: Arrivals::Open(1.0),
-            seed: 1,
-        };
         // 1, 1/2, 1/3, together 11/6.
-        let sums = site.popularity();
+        let sums = popularity(3, 1.0);
         assert!((sums[0] - 6.0 / 11.0).abs() < 1e-9);
         assert!((sums[1] - 9.0 / 11.0).abs() < 1e-9);
         assert_eq!(sums.len(), 2);

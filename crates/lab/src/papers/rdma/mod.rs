@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod balance;
+mod machines;
 mod order;
 mod real;
 mod world;
@@ -41,6 +42,11 @@ pub static PAPER: Paper = Paper {
             by: By::Experiment("rdma-order"),
         },
         Row {
+            what: "figures 4 and 6, on whole machines",
+            shows: "accuracy and throughput with pending interrupts and over RDMA",
+            by: By::Experiment("rdma-machines"),
+        },
+        Row {
             what: "figure 7",
             shows: "improvement per web site of a shared data centre",
             by: By::Experiment("rdma-shared"),
@@ -61,6 +67,7 @@ pub static PAPER: Paper = Paper {
         balance::ZIPF,
         balance::LOADED,
         order::EXPERIMENT,
+        machines::EXPERIMENT,
         balance::SHARED,
         balance::VARIANCE,
         balance::INTERVAL_OF_POLLING,

@@ -1,7 +1,7 @@
 //! The same with real programs: parts of `kernel` of `bench`, whose tables are read.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::csv::Csv;
@@ -20,21 +20,34 @@ pub(super) const NEEDS: &[Need] = &[
     Need::Quiet(0.15),
 ];
 
-/// Builds the programs, runs a part, and reads the table that it writes.
-fn measure(run: &Run<'_>, part: &str) -> Result<Csv, String> {
+/// Names a folder with the programs `kernel` and `evenkeel`, so that none are built.
+const PROGRAMS: &str = "EVENKEEL_LAB_PROGRAMS";
+
+/// Where the programs are: built now, unless somebody has built them.
+fn programs() -> Result<PathBuf, String> {
+    if let Some(folder) = std::env::var_os(PROGRAMS) {
+        return Ok(folder.into());
+    }
     let build = "scripts/setup kernel && cargo build --release -p evenkeel -p evenkeel-bench --bin evenkeel --bin kernel \
                  $(scripts/features)";
     programs::run(
         "building the measurement",
         Command::new("sh").args(["-c", build]),
     )?;
+    Ok("target/release".into())
+}
+
+/// Runs a part, and reads the table that it writes.
+pub(super) fn measure(run: &Run<'_>, part: &str) -> Result<Csv, String> {
+    let programs = programs()?;
     (run.progress)(0.1);
     let folder = Folder::new(part)?;
-    let mut kernel = Command::new(Path::new("target/release/kernel"));
+    let mut kernel = Command::new(programs.join("kernel"));
     kernel
         .arg(part)
-        .args(["--evenkeel", "target/release/evenkeel", "--out"]);
-    kernel.arg(folder.path());
+        .arg("--evenkeel")
+        .arg(programs.join("evenkeel"));
+    kernel.arg("--out").arg(folder.path());
     if run.scale == Scale::Quick {
         kernel.arg("--quick");
     }
