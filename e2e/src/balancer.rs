@@ -18,6 +18,8 @@ use crate::wire::Wire;
 /// A running `evenkeel run`, killed when dropped.
 pub struct Balancer {
     process: Child,
+    /// The process that serves, if another one has taken over.
+    successor: Option<u32>,
     /// Kept open: the balancer may say more later.
     _stdout: BufReader<ChildStdout>,
     rules: HashMap<String, SocketAddr>,
@@ -49,7 +51,15 @@ impl Balancer {
     fn start_in(folder: Arc<Folder>, config: &str) -> Self {
         let mut command = Command::new(binary());
         command.env_remove("RUST_LOG");
-        let mut balancer = Self::spawn(folder, config, command);
+        let mut balancer = Self::spawn(folder, config, command, Stdio::null());
+        balancer.keep_log();
+        balancer.read_addresses();
+        balancer
+    }
+
+    /// The same, started by a command that has this as its standard input.
+    pub fn start_by_with_input(config: &str, command: Command, input: Stdio) -> Self {
+        let mut balancer = Self::spawn(Arc::new(Folder::new()), config, command, input);
         balancer.keep_log();
         balancer.read_addresses();
         balancer
@@ -67,7 +77,7 @@ impl Balancer {
     pub fn start_unheard_by(config: &str, command: impl FnOnce(&Folder) -> Command) -> Self {
         let folder = Arc::new(Folder::new());
         let command = command(&folder);
-        let mut balancer = Self::spawn(folder, config, command);
+        let mut balancer = Self::spawn(folder, config, command, Stdio::null());
         balancer.read_addresses();
         balancer
     }
@@ -79,11 +89,11 @@ impl Balancer {
         }
     }
 
-    fn spawn(folder: Arc<Folder>, config: &str, mut command: Command) -> Self {
+    fn spawn(folder: Arc<Folder>, config: &str, mut command: Command, input: Stdio) -> Self {
         let file = folder.write("evenkeel.toml", config);
         let mut process = command
             .args(["run".as_ref(), file.as_os_str()])
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -91,6 +101,7 @@ impl Balancer {
         Self {
             _stdout: BufReader::new(process.stdout.take().expect("it is piped")),
             process,
+            successor: None,
             rules: HashMap::new(),
             admin: None,
             broker: None,
@@ -253,12 +264,32 @@ impl Balancer {
 
     /// Its process.
     pub fn id(&self) -> u32 {
-        self.process.id()
+        self.successor.unwrap_or(self.process.id())
     }
 
     /// Sends a signal.
     pub fn signal(&self, which: Signal) {
-        signal(self.process.id(), which);
+        signal(self.id(), which);
+    }
+
+    /// `evenkeel upgrade`: another process takes its place, or not, and why. The one before ends when
+    /// its clients let it.
+    pub fn upgrade(&mut self) -> Result<(), String> {
+        let admin = self.admin().to_string();
+        let answer = evenkeel(&["upgrade", "--json", "--admin", &admin])?;
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        let pid = answer["pid"].as_u64().and_then(|pid| pid.try_into().ok());
+        self.succeeded_by(pid.expect("a process"));
+        Ok(())
+    }
+
+    /// Another process has taken over.
+    pub fn succeeded_by(&mut self, process: u32) {
+        self.successor = Some(process);
+        let before = (self.rules.clone(), self.admin, self.broker, self.corba);
+        self.read_addresses();
+        let after = (self.rules.clone(), self.admin, self.broker, self.corba);
+        assert_eq!(before, after, "it listens where the one before did");
     }
 
     /// Waits until it ends by itself.
@@ -310,6 +341,9 @@ impl Drop for Balancer {
         // It may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if let Some(successor) = self.successor {
+            signal(successor, Signal::KILL);
+        }
         if thread::panicking() {
             eprintln!("the balancer's log:\n{}", self.log());
         }

@@ -8,6 +8,7 @@ use evenkeel_config as config;
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::{Exposition, Type};
+use evenkeel_manager::handover::Handover;
 use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
@@ -40,6 +41,8 @@ struct Inner {
 struct State {
     current: Option<(config::Acme, Store)>,
     names: BTreeMap<String, Name>,
+    /// Another process uses the folder.
+    rests: bool,
     issued: u64,
     failed: u64,
 }
@@ -155,7 +158,7 @@ impl Acme {
     /// Whose turn it is, or how long nobody's.
     fn next(&self, now: i64) -> Result<(String, config::Acme, Store), Duration> {
         let state = self.inner.state.lock();
-        let Some((settings, store)) = &state.current else {
+        let Some((settings, store)) = state.current.as_ref().filter(|_| !state.rests) else {
             return Err(LOOK);
         };
         let first = state.names.iter().min_by_key(|(_, name)| name.plan.next);
@@ -244,6 +247,15 @@ impl Subsystem for Acme {
         let store = settings.as_ref().map(open).transpose()?;
         let this = self.clone();
         Ok(Box::new(move || this.follow(settings.zip(store))))
+    }
+
+    fn hand_over(&self, _: &mut Handover) {
+        self.inner.state.lock().rests = true;
+    }
+
+    fn resume(&self) {
+        self.inner.state.lock().rests = false;
+        self.inner.changed.notify_one();
     }
 
     fn metrics(&self, out: &mut Exposition) {

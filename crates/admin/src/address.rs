@@ -1,19 +1,24 @@
 //! Where the admin API listens, and its TLS.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use evenkeel_manager::certificates;
 use evenkeel_manager::config::{Admin, Config, Problem};
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::handover::Handover;
 use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_net::inherited::{self, Handed};
+use evenkeel_net::listen::{self, Options};
 use evenkeel_tls::certificate::Details;
 use evenkeel_tls::listener::Listener;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::users::Users;
 
@@ -26,7 +31,17 @@ pub struct Address {
     has_tls: OnceLock<bool>,
     /// Its users, if the configuration names a file with them.
     pub(crate) users: Arc<ArcSwapOption<Users>>,
+    /// The listener, under another handle, for a process that takes over; until it is given up.
+    handle: Mutex<Option<(SocketAddr, StdListener)>>,
+    /// Whether clients are left to that process.
+    rests: watch::Sender<bool>,
 }
+
+/// Whose the listener is.
+const WHOSE: &str = "admin";
+
+/// The part of a [`Handover`] with the keys of tickets, and its version.
+const TICKETS: (&str, u32) = ("admin_tickets", 1);
 
 /// The address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -47,10 +62,23 @@ impl Address {
     pub async fn bind(&self, settings: &Admin) -> Result<TcpListener, CannotListen> {
         let address = settings.listen;
         let cannot_listen = |source| CannotListen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(cannot_listen)?;
+        let options = Options {
+            whose: WHOSE,
+            ..Options::default()
+        };
+        let listener = listen::bind(address, 1, options);
+        let listener = listener.and_then(|mut all| all.pop().ok_or(io::ErrorKind::NotFound.into()));
+        let listener = listener.map_err(cannot_listen)?;
         let real = listener.local_addr().map_err(cannot_listen)?;
+        let handle = listener.try_clone().map_err(cannot_listen)?;
         self.bound.get_or_init(|| real);
-        Ok(listener)
+        *self.handle.lock() = Some((address, handle));
+        TcpListener::from_std(listener).map_err(cannot_listen)
+    }
+
+    /// Whether clients are left to another process.
+    pub(crate) fn rests(&self) -> watch::Receiver<bool> {
+        self.rests.subscribe()
     }
 }
 
@@ -91,6 +119,40 @@ impl Subsystem for Address {
 
     fn listening(&self) -> Vec<SocketAddr> {
         self.bound.get().copied().into_iter().collect()
+    }
+
+    fn sockets(&self) -> io::Result<Vec<Handed>> {
+        let handle = self.handle.lock();
+        let handed = handle.iter().map(|(address, listener)| {
+            let name = inherited::tcp(*address, WHOSE).into();
+            let socket = listener.try_clone()?.into();
+            Ok(Handed { name, socket })
+        });
+        handed.collect()
+    }
+
+    fn hand_over(&self, to: &mut Handover) {
+        let (name, version) = TICKETS;
+        to.give(name, version, &self.tls.ticket_keys().secrets());
+    }
+
+    fn take_over(&self, from: &Handover) {
+        let (name, version) = TICKETS;
+        if let Some(secrets) = from.take(name, version) {
+            self.tls.ticket_keys().take_over(&secrets);
+        }
+    }
+
+    fn rest(&self) {
+        self.rests.send_replace(true);
+    }
+
+    fn resume(&self) {
+        self.rests.send_replace(false);
+    }
+
+    fn stop(&self) {
+        *self.handle.lock() = None;
     }
 
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {

@@ -29,6 +29,7 @@ use http_body_util::LengthLimitError;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
 
 use crate::access::Access;
 use crate::actor::{Actor, Role};
@@ -41,7 +42,7 @@ use crate::operation::{self, Operation, Operations};
 use crate::schema::Schema;
 use crate::wire::{
     Done, Explain, Reloaded, Report, SetAlert, SetBackup, SetEnabled, SetMaintenance, SetState,
-    SetStrategy, SetWeight,
+    SetStrategy, SetWeight, Upgraded,
 };
 use crate::{Sources, config_api, console, live, metrics, openapi};
 
@@ -295,6 +296,14 @@ fn operations(sources: &Sources) -> Operations {
                 "Reads the configuration file and applies it",
             ),
             reload,
+        )
+        .add(
+            Operation::act_alone::<Upgraded>(
+                "/v1/upgrade",
+                Role::Administer,
+                "Has the program that is now in the file of this one take over, and answers when it has",
+            ),
+            upgrade,
         );
     let own = live::api::operations(own);
     let own = config_api::operations(own);
@@ -597,6 +606,21 @@ async fn set_alert(
 ) -> Answer<Done> {
     let done = sources.manager.set_alert(&location, body.alert);
     sources.done(done)
+}
+
+/// A process that is told twice to be replaced has more to do already than it can.
+async fn upgrade(State(sources): State<Arc<Sources>>) -> Answer<Upgraded> {
+    let busy = || {
+        let detail = "an upgrade is under way, or the process ends";
+        ApiError::new(StatusCode::CONFLICT, "busy", detail)
+    };
+    let (sender, answer) = oneshot::channel();
+    sources.upgrades.try_send(sender).map_err(|_| busy())?;
+    match answer.await {
+        Ok(Ok(upgraded)) => Ok(Json(upgraded)),
+        Ok(Err(why)) => Err(ApiError::invalid("not_upgraded", why)),
+        Err(_) => Err(busy()),
+    }
 }
 
 async fn reload(

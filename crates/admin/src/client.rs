@@ -90,6 +90,7 @@ pub struct Client {
     port: u16,
     tls: Option<Arc<evenkeel_tls::client::Client>>,
     authorization: Option<String>,
+    patience: Duration,
 }
 
 impl Client {
@@ -137,7 +138,13 @@ impl Client {
             port,
             tls,
             authorization: token.map(|token| format!("Bearer {token}")),
+            patience: TIMEOUT,
         })
+    }
+
+    /// The same, which waits so long for an answer.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Client { patience, ..self }
     }
 
     /// Where this client asks.
@@ -289,7 +296,8 @@ impl Client {
 
     fn exchange(&self, question: Question<'_>) -> Result<Answer, AskError> {
         let answer = client::ask(self.whom(), question, MAX_ANSWER, |_| true);
-        let answer = runtime()?.block_on(async { tokio::time::timeout(TIMEOUT, answer).await });
+        let answer =
+            runtime()?.block_on(async { tokio::time::timeout(self.patience, answer).await });
         answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
 

@@ -11,7 +11,7 @@ use evenkeel_limits::files::Shares;
 use evenkeel_net::http::{Activity, Bounded, Connection};
 use evenkeel_tls::listener as tls;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// From a complete request, or the last byte of an answer, to the next answer. Longer than the usual interval of a scraper, so that its connection is kept.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -22,6 +22,8 @@ pub(crate) struct ApiListener {
     listener: Bounded,
     /// Over when the address shall be given up; `None` after that.
     close: Option<oneshot::Receiver<()>>,
+    /// Whether clients are left to another process that has the socket, too.
+    rests: watch::Receiver<bool>,
 }
 
 impl ApiListener {
@@ -30,6 +32,7 @@ impl ApiListener {
         listener: TcpListener,
         tls: Arc<tls::Listener>,
         close: oneshot::Receiver<()>,
+        rests: watch::Receiver<bool>,
     ) -> Self {
         let listener = Bounded::new(
             listener,
@@ -42,6 +45,7 @@ impl ApiListener {
         ApiListener {
             listener: listener.with_tls(tls),
             close: Some(close),
+            rests,
         }
     }
 }
@@ -52,9 +56,11 @@ impl Listener for ApiListener {
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         loop {
+            let rests = *self.rests.borrow_and_update();
             let accepted = match &mut self.close {
                 Some(close) => tokio::select! {
-                    accepted = self.listener.accept() => accepted,
+                    accepted = self.listener.accept(), if !rests => accepted,
+                    Ok(()) = self.rests.changed() => continue,
                     _ = close => {
                         self.close = None;
                         self.listener.close();

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::client::{Client, ClientError};
 use crate::command::Command;
 use crate::view::{self, GroupView};
-use crate::wire::{Done, Explain, Reloaded};
+use crate::wire::{Done, Explain, Reloaded, Upgraded};
 
 /// Asks the API, and puts its answers into words or JSON.
 #[derive(Debug)]
@@ -103,6 +103,16 @@ impl Ctl {
         let path = ["v1", "groups", group, "explain"];
         let answer: Explain = self.client.get(&path, &query)?;
         self.print(&answer, view::explain)
+    }
+
+    /// Has the program that is now in the balancer's file take over.
+    pub fn upgrade(&self) -> Result<String, ClientError> {
+        let answer = self
+            .client
+            .post(&["v1", "upgrade"], &serde_json::json!({}))?;
+        self.print(&answer, |Upgraded { pid, version }: &Upgraded| {
+            format!("process {pid}, version {version}, has taken over\n")
+        })
     }
 
     /// Has the configuration read again.

@@ -49,7 +49,7 @@ use evenkeel_manager::Manager;
 use evenkeel_manager::config::Admin;
 use login::Cookies;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 pub use evenkeel_net::http::ErrorBody;
 
@@ -68,7 +68,13 @@ pub struct Sources {
     pub draining: AtomicBool,
     /// What goes on now, for those who watch.
     pub live: Arc<live::Live>,
+    /// Who has another process take the place of this one.
+    pub upgrades: mpsc::Sender<UpgradeWanted>,
 }
+
+/// Somebody wants another process to take over, and to know what has become of that: the other
+/// process, or why there is none.
+pub type UpgradeWanted = oneshot::Sender<Result<wire::Upgraded, String>>;
 
 impl Sources {
     fn is_draining(&self) -> bool {
@@ -107,10 +113,11 @@ pub async fn serve(
     let manager = Arc::clone(&sources.manager);
     let live = Arc::clone(&sources.live);
     let tls = Arc::clone(&sources.address.tls);
+    let rests = sources.address.rests();
     let router = api::router(sources, doors);
     let (give_up, given_up) = oneshot::channel();
     let serving = axum::serve(
-        conn::ApiListener::new(listener, tls, given_up),
+        conn::ApiListener::new(listener, tls, given_up, rests),
         router.into_make_service_with_connect_info::<conn::Peer>(),
     )
     .with_graceful_shutdown(shutdown);

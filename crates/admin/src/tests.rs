@@ -103,6 +103,7 @@ impl Balancer {
             access_log: access_log::Counts::default(),
             address: own,
             draining: AtomicBool::new(false),
+            upgrades: tokio::sync::mpsc::channel(1).0,
         });
         let listener = runtime
             .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))

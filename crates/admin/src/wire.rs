@@ -97,6 +97,15 @@ pub struct Reloaded {
     pub notes: Vec<String>,
 }
 
+/// The process that has taken over.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// Its id.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+}
+
 /// What became of a command that has nothing to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Done {

@@ -23,12 +23,14 @@ use evenkeel_manager::Manager;
 use evenkeel_manager::config::{Broker as Config, Config as Whole, MemberConfig};
 use evenkeel_manager::endpoint::{CommandError, Endpoint};
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::handover::Handover;
 use evenkeel_manager::opinion::{Opinion, Source};
 use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
+use evenkeel_net::inherited::{self, Handed};
 use evenkeel_net::key_file;
 use rustix::net::sockopt;
 use tokio::sync::Notify;
@@ -38,7 +40,9 @@ use crate::status::{AgentStatus, BrokerStatus};
 use evenkeel_wire::reporting::directory::Directory;
 use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::message::{MAX_DATAGRAM, ServerState};
-use evenkeel_wire::reporting::server::{Broker, Datagram, Outcome, Peer, Settings, Untaken};
+use evenkeel_wire::reporting::server::{
+    Broker, Datagram, Outcome, Peer, Remembered, Settings, Untaken,
+};
 
 /// What is asked of the system for each socket: many agents may report at the same
 /// moment, and a small datagram takes up more than a kilobyte there.
@@ -78,9 +82,22 @@ struct State {
     unsent: u64,
     /// Whether the thread runs: it does from the first configuration on that wants it.
     is_served: bool,
+    /// What the process before knows, until there is a broker.
+    known: Option<Remembered>,
+    /// There are agents of the process before, and their members are not known yet: whoever is told
+    /// something now would be told that they are gone.
+    waits: bool,
+    /// Another process reads what comes.
+    rests: bool,
     /// Nothing is opened any more.
     stopped: bool,
 }
+
+/// Whose the sockets are.
+const WHOSE: &str = "broker";
+
+/// The part of a [`Handover`] with the agents, and its version.
+const AGENTS: (&str, u32) = ("agents", 1);
 
 /// A socket that agents send to.
 struct Bound {
@@ -232,10 +249,49 @@ impl Subsystem for Reporting {
             if let Some(broker) = &mut state.broker {
                 broker.configure(settings, keys);
             }
+            let known = state.known.take();
+            if let (Some(broker), Some(known)) = (&mut state.broker, known) {
+                // Places are those of the configuration: whoever was at another one registers again.
+                broker.go_on(known, |place| Some(sockets.get(place)?.id));
+                state.waits = true;
+            }
             state.sockets = Arc::new(sockets);
             drop(state);
             reporting.task.wake();
         }))
+    }
+
+    fn sockets(&self) -> io::Result<Vec<Handed>> {
+        let sockets = Arc::clone(&self.task.lock().sockets);
+        let handed = sockets.iter().map(|bound| {
+            let name = inherited::udp(bound.wanted, WHOSE).into();
+            let socket = bound.socket.try_clone()?.into();
+            Ok(Handed { name, socket })
+        });
+        handed.collect()
+    }
+
+    fn hand_over(&self, to: &mut Handover) {
+        // With the lock the thread is between two turns.
+        let mut state = self.task.lock();
+        state.rests = true;
+        if let Some(broker) = &state.broker {
+            let place = |id| state.sockets.iter().position(|bound| bound.id == id);
+            let (name, version) = AGENTS;
+            to.give(name, version, &broker.remembered(place));
+        }
+        drop(state);
+        self.task.wake();
+    }
+
+    fn take_over(&self, from: &Handover) {
+        let (name, version) = AGENTS;
+        self.task.lock().known = from.take(name, version);
+    }
+
+    fn resume(&self) {
+        self.task.lock().rests = false;
+        self.task.wake();
     }
 
     fn exclusive(&self, config: &Whole) -> Vec<Exclusive> {
@@ -373,7 +429,7 @@ impl Bound {
 }
 
 fn open(id: usize, wanted: SocketAddr) -> io::Result<Bound> {
-    let socket = datagram::open(wanted, RECEIVE_BUFFER)?;
+    let socket = datagram::open(wanted, RECEIVE_BUFFER, WHOSE)?;
     let receive_buffer = sockopt::socket_recv_buffer_size(&socket)?;
     if receive_buffer < SMALL_BUFFER {
         warn!(
@@ -437,6 +493,10 @@ impl Thread {
 
 impl Worker<State> for Thread {
     fn turn(&mut self, state: &mut State) -> Next {
+        if state.rests || state.waits {
+            self.sockets = Arc::default();
+            return Next::Never;
+        }
         self.sockets = Arc::clone(&state.sockets);
         let Some(broker) = &mut state.broker else {
             return Next::Never;
@@ -565,6 +625,9 @@ impl PassedOn {
         }
         if let (Some(broker), Some(directory)) = (&mut state.broker, directory) {
             broker.set_directory(directory);
+        }
+        if std::mem::take(&mut state.waits) {
+            reporting.task.wake();
         }
         let desired = state.broker.as_ref().map(Desired::of).unwrap_or_default();
         drop(state);

@@ -61,6 +61,12 @@ impl Alerts {
         self.count
     }
 
+    /// Goes on with an alert that another process has raised.
+    pub fn go_on(&mut self, location: Arc<str>, alert: Alert) {
+        self.raised.insert(location, alert);
+        self.count += 1;
+    }
+
     /// What goes on when the group has other members.
     pub(crate) fn next(&self) -> Self {
         Alerts {

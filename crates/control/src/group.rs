@@ -24,7 +24,8 @@ pub struct Rules {
 #[derive(Clone, Debug)]
 pub struct GroupControl {
     pub(crate) rules: Rules,
-    outliers: Outliers,
+    /// Its ejections.
+    pub outliers: Outliers,
     /// Its load alerts.
     pub alerts: Alerts,
 }

@@ -158,6 +158,23 @@ impl Health {
         self.publish(slot, now)
     }
 
+    /// Whether checks have found the member up, and how many results in a row contradict that;
+    /// `None` before the first one.
+    pub fn found(&self) -> Option<(bool, u32)> {
+        match self.state {
+            State::Unknown => None,
+            State::Up => Some((true, self.against)),
+            State::Down => Some((false, self.against)),
+        }
+    }
+
+    /// Goes on with what another process [has found](Health::found) of the member.
+    pub fn go_on(&mut self, (is_up, against): (bool, u32), slot: &Slot) {
+        self.state = if is_up { State::Up } else { State::Down };
+        self.against = against;
+        slot.set(Reason::Down, !is_up);
+    }
+
     /// Whether checks say that the member is down.
     pub fn is_down(&self) -> bool {
         self.state == State::Down

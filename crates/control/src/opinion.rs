@@ -135,6 +135,11 @@ impl Opinions {
         self.0.retain(|held| keep(held.source));
     }
 
+    /// Goes on with an opinion that another process holds.
+    pub fn go_on(&mut self, held: Held) {
+        self.set(held.source, Some(held.opinion), held.at);
+    }
+
     /// The opinions that count, the latest last.
     pub fn iter(&self) -> impl Iterator<Item = &Held> {
         self.0.iter()

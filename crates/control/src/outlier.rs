@@ -91,6 +91,22 @@ impl std::fmt::Display for Cause {
 }
 
 impl Outliers {
+    /// The members that were ejected, until when and for how long: those whose ejection still
+    /// counts.
+    pub fn ejected(&self) -> impl Iterator<Item = (MemberId, Instant, Duration)> {
+        let all = self.histories.iter();
+        all.map(|(id, history)| (*id, history.until, history.time))
+    }
+
+    /// Goes on with what another process knows of a member: it is, or was, ejected `until` then,
+    /// for so long.
+    pub fn go_on(&mut self, member: &Member, until: Instant, time: Duration, now: Instant) {
+        self.histories.insert(member.id, History { until, time });
+        if until > now {
+            member.slot.set(Reason::Ejected, true);
+        }
+    }
+
     /// Ends ejections whose time is over, and ejects members that fail too much. Call it some ten
     /// times a second.
     pub fn tick(&mut self, group: &Group, now: Instant) -> Vec<Change> {

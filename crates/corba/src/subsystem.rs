@@ -19,16 +19,18 @@ use evenkeel_giop::server::Server;
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::{CommandError, Endpoint};
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::handover::Handover;
 use evenkeel_manager::service::{Service, StartError, Work};
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{
     ApplyError, Commit, Exclusive, PrepareError, PrepareErrors, Subsystem,
 };
 use evenkeel_net::Clock;
+use evenkeel_net::inherited::Handed;
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::{start_thread, writable};
 use tokio::sync::{mpsc, oneshot};
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::alerts::Alerts;
 use crate::dispatcher::Counters;
@@ -81,9 +83,22 @@ struct Prepared {
     thread: Option<Thread>,
     /// Once the service may begin.
     manager: Weak<Manager>,
+    /// The last one that was put into effect.
+    current: Option<Arc<Snapshot>>,
+    /// What the process before, or this one before it let go of it, knew where there is no state
+    /// file.
+    known: Option<State>,
+    /// Another process serves with the state file.
+    rests: bool,
     /// Nothing is opened any more.
     stopped: bool,
 }
+
+/// Whose the listeners are.
+const WHOSE: &str = "corba";
+
+/// The part of a [`Handover`] with the state, where there is no state file, and its version.
+const STATE: (&str, u32) = ("corba", 2);
 
 /// The service's thread.
 struct Thread {
@@ -231,6 +246,10 @@ impl Corba {
             prepared.stopped = true;
             prepared.thread.take()
         };
+        self.end(thread);
+    }
+
+    fn end(&self, thread: Option<Thread>) {
         let Some(thread) = thread else { return };
         let _ = thread.commands.send(Command::Stop);
         if thread.handle.join().is_err() {
@@ -282,6 +301,11 @@ impl Subsystem for Corba {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let settings = next.section::<Settings>();
         let mut prepared = self.inner.prepared();
+        if prepared.rests {
+            // It goes on with that, if it does.
+            let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
+            return Ok(Box::new(move || inner.prepared().current = Some(next)));
+        }
         if prepared.stopped || prepared.settings.as_deref() == settings {
             return Ok(Box::new(|| ()));
         }
@@ -303,7 +327,8 @@ impl Subsystem for Corba {
         let (fixed, stored) = match prepared.fixed.clone() {
             Some(fixed) => (fixed, None),
             None => {
-                let stored = StoredState::read(settings.state_file.as_deref());
+                let known = prepared.known.take();
+                let stored = StoredState::read(settings.state_file.as_deref(), known);
                 let stored = stored.map_err(|error| vec![PrepareError::other(error)])?;
                 let prefix = settings.repository_prefix.clone();
                 let fixed = (settings.workers, settings.state_file.clone(), prefix);
@@ -311,7 +336,7 @@ impl Subsystem for Corba {
             }
         };
         let cannot_listen = PrepareError::listen("corba");
-        let listeners = prepared.listeners.prepare(&settings.listen, fixed.0);
+        let listeners = prepared.listeners.prepare(&settings.listen, fixed.0, WHOSE);
         let listeners = listeners.map_err(&cannot_listen)?;
         drop(prepared);
         let (workers, state_file, repository_prefix) = fixed.clone();
@@ -329,12 +354,14 @@ impl Subsystem for Corba {
         };
         // The workers get handles of their own.
         for worker in 0..workers {
-            let own = listeners.handles(worker).map_err(&cannot_listen)?;
+            let own = listeners.handles(worker, workers).map_err(&cannot_listen)?;
             let own = own.into_iter().map(|(_, listener)| listener);
             desired.listeners.push(own.collect());
         }
+        let current = Arc::clone(next);
         Ok(Box::new(move || {
             let mut prepared = inner.prepared();
+            prepared.current = Some(current);
             prepared.settings = Some(settings);
             prepared.listeners = listeners;
             prepared.fixed = Some(fixed);
@@ -370,6 +397,64 @@ impl Subsystem for Corba {
         ];
         let changed = parts.into_iter().filter(|(_, changed)| *changed);
         changed.map(|(what, _)| what).collect()
+    }
+
+    fn sockets(&self) -> io::Result<Vec<Handed>> {
+        self.inner.prepared().listeners.handed(WHOSE)
+    }
+
+    fn hand_over(&self, to: &mut Handover) {
+        let thread = {
+            let mut prepared = self.inner.prepared();
+            prepared.rests = true;
+            prepared.thread.take()
+        };
+        // Clients are told that their connections end, and wait at the socket when they come back.
+        self.end(thread);
+        let mut prepared = self.inner.prepared();
+        let has_file = |(_, file, _): &(usize, Option<PathBuf>, String)| file.is_some();
+        if prepared.fixed.as_ref().is_none_or(has_file) {
+            return;
+        }
+        if let Some(service) = self.load_manager() {
+            let state = service.state();
+            let (name, version) = STATE;
+            to.give(name, version, &store::document(&state));
+            prepared.known = Some((*state).clone());
+        }
+    }
+
+    fn take_over(&self, from: &Handover) {
+        let (name, version) = STATE;
+        let Some(document) = from.take(name, version) else {
+            return;
+        };
+        match store::of_document(document) {
+            Ok(state) => self.inner.prepared().known = Some(state),
+            Err(reason) => warn!(
+                reason,
+                "the CORBA state of the process before cannot be read: started fresh"
+            ),
+        }
+    }
+
+    fn resume(&self) {
+        let current = {
+            let mut prepared = self.inner.prepared();
+            if !std::mem::take(&mut prepared.rests) {
+                // The other process has failed before that.
+                return;
+            }
+            // All is read anew: the other process may have written it.
+            prepared.settings = None;
+            prepared.fixed = None;
+            prepared.current.clone()
+        };
+        let Some(current) = current else { return };
+        match self.prepare(&current) {
+            Ok(commit) => commit(),
+            Err(errors) => error!("the CORBA service does not go on: {}", ApplyError(errors)),
+        }
     }
 
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
@@ -500,7 +585,8 @@ impl Corba {
 }
 
 impl StoredState {
-    fn read(path: Option<&Path>) -> Result<Self, StoreError> {
+    /// `known` is what counts where there is no file.
+    fn read(path: Option<&Path>, known: Option<State>) -> Result<Self, StoreError> {
         Ok(match path {
             Some(path) => {
                 let lock = Some(store::Lock::take(path)?);
@@ -508,7 +594,7 @@ impl StoredState {
                 StoredState { state, lock }
             }
             None => StoredState {
-                state: store::fresh(),
+                state: known.unwrap_or_else(store::fresh),
                 lock: None,
             },
         })

@@ -14,6 +14,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::estimate::{higher, pack, unpack};
+use crate::learnt::{Visit, Word};
 
 /// The highest cap that is learnt.
 pub(crate) const HIGHEST: u32 = 3;
@@ -45,6 +46,14 @@ pub(crate) struct Caps {
 }
 
 impl Caps {
+    /// See [`learnt`](crate::learnt).
+    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        for level in &self.levels {
+            visit("caps.levels", Word::Long(level));
+        }
+        visit("caps.cap", Word::Short(&self.cap));
+    }
+
     /// A request that has found so many others is answered after so many seconds. Of workers that do so
     /// at the same time one may be lost: no matter.
     #[inline]

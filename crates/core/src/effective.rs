@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::cost::of_units;
+use crate::learnt::{Visit, Word};
 use crate::load::Report;
 use crate::time::{Horizon, Instant, keep_word_old};
 
@@ -83,6 +84,12 @@ pub struct Damped {
 }
 
 impl Damped {
+    /// See [`learnt`](crate::learnt).
+    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        visit("damped.word", Word::Long(&self.word));
+        visit("damped.bound_at", Word::Long(&self.bound_at));
+    }
+
     /// The damped load for `report`: the held one, or the next step.
     #[inline]
     fn step(&self, report: &Report, shaping: &Shaping) -> f32 {
@@ -123,6 +130,11 @@ impl Damped {
 pub(crate) struct LoadFactor(AtomicU64);
 
 impl LoadFactor {
+    /// See [`learnt`](crate::learnt).
+    pub(crate) fn words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
+        visit(name, Word::Long(&self.0));
+    }
+
     pub(crate) fn value(&self) -> f32 {
         match self.0.load(Ordering::Relaxed) {
             0 => 1.0,
@@ -165,6 +177,12 @@ pub(crate) struct ReportedWeight {
 }
 
 impl ReportedWeight {
+    /// See [`learnt`](crate::learnt).
+    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        self.weight.words("reported_weight.weight", visit);
+        visit("reported_weight.since", Word::Long(&self.since));
+    }
+
     /// Takes over the weight by the report of time `at`, unless it is in already.
     pub(crate) fn report(&self, weight: f32, at: u32, now: Instant) {
         if self.weight.is_for(at) {

@@ -21,6 +21,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::learnt::{Visit, Word};
 use crate::time::{Horizon, Instant, keep_old, millis, millis_since};
 
 /// Most answers over which the average reaches. With fewer, costs that differ by a factor of twenty look
@@ -97,6 +98,15 @@ pub(crate) struct Regression {
 }
 
 impl Regression {
+    /// See [`learnt`](crate::learnt).
+    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        visit("regression.means", Word::Long(&self.means));
+        visit("regression.spreads", Word::Long(&self.spreads));
+        visit("regression.logs", Word::Long(&self.logs));
+        visit("regression.spread", Word::Long(&self.spread));
+        visit("regression.answers", Word::Short(&self.answers));
+    }
+
     /// Takes an answer after `latency` seconds, with `others` there.
     fn learn(&self, latency: f32, others: f32) {
         let answers = (self.answers.load(Ordering::Relaxed) + 1).min(GROWTH_ANSWERS);
@@ -324,6 +334,12 @@ pub(crate) struct Service {
 }
 
 impl Estimate {
+    /// See [`learnt`](crate::learnt). What is unanswered is another process's.
+    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        visit("estimate.sums", Word::Long(&self.sums));
+        visit("estimate.answered_at", Word::Short(&self.answered_at));
+    }
+
     /// A request is bound.
     pub(crate) fn begin(&self, now: Instant) {
         self.unanswered.fetch_add(entry(now), Ordering::Relaxed);

@@ -19,6 +19,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::estimate::{exp2, higher, log2, lower};
+use crate::learnt::{Visit, Word};
 
 /// Service times that are told apart.
 const TIMES: usize = 8;
@@ -96,6 +97,11 @@ pub(crate) struct Filter {
 const OFF: u64 = u64::MAX;
 
 impl Filter {
+    /// See [`learnt`](crate::learnt).
+    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        visit("filter.weights", Word::Long(&self.weights));
+    }
+
     /// Whether it says nothing.
     pub(crate) fn is_off(&self) -> bool {
         self.weights.load(Ordering::Relaxed) == OFF

@@ -11,6 +11,7 @@ use crate::effective::{Damped, Effective, LoadFactor, ReportedWeight, Shaping};
 use crate::estimate::{Estimate, Moment, Regression, Service, higher};
 use crate::filter::{Filter, Usual};
 use crate::group::settings::GroupSettings;
+use crate::learnt::{self, Learnt, Visit, Word};
 use crate::load::{Location, Query};
 use crate::observe::{Decaying, FailureShare, Outcome, Record};
 use crate::time::{Horizon, Instant};
@@ -224,6 +225,34 @@ impl Slot {
             shedding_since: AtomicU64::new(0),
             record: OnceLock::new(),
         }
+    }
+
+    /// What was learnt of the member by its answers. What others say of it, and what is under way,
+    /// is not among it.
+    pub fn learnt(&self) -> Learnt {
+        learnt::collect(|visit| self.words(visit))
+    }
+
+    /// Takes over what another process [has learnt](Slot::learnt).
+    pub fn relearn(&self, learnt: &Learnt) {
+        learnt::restore(learnt, |visit| self.words(visit));
+    }
+
+    fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        visit("ramp_from", Word::Long(&self.ramp_from));
+        visit("failures_in_a_row", Word::Short(&self.consecutive_failures));
+        visit("shedding_since", Word::Long(&self.shedding_since));
+        self.failure_share.words(visit);
+        self.estimate.words(visit);
+        self.latency.words("latency", visit);
+        self.penalty.words("penalty", visit);
+        self.damped.words(visit);
+        self.load_factor.words("load_factor", visit);
+        self.reported_weight.words(visit);
+        self.regression.words(visit);
+        self.caps.words(visit);
+        self.filter.words(visit);
+        self.record().words(visit);
     }
 
     /// Requests or connections of this process at the member: what limits count.

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::learnt::{Visit, Word};
 use crate::time::{Instant, keep_word_old, millis, millis_since};
 
 /// How a request ended, as far as it tells about the member.
@@ -45,6 +46,11 @@ pub enum Outcome {
 pub(crate) struct Decaying(AtomicU64);
 
 impl Decaying {
+    /// See [`learnt`](crate::learnt).
+    pub(crate) fn words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
+        visit(name, Word::Long(&self.0));
+    }
+
     /// The average now, or `None` if there was no sample.
     #[inline]
     pub(crate) fn get(&self, now: Instant, decay: Duration) -> Option<f32> {
@@ -98,6 +104,11 @@ impl Decaying {
 pub(crate) struct FailureShare(AtomicU64);
 
 impl FailureShare {
+    /// See [`learnt`](crate::learnt).
+    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        visit("failure_share", Word::Long(&self.0));
+    }
+
     const STEP: f32 = 1.0 / 16.0;
     /// A share below this becomes 0; then successes need not be written any more.
     const NEGLIGIBLE: f32 = 1e-3;
@@ -164,6 +175,13 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
+    /// See [`learnt`](crate::learnt).
+    fn words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
+        for word in [&self.period, &self.running, &self.before] {
+            visit(name, Word::Long(word));
+        }
+    }
+
     const PERIOD: u64 = 10_000_000_000;
 
     /// The bit of a client.
@@ -245,6 +263,15 @@ impl Totals {
 }
 
 impl Record {
+    /// See [`learnt`](crate::learnt). What only grows, and is shown, begins anew.
+    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        self.clients.words("record.clients", visit);
+        self.failing.words("record.failing", visit);
+        for bucket in &self.window.buckets {
+            visit("record.window", Word::Long(bucket));
+        }
+    }
+
     /// Requests that are over, by how they ended.
     pub fn totals(&self) -> Totals {
         Totals {

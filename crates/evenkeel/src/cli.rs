@@ -41,8 +41,9 @@ pub(crate) enum Command {
     /// Run the balancer in the foreground
     ///
     /// SIGHUP, and a change of FILE, reload the configuration. After SIGTERM or SIGINT open
-    /// connections may finish, for at most `shutdown_grace`; a second signal closes them.
-    Run(Run),
+    /// connections may finish, for at most `shutdown_grace`; a second signal closes them. SIGUSR2 is
+    /// `evenkeel upgrade`. It listens at sockets that a service manager passes (LISTEN_FDS).
+    Run(RunBalancer),
     /// Run the client engine in the foreground
     ///
     /// It accepts the clients of a site, negotiates a server with a broker, and
@@ -60,6 +61,12 @@ pub(crate) enum Command {
     },
     /// Inspect or control a running balancer through its admin API
     Ctl(Ctl),
+    /// Put the program that is now in its file in the place of a running balancer, without a drop
+    ///
+    /// The balancer starts it with its own arguments, and passes its sockets and what it has learnt on
+    /// (SIGUSR2 does the same). If the new process does not come up, or ends within 5 s, the old one goes
+    /// on, and the exit code is 1. docs/upgrade.md has the manual.
+    Upgrade(Upgrade),
     /// Watch a running balancer: groups, members, loads, and why a member was chosen
     Top(Top),
     /// Read the load of back-ends from their kernels, and let kernels answer load queries
@@ -401,6 +408,31 @@ pub(crate) struct Run {
     /// The log.
     #[command(flatten)]
     pub log: Log,
+}
+
+/// `evenkeel run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunBalancer {
+    /// What all of them have.
+    #[command(flatten)]
+    pub run: Run,
+    /// How long a process that is to take over (`evenkeel upgrade`) may take until it is ready
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=75))]
+    pub upgrade_timeout: u64,
+}
+
+/// How long `evenkeel upgrade` waits for its answer: longer than a balancer for the other process.
+pub(crate) const LONGEST_UPGRADE: Duration = Duration::from_secs(90);
+
+/// `evenkeel upgrade`.
+#[derive(Debug, Args)]
+pub(crate) struct Upgrade {
+    /// The API.
+    #[command(flatten)]
+    pub api: Api,
+    /// Print the API's JSON answer instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What is logged, and how.

@@ -13,6 +13,7 @@ mod process;
 mod run;
 mod sim;
 mod strategies;
+mod upgrade;
 mod users;
 
 use std::io::{self, Write};
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Agent(args) => agent::agent(&args),
         Command::Check { file } => check::check(&file).and_then(print),
         Command::Ctl(args) => ctl::run(&args).and_then(print),
+        Command::Upgrade(args) => upgrade::run(&args).and_then(print),
         Command::Top(args) => top(&args),
         Command::Kernel(args) => kernel::run(&args),
         Command::Demo { seconds } => demo(seconds),

@@ -2,6 +2,7 @@
 //! manager.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use evenkeel_limits::files;
 use evenkeel_limits::log::Log;
+use evenkeel_net::inherited;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -76,6 +78,42 @@ pub(crate) fn raise_file_limit() {
             "few open files are allowed, and each client takes two; raise the hard limit (ulimit -Hn, or LimitNOFILE= of the service)"
         );
     }
+}
+
+/// The first file that a service manager passes.
+const FIRST_PASSED: i32 = 3;
+
+/// Keeps the sockets that the service manager has opened for this process, if it has
+/// (sd_listen_fds(3)), for those who listen. Called before anything else opens a file.
+pub(crate) fn take_sockets_of_service_manager() -> Result<(), Failure> {
+    let number = |name| std::env::var(name).ok()?.parse::<i32>().ok();
+    if number("LISTEN_PID") != i32::try_from(std::process::id()).ok() {
+        return Ok(());
+    }
+    let count = number("LISTEN_FDS").unwrap_or(0).clamp(0, 10_000);
+    for fd in FIRST_PASSED..FIRST_PASSED + count {
+        let refused = |error: io::Error| {
+            Failure::new(format!(
+                "cannot use file {fd} of the service manager (LISTEN_FDS): {error}"
+            ))
+        };
+        // SAFETY: it is looked at, and nothing else, while this is called; if it is not open, that is
+        // an error.
+        let passed = unsafe { BorrowedFd::borrow_raw(fd) };
+        rustix::io::fcntl_setfd(passed, rustix::io::FdFlags::CLOEXEC)
+            .map_err(|error| refused(error.into()))?;
+        // SAFETY: it is open, and was passed to this process, of which nobody else owns it.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        inherited::put_unnamed(socket).map_err(refused)?;
+    }
+    Ok(())
+}
+
+/// Tells the service manager that the configuration is being read again, before that begins;
+/// [`notify`] `READY=1` says that it was.
+pub(crate) fn notify_reloading() {
+    let micros = evenkeel_net::clock::monotonic() / 1_000;
+    notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
 }
 
 /// Tells the service manager, if there is one that listens (sd_notify(3)).

@@ -11,7 +11,8 @@ use std::time::Duration;
 use evenkeel_admin::access_log::{Counts, Writer};
 use evenkeel_admin::address::Address;
 use evenkeel_admin::live::Live;
-use evenkeel_admin::{Sources, serve};
+use evenkeel_admin::wire::Upgraded;
+use evenkeel_admin::{Sources, UpgradeWanted, serve};
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
 use evenkeel_manager::Manager;
@@ -21,37 +22,47 @@ use evenkeel_manager::revisions::{Author, How};
 use evenkeel_manager::service::Service;
 use evenkeel_manager::subsystem::Exclusive;
 use evenkeel_monitor::Monitor;
-use evenkeel_net::Clock;
+use evenkeel_net::{Clock, inherited};
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::process::{self, Signals};
+use crate::upgrade::{Before, NotUpgraded, Place};
 use crate::{Failure, cli};
 
 /// Runs the balancer until it is told to end.
-pub(crate) fn run(args: &cli::Run) -> Result<(), Failure> {
+pub(crate) fn run(args: &cli::RunBalancer) -> Result<(), Failure> {
     evenkeel_limits::memory::prepare_allocator();
-    process::start_log_of(&args.log)?;
+    process::start_log_of(&args.run.log)?;
     process::raise_file_limit();
+    let before = Before::find()?;
     let runtime = process::runtime()?;
-    let result = runtime.block_on(live(&args.file));
+    let result = runtime.block_on(live(args, before.clone()));
+    if let (Err(failure), Some(before)) = (&result, &before) {
+        before.failed(&failure.message);
+    }
     // A lookup of a name that still runs in its thread must not delay the end.
     runtime.shutdown_background();
     result
 }
 
-async fn live(file: &Path) -> Result<(), Failure> {
+async fn live(args: &cli::RunBalancer, before: Option<Arc<Before>>) -> Result<(), Failure> {
     // Before anything else, so that no signal and no change of the file is lost.
     let signals = Signals::listen()?;
+    let wants_upgrade = signal(SignalKind::user_defined2()).map_err(Signals::failed)?;
+    let file = &args.run.file;
     let reloads = Reloads::new(file).map_err(Signals::failed)?;
     let refused = |errors| Failure::new(format!("the configuration has errors\n{errors}"));
     let text = config::text_of(file).map_err(refused)?;
     let config = config::parse(&file.display().to_string(), &text).map_err(refused)?;
-    let clock = Clock::start();
+    let clock = before
+        .as_ref()
+        .map_or_else(Clock::start, |before| before.clock());
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
     let proxy = Proxy::start(clock, workers).map_err(Failure::of)?;
@@ -59,6 +70,12 @@ async fn live(file: &Path) -> Result<(), Failure> {
     subsystems.insert(0, Arc::new(proxy.clone()));
     let address = Arc::new(Address::default());
     subsystems.push(Arc::clone(&address) as _);
+    let manager = Manager::new(clock, Arc::new(subsystems.clone()));
+    if let Some(before) = &before {
+        let state = before.state();
+        manager.take_over(&state);
+        subsystems.iter().for_each(|one| one.take_over(&state));
+    }
     wait_for_predecessor(&subsystems, &config).await;
     let admin = match &config.admin {
         Some(settings) => {
@@ -68,12 +85,15 @@ async fn live(file: &Path) -> Result<(), Failure> {
         None => None,
     };
     let process = Process {
-        manager: Manager::new(clock, Arc::new(subsystems.clone())),
+        manager,
         proxy,
         workers,
         subsystems,
         address,
+        before,
+        upgrade_limit: Duration::from_secs(args.upgrade_timeout),
     };
+    let signals = (signals, wants_upgrade);
     process
         .live(file, (config, text), admin, signals, reloads)
         .await
@@ -105,6 +125,10 @@ struct Process {
     proxy: Proxy,
     workers: usize,
     subsystems: Vec<Arc<dyn Service>>,
+    /// Whose place this one has taken.
+    before: Option<Arc<Before>>,
+    /// How long one that takes its place may take for that.
+    upgrade_limit: Duration,
 }
 
 impl Process {
@@ -113,7 +137,7 @@ impl Process {
         file: &Path,
         (config, text): (Config, String),
         admin: AdminApi,
-        mut signals: Signals,
+        (mut signals, mut wants_upgrade): (Signals, Signal),
         mut reloads: Reloads,
     ) -> Result<(), Failure> {
         let mut access_log = Logging::new(self.proxy.clone());
@@ -128,6 +152,13 @@ impl Process {
             let started = subsystem.start(&self.manager).await;
             started.map_err(Failure::of)?;
         }
+        let rest = inherited::close_rest();
+        if !rest.is_empty() {
+            warn!(
+                "sockets are given up for which the configuration has no listener: {}",
+                rest.join(", ")
+            );
+        }
         // Whoever reads the access log from standard output gets nothing else there.
         let to_stdout = access_log.target != Some(Target::Stdout);
         self.announce(to_stdout);
@@ -138,7 +169,9 @@ impl Process {
         for subsystem in &self.subsystems {
             running.spawn(subsystem.run(Arc::clone(&self.manager)));
         }
+        let (upgrades, mut upgrades_wanted) = mpsc::channel(1);
         let sources = Arc::new(Sources {
+            upgrades,
             manager: Arc::clone(&self.manager),
             config_file: file.to_owned(),
             access_log: access_log.counts.clone(),
@@ -160,20 +193,53 @@ impl Process {
                 }
             })
         });
-        process::notify("READY=1");
+        match &self.before {
+            Some(before) => before.ready(),
+            None => process::notify("READY=1"),
+        }
 
-        tokio::select! {
-            name = signals.end() => info!("{name}: shutting down"),
-            () = self.follow(file, &mut reloads, &mut access_log) => {}
-            worker = self.proxy.failed() => {
-                access_log.finish();
-                return Err(Failure::new(format!(
-                    "worker {worker} has failed: the process ends, to be started again; please report what was logged before"
-                )));
+        loop {
+            let asked: Option<UpgradeWanted> = tokio::select! {
+                name = signals.end() => {
+                    info!("{name}: shutting down");
+                    process::notify("STOPPING=1");
+                    break;
+                }
+                () = self.follow(file, &mut reloads, &mut access_log) => continue,
+                worker = self.proxy.failed() => {
+                    access_log.finish();
+                    return Err(Failure::new(format!(
+                        "worker {worker} has failed: the process ends, to be started again; please report what was logged before"
+                    )));
+                }
+                Some(asked) = upgrades_wanted.recv() => Some(asked),
+                _ = wants_upgrade.recv() => None,
+            };
+            let (result, is_over) = match self.upgrade(&mut signals).await {
+                Ok(upgraded) => {
+                    info!(
+                        pid = upgraded.pid,
+                        "another process has taken over: shutting down"
+                    );
+                    (Ok(upgraded), true)
+                }
+                Err(NotUpgraded::Failed(why)) => {
+                    error!("not upgraded, this process goes on: {why}");
+                    (Err(why), false)
+                }
+                Err(NotUpgraded::Ended(name)) => {
+                    info!("{name}: shutting down");
+                    process::notify("STOPPING=1");
+                    (Err(format!("{name}: the balancer was told to end")), true)
+                }
+            };
+            // Whoever has asked may have left.
+            let _ = asked.map(|asked| asked.send(result));
+            if is_over {
+                break;
             }
         }
 
-        process::notify("STOPPING=1");
         sources.draining.store(true, Ordering::Relaxed);
         // Everything that listens gives its address up at once: whoever takes over serves
         // new clients while this process finishes with those that it has. Without a
@@ -213,14 +279,19 @@ impl Process {
         let mut snapshots = self.manager.snapshots();
         let mut revisions = self.manager.in_force_changes();
         let nobody = Author::default;
+        // What has come since this was called last.
+        snapshots.mark_changed();
+        revisions.mark_changed();
         loop {
             reloads.follow(self.manager.config().files().map(Path::to_owned));
             tokio::select! {
                 // The manager tells how it went.
                 cause = reloads.next() => match cause {
                     Cause::Signal => {
+                        process::notify_reloading();
                         let _ = self.manager.reload(file, How::Signal, nobody()).await;
                         access_log.reopen();
+                        process::notify("READY=1");
                     }
                     Cause::File => drop(self.manager.reload_changed(file).await),
                     Cause::Beside => drop(self.manager.reload(file, How::File, nobody()).await),
@@ -240,6 +311,23 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// Has another process take over.
+    async fn upgrade(&self, signals: &mut Signals) -> Result<Upgraded, NotUpgraded> {
+        if let Some(before) = &self.before
+            && before.may_come_back()
+        {
+            return Err(NotUpgraded::Failed(
+                "this process has taken over a moment ago, and is not sure yet to stay; try again in some seconds".into(),
+            ));
+        }
+        let place = Place {
+            subsystems: self.subsystems.clone(),
+            manager: Arc::clone(&self.manager),
+            limit: self.upgrade_limit,
+        };
+        place.pass_on(signals).await
     }
 
     async fn drain(&self, signals: &mut Signals) {

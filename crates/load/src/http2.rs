@@ -1,6 +1,7 @@
 //! Requests over HTTP/2: connections that several clients share, each with a stream at a time.
 
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -43,6 +44,12 @@ pub(crate) async fn connect(
     Ok(send)
 }
 
+/// Whether a connection takes no more requests.
+async fn has_ended(send: &SendRequest<Bytes>) -> bool {
+    let mut send = send.clone();
+    std::future::poll_fn(|cx| Poll::Ready(matches!(send.poll_ready(cx), Poll::Ready(Err(_))))).await
+}
+
 fn kind(error: &h2::Error) -> Kind {
     if error.is_io() {
         Kind::Closed
@@ -62,25 +69,36 @@ pub(crate) async fn exchange(
     begun: Instant,
 ) -> Result<Answer, Kind> {
     let shared = context.shared(client, origin).ok_or(Kind::Connect)?;
-    let mut place = shared.lock().await;
-    let send = match place.take() {
-        Some(send) => {
-            under.sent.get_or_insert(begun);
-            send
+    let mut send = loop {
+        let mut place = shared.lock().await;
+        let known = match place.take() {
+            Some(known) if !has_ended(&known).await => Some(known),
+            _ => None,
+        };
+        let is_known = known.is_some();
+        let send = match known {
+            Some(known) => {
+                under.sent.get_or_insert(begun);
+                known
+            }
+            None => {
+                let send = connect(context, origin, of_all).await?;
+                under.sent.get_or_insert_with(Instant::now);
+                send
+            }
+        };
+        *place = Some(send.clone());
+        drop(place);
+        match send.ready().await {
+            Ok(send) => break send,
+            // The server has said that it takes no more there (GOAWAY), and nothing was sent.
+            Err(_) if is_known => {}
+            Err(_) => {
+                // The next client makes another one.
+                *shared.lock().await = None;
+                return Err(Kind::Closed);
+            }
         }
-        None => {
-            let send = connect(context, origin, of_all).await?;
-            under.sent.get_or_insert_with(Instant::now);
-            send
-        }
-    };
-    *place = Some(send.clone());
-    drop(place);
-    let ready = send.ready().await;
-    let Ok(mut send) = ready else {
-        // It has ended; the next client makes another one.
-        *shared.lock().await = None;
-        return Err(Kind::Closed);
     };
     let plan = &context.plan;
     let url = &origin.url;

@@ -6,6 +6,7 @@
 mod admission;
 pub mod auth;
 pub mod certificates;
+mod changes;
 mod check;
 pub use evenkeel_config as config;
 pub use evenkeel_control::opinion;
@@ -15,6 +16,7 @@ mod dns;
 pub mod endpoint;
 pub mod exposition;
 pub mod groups;
+pub mod handover;
 mod history;
 mod inputs;
 pub mod lists;

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 use tracing::warn;
 
 use crate::admission::Refused;
+use crate::changes::Changes;
 use crate::config::Config;
 #[cfg(test)]
 use crate::dns::Lookup;
@@ -25,6 +26,7 @@ use crate::state::{GroupEntry, State, name_taken};
 use crate::subsystem::{ApplyError, Subsystem};
 
 mod change;
+mod learnt;
 mod live;
 mod outcome;
 mod readiness;
@@ -76,6 +78,8 @@ pub(crate) struct Owned {
     pub last_reload: Option<Reload>,
     /// What only a restart changes, as it was when it came into effect.
     pub started: Option<Config>,
+    /// What the process before has told, until there is a configuration.
+    pub changes: Option<Changes>,
 }
 
 /// News of load alerts that are kept for those who have not read them yet.
@@ -125,6 +129,7 @@ impl Manager {
                 troubles: Troubles::default(),
                 last_reload: None,
                 started: None,
+                changes: None,
             }),
             reloading: tokio::sync::Mutex::new(()),
             revisions: Mutex::default(),
@@ -215,6 +220,8 @@ impl Manager {
         one_name_each(&inputs)?;
         inputs.listening = self.listening();
         let mut next = state.next(inputs, generation, now);
+        next.learnt = state.learnt.take();
+        next.go_on(now);
         let news = !Arc::ptr_eq(&next.snapshot, &state.snapshot);
         let commit = match news {
             true => Some(self.subsystems.prepare(&next.snapshot)?),

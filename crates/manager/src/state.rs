@@ -21,11 +21,13 @@ use crate::snapshot::{GroupHandle, Snapshot};
 use crate::subsystem::{ApplyError, PrepareError};
 
 mod entry;
+mod learnt;
 mod members;
 mod snapshots;
 
 use entry::is_asked;
 pub(crate) use entry::{Checked, Endpoint, GroupEntry};
+pub(crate) use learnt::All;
 
 /// Two groups, of these owners, have the same name.
 pub(crate) fn name_taken(
@@ -57,6 +59,8 @@ pub(crate) struct State {
     /// How many members there are at each location.
     members_at: HashMap<Arc<str>, usize>,
     next_id: u64,
+    /// What the process before has told of groups that were not there yet.
+    pub learnt: Option<All>,
     /// How many groups were made or made anew.
     #[cfg(test)]
     pub built: usize,
@@ -75,6 +79,7 @@ impl State {
             index: HashMap::new(),
             members_at: HashMap::new(),
             next_id: 1,
+            learnt: None,
             #[cfg(test)]
             built: 0,
         }
@@ -158,6 +163,9 @@ impl State {
         let (admission, none) = (self.inputs.admission(), HashMap::new());
         let old_entry = old.as_ref();
         let mut entry = self.next_group(Some(owner), config, old_entry, &none, &admission, now);
+        if let Some(learnt) = &mut self.learnt {
+            learnt.restore(std::slice::from_mut(&mut entry), now);
+        }
         entry.commit(now);
         let handle = Arc::clone(&entry.handle);
         self.enter(entry);
@@ -295,6 +303,14 @@ impl State {
     pub(crate) fn may_say(&self, id: MemberId, source: Source) -> bool {
         let entry = self.index.get(&id).and_then(|at| self.groups.get(at.0));
         entry.is_some_and(|entry| is_asked(&entry.config, source))
+    }
+
+    /// Has what is new go on with what the process before has told of it.
+    pub(crate) fn go_on(&mut self, now: Instant) {
+        if let Some(learnt) = &mut self.learnt {
+            learnt.restore_locations(&self.locations, now);
+            learnt.restore(&mut self.groups, now);
+        }
     }
 
     /// Makes this state the one that the data plane sees, as far as groups go.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use evenkeel_core::address::Address;
 use evenkeel_net::datagram;
+use evenkeel_net::inherited::Handed;
 use evenkeel_net::listen::{self, ListenError};
 use evenkeel_net::unix;
 use evenkeel_tls::certificate::Details;
@@ -21,6 +22,7 @@ use evenkeel_tls::certificate::Details;
 use crate::config::{Config, Problem};
 use crate::endpoint::Endpoint;
 use crate::exposition::Exposition;
+use crate::handover::Handover;
 use crate::snapshot::Snapshot;
 use crate::status::Status;
 
@@ -73,6 +75,32 @@ pub trait Subsystem: Send + Sync {
     /// Gives its addresses up at once and for good, so that whoever takes over finds them
     /// free, and ends when what is under way has ended. May block.
     fn stop(&self) {}
+
+    /// The sockets at which it is reached, under handles of their own, for a process that is to
+    /// take the place of this one: [`net`](evenkeel_net::inherited) has them there. All of them, or
+    /// an error: one that is missing would be opened anew there, at the same address or, where the
+    /// system chooses the port, at another one. May block.
+    fn sockets(&self) -> io::Result<Vec<Handed>> {
+        Ok(Vec::new())
+    }
+
+    /// Lets go of what only one of two processes may do: reading datagrams, writing a file. Tells the
+    /// other one what it is to know. What comes meanwhile waits in the sockets. May block.
+    fn hand_over(&self, to: &mut Handover) {
+        let _ = to;
+    }
+
+    /// The other process serves: accepts nobody any more. Who is connected goes on.
+    fn rest(&self) {}
+
+    /// The other process has failed: goes on as before [`Subsystem::hand_over`]. May block.
+    fn resume(&self) {}
+
+    /// What the process before knew, if this one takes its place. Called before the first
+    /// configuration.
+    fn take_over(&self, from: &Handover) {
+        let _ = from;
+    }
 
     /// Where it listens with `current` in effect, as the process says when it starts:
     /// `negotiator on 10.0.0.1:80`.

@@ -1,6 +1,7 @@
 //! The manager as a whole, with a fake data plane and a fake resolver.
 
 mod change;
+mod learnt;
 
 use std::collections::HashMap;
 use std::io;

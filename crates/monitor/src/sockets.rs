@@ -34,7 +34,7 @@ pub fn open(v6: bool) -> io::Result<UdpSocket> {
     } else {
         (Ipv4Addr::UNSPECIFIED, 0).into()
     };
-    let socket = datagram::open(any, BUFFER)?;
+    let socket = datagram::open(any, BUFFER, "monitor")?;
     if set_option(
         &socket,
         libc::SOL_SOCKET,

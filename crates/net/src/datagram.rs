@@ -12,6 +12,8 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 use tracing::error;
 
+use crate::inherited;
+
 /// Pause after an error that would else come again at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -140,13 +142,18 @@ fn wait<'s>(
     Ok(())
 }
 
-/// A socket at `address` that does not block, with a receive buffer of `buffer` bytes or as
-/// much of that as the system gives.
+/// A socket of `whose` at `address` that does not block, with a receive buffer of `buffer` bytes
+/// or as much of that as the system gives. It may be one that this process has
+/// [inherited](inherited).
 ///
 /// # Errors
 ///
 /// The system does not give the address, or no socket.
-pub fn open(address: SocketAddr, buffer: usize) -> io::Result<UdpSocket> {
+pub fn open(address: SocketAddr, buffer: usize, whose: &str) -> io::Result<UdpSocket> {
+    let mut inherited = inherited::table().take(&inherited::udp(address, whose));
+    if let Some(handed) = inherited.pop() {
+        return Ok(UdpSocket::from(handed.socket));
+    }
     let socket = socket(address)?;
     // The first may exceed the system's limit, with the right privilege.
     if sockopt::set_socket_recv_buffer_size_force(&socket, buffer).is_err() {
@@ -159,6 +166,9 @@ pub fn open(address: SocketAddr, buffer: usize) -> io::Result<UdpSocket> {
 
 /// Whether another socket has the address, so that datagrams would not reach this process.
 pub fn is_taken(address: SocketAddr) -> bool {
+    if inherited::table().has(&inherited::udp(address, "")) {
+        return false;
+    }
     let bound = socket(address).and_then(|socket| socket.bind(&address.into()));
     bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
@@ -202,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_thread_answers_with_the_state_and_ends_with_it() {
-        let socket = open("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
+        let socket = open("127.0.0.1:0".parse().unwrap(), 1 << 20, "test").unwrap();
         let address = socket.local_addr().unwrap();
         assert!(is_taken(address));
         let task = SocketTask::new(7).unwrap();

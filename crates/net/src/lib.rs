@@ -4,9 +4,11 @@
 //! |---|---|
 //! | [`listen`] | TCP listeners: opened, kept over a change of configuration |
 //! | [`unix`] | Unix sockets to listen on |
+//! | [`inherited`] | sockets that come from the process before, or from the service manager |
 //! | [`stream`] | connections to members, over TCP or Unix sockets |
 //! | [`datagram`] | a thread that serves UDP sockets, and how those are opened |
 //! | [`grpc`] | a call of gRPC as a client |
+//! | [`handover`] | the conversation of a process with the one whose place it takes |
 //! | [`http`] | a server and a client with limits, for what is not the data path |
 //! | [`Clock`] | the time |
 //! | [`key_file`] | files with secrets |
@@ -18,11 +20,13 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-mod clock;
+pub mod clock;
 pub mod datagram;
 pub mod grpc;
+pub mod handover;
 pub mod http;
 pub mod http2;
+pub mod inherited;
 pub mod key_file;
 pub mod listen;
 pub mod replacement;

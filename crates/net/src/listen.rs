@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use crate::inherited::{self, Handed};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// Connections that may wait to be accepted, per socket. The kernel's `somaxconn` limits it
 /// further.
@@ -13,7 +14,9 @@ pub(crate) const BACKLOG: i32 = 4096;
 
 /// How sockets are opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct Options<'a> {
+    /// Who wants them: see [`inherited::tcp`].
+    pub whose: &'a str,
     /// `[::]` is IPv6 alone, so that `0.0.0.0` may be another listener. Without it the system
     /// decides.
     pub only_v6: bool,
@@ -24,12 +27,45 @@ pub struct Options {
 /// Binds `count` sockets to one address; of several, which must be shared, the kernel spreads
 /// connections over all. They listen already, and do not block.
 ///
+/// Those that this process has [inherited](inherited) for the address come first. There may be
+/// more of them than `count`: each has clients who wait, so that none may be left out.
+///
 /// # Errors
 ///
 /// The system does not give the address, or no socket.
-pub fn bind(address: SocketAddr, count: usize, options: Options) -> io::Result<Vec<TcpListener>> {
-    let mut sockets: Vec<TcpListener> = Vec::with_capacity(count);
-    for _ in 0..count {
+pub fn bind(
+    address: SocketAddr,
+    count: usize,
+    options: Options<'_>,
+) -> io::Result<Vec<TcpListener>> {
+    let name = inherited::tcp(address, options.whose);
+    let inherited = inherited::table().take(&name);
+    complete(inherited, address, count, options)
+}
+
+/// The sockets that are there, and as many more as are missing.
+fn complete(
+    inherited: Vec<Handed>,
+    address: SocketAddr,
+    count: usize,
+    options: Options<'_>,
+) -> io::Result<Vec<TcpListener>> {
+    let mut sockets: Vec<TcpListener> = Vec::with_capacity(count.max(inherited.len()));
+    for handed in inherited {
+        let socket = Socket::from(handed.socket);
+        // What another program has opened may lack it.
+        socket.set_tcp_nodelay(true)?;
+        sockets.push(socket.into());
+    }
+    let known = sockets.len();
+    for index in known..count {
+        // Who shares its port with nobody is shared by all.
+        if let Some(first) = sockets.get(index % known.max(1)).filter(|_| known > 0)
+            && !(options.shared && SockRef::from(first).reuse_port()?)
+        {
+            sockets.push(first.try_clone()?);
+            continue;
+        }
         // Port 0: the first socket finds the port, the others follow it.
         let address = match sockets.first() {
             Some(first) => first.local_addr()?,
@@ -48,7 +84,8 @@ pub fn bind(address: SocketAddr, count: usize, options: Options) -> io::Result<V
     Ok(sockets)
 }
 
-/// Fails if somebody listens on the address already.
+/// Fails if somebody listens on the address already, unless this process has
+/// [inherited](inherited) the socket.
 ///
 /// Sockets that share their port do not find out: another Evenkeel of the same user would
 /// take a part of the clients, and nobody would know.
@@ -57,13 +94,13 @@ pub fn bind(address: SocketAddr, count: usize, options: Options) -> io::Result<V
 ///
 /// The system does not give the address, or no socket.
 pub fn check_free(address: SocketAddr) -> io::Result<()> {
-    if address.port() == 0 {
+    if address.port() == 0 || inherited::table().has(&inherited::tcp(address, "")) {
         return Ok(());
     }
     socket(address, true)?.bind(&address.into())
 }
 
-/// Whether somebody listens on the address already.
+/// Whether somebody else listens on the address already.
 pub fn is_taken(address: SocketAddr) -> bool {
     check_free(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
@@ -92,12 +129,13 @@ pub struct ListenError {
     pub source: io::Error,
 }
 
-/// Listeners by the address that a configuration names, the same number for each.
+/// Listeners by the address that a configuration names, as many for each as there are threads, or
+/// more that were inherited.
 #[derive(Debug, Default)]
 pub struct Listeners(HashMap<SocketAddr, Vec<TcpListener>>);
 
 impl Listeners {
-    /// Listeners on `addresses`, `count` each: those of this set that are there already
+    /// Listeners of `whose` on `addresses`, `count` each: those of this set that are there already
     /// stay, under another handle, so that nobody who waits in their queue is lost.
     ///
     /// # Errors
@@ -107,9 +145,11 @@ impl Listeners {
         &self,
         addresses: &[SocketAddr],
         count: usize,
+        whose: &str,
     ) -> Result<Listeners, Vec<ListenError>> {
         let (mut listeners, mut errors) = (HashMap::new(), Vec::new());
         let options = Options {
+            whose,
             shared: count > 1,
             ..Options::default()
         };
@@ -131,7 +171,7 @@ impl Listeners {
     }
 
     /// The same listeners under other handles, with their configured addresses: of each
-    /// address the one at `index`.
+    /// address those that the thread number `index` of `count` serves.
     ///
     /// # Errors
     ///
@@ -139,13 +179,35 @@ impl Listeners {
     pub fn handles(
         &self,
         index: usize,
+        count: usize,
     ) -> Result<Vec<(SocketAddr, TcpListener)>, Vec<ListenError>> {
-        let own = self.0.iter().filter_map(|(&address, all)| {
-            let clone = all.get(index)?.try_clone();
-            let failed = |source| vec![ListenError { address, source }];
-            Some(clone.map(|clone| (address, clone)).map_err(failed))
+        let own = self.0.iter().flat_map(|(&address, all)| {
+            let mine = all.iter().skip(index).step_by(count.max(1));
+            mine.map(move |listener| {
+                let failed = |source| vec![ListenError { address, source }];
+                let clone = listener.try_clone().map_err(failed)?;
+                Ok((address, clone))
+            })
         });
         own.collect()
+    }
+
+    /// All of them under other handles, as those of `whose`, for the process that takes the place
+    /// of this one.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no handle for one of them.
+    pub fn handed(&self, whose: &str) -> io::Result<Vec<Handed>> {
+        let all = self.0.iter().flat_map(|(&address, all)| {
+            let name = inherited::tcp(address, whose);
+            all.iter().map(move |listener| {
+                let socket = listener.try_clone()?.into();
+                let name = name.clone().into();
+                Ok(Handed { name, socket })
+            })
+        });
+        all.collect()
     }
 
     /// Where they really listen, in the order of their configured addresses.
@@ -177,28 +239,72 @@ mod tests {
 
     use super::*;
 
-    const SHARED: Options = Options {
+    const SHARED: Options<'_> = Options {
+        whose: "test",
         only_v6: true,
         shared: true,
     };
 
     #[test]
+    fn what_is_inherited_is_used_whatever_the_number() {
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let two = || {
+            let sockets = bind(any, 2, SHARED).unwrap();
+            let address = sockets[0].local_addr().unwrap();
+            let handed = sockets.into_iter().map(|socket| Handed {
+                name: String::new().into(),
+                socket: socket.into(),
+            });
+            (address, handed.collect::<Vec<_>>())
+        };
+        for count in [1, 2, 5] {
+            let (address, handed) = two();
+            let sockets = complete(handed, any, count, SHARED).unwrap();
+            assert_eq!(sockets.len(), count.max(2));
+            let at = |socket: &TcpListener| socket.local_addr().unwrap();
+            assert!(sockets.iter().all(|socket| at(socket) == address));
+            // Each that a client may wait at is there: none is refused.
+            for _ in 0..20 {
+                TcpStream::connect(address).unwrap();
+            }
+        }
+        // One that shares its port with nobody has all workers.
+        let alone = bind(any, 1, Options::default()).unwrap().pop().unwrap();
+        let address = alone.local_addr().unwrap();
+        let name = String::new().into();
+        let socket = alone.into();
+        let sockets = complete(vec![Handed { name, socket }], any, 3, SHARED).unwrap();
+        assert_eq!(sockets.len(), 3);
+        drop(sockets);
+        check_free(address).unwrap();
+    }
+
+    #[test]
+    fn threads_share_more_listeners_than_there_are_threads() {
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let listeners = Listeners::default().prepare(&[any], 5, "a").unwrap();
+        let of = |index| listeners.handles(index, 2).unwrap().len();
+        assert_eq!((of(0), of(1)), (3, 2));
+        assert_eq!(listeners.handed("a").unwrap().len(), 5);
+    }
+
+    #[test]
     fn listeners_stay_over_a_change() {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let first = Listeners::default().prepare(&[any], 2).unwrap();
+        let first = Listeners::default().prepare(&[any], 2, "a").unwrap();
         let real = first.local_address(any).unwrap();
         assert!(is_taken(real));
         assert_eq!(first.local_addresses(), [real]);
-        let second = first.prepare(&[any], 2).unwrap();
+        let second = first.prepare(&[any], 2, "a").unwrap();
         drop(first);
         assert_eq!(second.local_address(any), Some(real));
-        assert_eq!(second.handles(1).unwrap().len(), 1);
-        assert_eq!(second.handles(2).unwrap().len(), 0);
+        assert_eq!(second.handles(1, 2).unwrap().len(), 1);
+        assert_eq!(second.handles(2, 2).unwrap().len(), 0);
         TcpStream::connect(real).unwrap();
         // An address that is taken is an error that names it; others do not count then.
-        let other = second.prepare(&[any, real], 1).unwrap_err();
+        let other = second.prepare(&[any, real], 1, "a").unwrap_err();
         assert!(other[0].to_string().contains(&real.to_string()));
-        let third = second.prepare(&[], 1).unwrap();
+        let third = second.prepare(&[], 1, "a").unwrap();
         drop(second);
         assert!(third.local_addresses().is_empty() && !is_taken(real));
     }

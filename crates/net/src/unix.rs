@@ -5,25 +5,50 @@ use std::io;
 use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use socket2::{Domain, Socket, Type};
 
+use crate::inherited;
 use crate::listen::BACKLOG;
 use crate::stream::unix_address;
 
 /// The file of a Unix socket that this process listens on: removed when this is dropped, if it is
 /// still the same one. An abstract socket has none.
 #[derive(Debug)]
-pub struct SocketFile(Option<(PathBuf, (u64, u64))>);
+pub struct SocketFile {
+    /// The file, and which one it is; none that is not ours to remove.
+    file: Option<(PathBuf, (u64, u64))>,
+    /// Whether another process listens on it, which removes it.
+    is_handed_over: AtomicBool,
+}
 
 impl SocketFile {
+    fn new(file: Option<(PathBuf, (u64, u64))>) -> Self {
+        let is_handed_over = AtomicBool::new(false);
+        SocketFile {
+            file,
+            is_handed_over,
+        }
+    }
+
+    /// Whether this process removes the file.
+    pub fn is_ours(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Leaves the file to another process that listens on the same socket, or takes it back.
+    pub fn hand_over(&self, given: bool) {
+        self.is_handed_over.store(given, Ordering::Relaxed);
+    }
+
     /// Changes who may connect.
     ///
     /// # Errors
     ///
     /// What the system says.
     pub fn set_mode(&self, mode: Option<u32>) -> io::Result<()> {
-        match (&self.0, mode) {
+        match (&self.file, mode) {
             (Some((path, _)), Some(mode)) => {
                 fs::set_permissions(path, Permissions::from_mode(mode))
             }
@@ -34,7 +59,8 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Some((path, known)) = &self.0
+        if let Some((path, known)) = &self.file
+            && !self.is_handed_over.load(Ordering::Relaxed)
             && identity(path).is_ok_and(|now| now == *known)
         {
             // Who comes next finds out that nobody listens.
@@ -53,7 +79,8 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// are files that can be listened on. `mode` are the rights of the socket's file, in place of those
 /// that the process's mask leaves.
 ///
-/// A file that a process has left behind is replaced.
+/// A file that a process has left behind is replaced. A socket that this process has
+/// [inherited](inherited) is used as it is.
 ///
 /// # Errors
 ///
@@ -63,8 +90,18 @@ pub fn bind(
     count: usize,
     mode: Option<u32>,
 ) -> io::Result<(Vec<TcpListener>, SocketFile)> {
-    check_free(path)?;
     let is_abstract = path.starts_with('@');
+    let mut inherited = inherited::table().take(&inherited::unix(path));
+    if let Some(handed) = inherited.pop() {
+        let file = match is_abstract || handed.name.is_kept {
+            true => None,
+            false => Some((path.into(), identity(path.as_ref())?)),
+        };
+        let file = SocketFile::new(file);
+        file.set_mode(mode)?;
+        return Ok((handles(handed.socket.into(), count)?, file));
+    }
+    check_free(path)?;
     if !is_abstract {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -74,25 +111,32 @@ pub fn bind(
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     socket.bind(&unix_address(path)?)?;
     let file = match is_abstract {
-        true => SocketFile(None),
-        false => SocketFile(Some((path.into(), identity(path.as_ref())?))),
+        true => SocketFile::new(None),
+        false => SocketFile::new(Some((path.into(), identity(path.as_ref())?))),
     };
     file.set_mode(mode)?;
     // Nobody can connect before the rights are those that are wanted.
     socket.listen(BACKLOG)?;
-    let first = TcpListener::from(socket);
+    Ok((handles(socket.into(), count)?, file))
+}
+
+/// `count` handles of a socket.
+fn handles(first: TcpListener, count: usize) -> io::Result<Vec<TcpListener>> {
     let others = (1..count).map(|_| first.try_clone());
     let mut sockets = others.collect::<io::Result<Vec<_>>>()?;
     sockets.push(first);
-    Ok((sockets, file))
+    Ok(sockets)
 }
 
-/// Fails if somebody listens there already, or if there is a file that is no socket.
+/// Fails if somebody else listens there already, or if there is a file that is no socket.
 ///
 /// # Errors
 ///
 /// The same, or that it cannot be found out.
 pub fn check_free(path: &str) -> io::Result<()> {
+    if inherited::table().has(&inherited::unix(path)) {
+        return Ok(());
+    }
     if !path.starts_with('@') {
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

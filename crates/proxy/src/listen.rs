@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::TcpListener as StdListener;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -49,9 +50,12 @@ impl ListenKey {
 /// A listener of this worker.
 #[derive(Debug)]
 pub(crate) struct Listening {
+    socket: Listener,
     local: Rc<Local>,
     service: RefCell<Rc<Service>>,
     stopped: Cell<bool>,
+    /// Clients are left to another process that has the socket.
+    rests: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -75,13 +79,15 @@ impl Listening {
         };
         let socket = Listener::new(socket, is_unix)?;
         let listening = Rc::new(Listening {
+            socket,
             local: Rc::new(Local::new(local)),
             service: RefCell::new(Rc::clone(service)),
             stopped: Cell::new(false),
+            rests: Cell::new(worker.rests.get()),
             waker: RefCell::new(None),
         });
         let (this, worker) = (Rc::clone(&listening), Rc::clone(worker));
-        tokio::task::spawn_local(async move { this.accept(worker, socket).await });
+        tokio::task::spawn_local(async move { this.accept(worker).await });
         Ok(listening)
     }
 
@@ -98,16 +104,27 @@ impl Listening {
         self.wake();
     }
 
+    /// Leaves clients to another process that has the socket, or accepts them again.
+    pub(crate) fn rest(&self, rests: bool) {
+        self.rests.set(rests);
+        self.wake();
+    }
+
+    /// The socket under a handle of its own.
+    pub(crate) fn socket(&self) -> io::Result<OwnedFd> {
+        self.socket.handle()
+    }
+
     fn wake(&self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
     }
 
-    async fn accept(&self, worker: Rc<Worker>, socket: Listener) {
+    async fn accept(&self, worker: Rc<Worker>) {
         let _vital = Vital(Rc::clone(&worker));
         loop {
-            match std::future::poll_fn(|cx| self.poll_next(cx, &socket)).await {
+            match std::future::poll_fn(|cx| self.poll_next(cx)).await {
                 Next::Client(client, peer) => {
                     let file = self.room(&worker).await;
                     self.spawn(&worker, client, peer, file);
@@ -132,7 +149,7 @@ impl Listening {
         // be connected. The queue is read directly: the runtime may not know yet of
         // those who came a moment ago.
         loop {
-            let (client, peer) = match socket.accept() {
+            let (client, peer) = match self.socket.accept() {
                 Ok(next) => next,
                 Err(error) if is_the_clients(&error) => continue,
                 Err(_) => break,
@@ -142,12 +159,16 @@ impl Listening {
         }
     }
 
-    fn poll_next(&self, cx: &mut Context<'_>, socket: &Listener) -> Poll<Next> {
+    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Next> {
         loop {
             if self.stopped.get() {
                 return Poll::Ready(Next::Stopped);
             }
-            match socket.poll_accept(cx) {
+            if self.rests.get() {
+                self.remember(cx);
+                return Poll::Pending;
+            }
+            match self.socket.poll_accept(cx) {
                 Poll::Ready(Ok((client, peer))) => {
                     return Poll::Ready(Next::Client(client, peer));
                 }

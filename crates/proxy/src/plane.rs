@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
 use evenkeel_manager::config::{Config, Corba, Negotiator, Rule, Source};
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::handover::Handover;
 use evenkeel_manager::member_tls::{self, Clients};
 use evenkeel_manager::routes;
 use evenkeel_manager::service::Service;
@@ -22,6 +24,7 @@ use evenkeel_manager::subsystem::{
     Commit, Exclusive, PrepareError, PrepareErrors, RuleTraffic, Subsystem,
 };
 use evenkeel_net::Clock;
+use evenkeel_net::inherited::{self, Handed, Name};
 use evenkeel_net::listen::{self, Options};
 use evenkeel_net::unix::{self, SocketFile};
 use evenkeel_tls::certificate::Details;
@@ -41,10 +44,14 @@ use crate::worker::{self, Command, Plan, ServicePlan, WorkerHandle};
 
 /// Every worker has its own socket, also on an address that a listener which is about to close
 /// still holds.
-const SHARED: Options = Options {
+const SHARED: Options<'_> = Options {
+    whose: "",
     only_v6: true,
     shared: true,
 };
+
+/// A worker answers within this time.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// Workers that carry the traffic of all rules. Cheap to clone; all clones are the same
 /// proxy.
@@ -213,15 +220,29 @@ impl Proxy {
         self.state().listeners.get(&key)?.address.socket()
     }
 
-    /// Stops accepting clients and closes idle HTTP connections; what is in progress
-    /// may go on for `grace`, then it is cut. May be called again with less grace.
+    /// Stops accepting clients and closes HTTP connections that are idle for a second, or, if
+    /// another process has [taken over](Subsystem::rest), none that the client leaves open; what is
+    /// in progress may go on for `grace`, then it is cut. May be called again with less grace.
     pub fn drain(&self, grace: Duration) {
         let at = self.inner.clock.now().after(grace);
         let mut state = self.state();
         state.listeners.clear();
+        self.tell_workers(&state, || Command::Drain(at));
+    }
+
+    fn tell_workers(&self, state: &PlaneState, command: impl Fn() -> Command) {
         for worker in &state.workers {
-            let _ = worker.commands.send(Command::Drain(at));
+            let _ = worker.commands.send(command());
         }
+    }
+
+    /// Stops accepting, or goes on with that.
+    fn accept(&self, accepts: bool) {
+        let state = self.state();
+        for held in state.listeners.values() {
+            held.file.iter().for_each(|file| file.hand_over(!accepts));
+        }
+        self.tell_workers(&state, || Command::Accept(accepts));
     }
 
     /// Waits until a drain is over. Blocks the calling thread.
@@ -269,7 +290,7 @@ impl Inner {
             let (name, cells): (_, Vec<Arc<RuleMetrics>>) =
                 self.metrics.cells(&rule.name, self.workers);
             let common = state.shared.remove(rule.name.as_str()).unwrap_or_default();
-            let mut listens: Vec<Vec<(ListenKey, Option<StdListener>)>> =
+            let mut listens: Vec<Vec<(ListenKey, Vec<StdListener>)>> =
                 (0..self.workers).map(|_| Vec::new()).collect();
             for key in keys(snapshot) {
                 let (fresh, file) = sockets.remove(&key).unwrap_or_default();
@@ -292,8 +313,11 @@ impl Inner {
                     tracing::error!(rule = %rule.name, address = %held.address, %error,
                         "cannot change the rights of the socket");
                 }
-                for listen in &mut listens {
-                    listen.push((key.clone(), fresh.next()));
+                let count = listens.len();
+                for (index, listen) in listens.iter_mut().enumerate() {
+                    // More than there are workers, if the process before had more.
+                    let more = fresh.len().div_ceil(count - index);
+                    listen.push((key.clone(), fresh.by_ref().take(more).collect()));
                 }
                 listeners.insert(key, held);
             }
@@ -505,6 +529,60 @@ impl Subsystem for Proxy {
         held.filter_map(|held| held.address.socket()).collect()
     }
 
+    fn sockets(&self) -> io::Result<Vec<Handed>> {
+        let (sender, sockets) = std::sync::mpsc::channel();
+        let state = self.state();
+        let is_ours = |held: &Held| held.file.as_ref().is_some_and(SocketFile::is_ours);
+        let held = state.listeners.iter();
+        let ours: HashMap<_, _> = held
+            .map(|(key, held)| (key.clone(), is_ours(held)))
+            .collect();
+        self.tell_workers(&state, || Command::Sockets(sender.clone()));
+        // Not held while waiting: others want to know how it goes.
+        drop((state, sender));
+        let mut all = Vec::new();
+        let mut known = HashSet::new();
+        loop {
+            let (key, socket) = match sockets.recv_timeout(ANSWER) {
+                Ok(answer) => answer,
+                // The last worker has answered.
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(io::Error::other("a worker does not answer"));
+                }
+            };
+            // All workers have the same socket at a path.
+            let is_new = known.insert(key.clone());
+            if key.address.socket().is_none() && !is_new {
+                continue;
+            }
+            let name = name_of(&key, ours.get(&key).copied().unwrap_or_default());
+            let socket = socket?;
+            all.push(Handed { name, socket });
+        }
+        Ok(all)
+    }
+
+    fn hand_over(&self, to: &mut Handover) {
+        let (name, version) = TICKETS;
+        to.give(name, version, &self.inner.ticket_keys.secrets());
+    }
+
+    fn take_over(&self, from: &Handover) {
+        let (name, version) = TICKETS;
+        if let Some(secrets) = from.take(name, version) {
+            self.inner.ticket_keys.take_over(&secrets);
+        }
+    }
+
+    fn rest(&self) {
+        self.accept(false);
+    }
+
+    fn resume(&self) {
+        self.accept(true);
+    }
+
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
         let rules = config.rules.iter().filter(|rule| rule.enabled);
         rules
@@ -579,13 +657,41 @@ fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: io::Error) -> 
 /// Listeners for all workers: a socket for each, or one for all at a path.
 fn open(key: &ListenKey, workers: usize, mode: Option<u32>) -> io::Result<Opened> {
     match &key.address {
-        Address::Ip(address) => Ok((listen::bind(*address, workers, SHARED)?, None)),
+        Address::Ip(address) => {
+            let whose = whose(key);
+            let options = Options {
+                whose: &whose,
+                ..SHARED
+            };
+            Ok((listen::bind(*address, workers, options)?, None))
+        }
         Address::Unix(path) => {
             let (sockets, file) = unix::bind(path, workers, mode)?;
             Ok((sockets, Some(file)))
         }
     }
 }
+
+/// Who wants the listener, where the system chooses its port.
+fn whose(key: &ListenKey) -> String {
+    let rule = key.rule.as_deref().unwrap_or_default();
+    format!("rule {rule}")
+}
+
+/// What another process knows a listener by. `is_ours` says of the file of a Unix socket whether
+/// this process would remove it.
+fn name_of(key: &ListenKey, is_ours: bool) -> Name {
+    match &key.address {
+        Address::Ip(address) => inherited::tcp(*address, &whose(key)).into(),
+        Address::Unix(path) => Name {
+            text: inherited::unix(path),
+            is_kept: !is_ours && !path.starts_with('@'),
+        },
+    }
+}
+
+/// The part of a [`Handover`] with the keys of tickets, and its version.
+const TICKETS: (&str, u32) = ("tickets", 1);
 
 /// Complaints about addresses on which somebody listens already.
 fn taken(snapshot: &RuleSnapshot) -> impl Iterator<Item = PrepareError> + '_ {

@@ -6,6 +6,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -45,6 +46,11 @@ impl Listener {
                 return Poll::Ready(accepted);
             }
         }
+    }
+
+    /// The socket under a handle of its own.
+    pub(crate) fn handle(&self) -> io::Result<OwnedFd> {
+        Ok(self.socket.get_ref().try_clone()?.into())
     }
 
     /// One that is there now, whether or not the runtime knows of it yet.

@@ -42,6 +42,10 @@ pub(crate) enum Command {
     Apply(Plan),
     /// Where access records go from now on.
     Log(Option<AccessLog>),
+    /// Accept clients, or leave them to another process for now.
+    Accept(bool),
+    /// The listeners are wanted, under handles of their own.
+    Sockets(std::sync::mpsc::Sender<(ListenKey, io::Result<OwnedFd>)>),
     /// Accept nothing more, end what is idle, cut what is left at the given time,
     /// and return.
     Drain(Instant),
@@ -63,8 +67,9 @@ pub(crate) struct ServicePlan {
     pub(crate) shared: Arc<RuleShared>,
     pub(crate) metrics: Arc<RuleMetrics>,
     pub(crate) tls: Option<Arc<Server>>,
-    /// Where it listens, with this worker's socket if that is new.
-    pub(crate) listen: Vec<(ListenKey, Option<std::net::TcpListener>)>,
+    /// Where it listens, with this worker's sockets if that is new: one, or more that the process
+    /// before has left.
+    pub(crate) listen: Vec<(ListenKey, Vec<std::net::TcpListener>)>,
 }
 
 /// What all tasks of a worker share.
@@ -85,11 +90,14 @@ pub(crate) struct Worker {
     /// Passwords that were right.
     pub(crate) proofs: RefCell<Proofs>,
     services: RefCell<HashMap<Arc<str>, Rc<Service>>>,
-    listeners: RefCell<HashMap<ListenKey, Rc<Listening>>>,
+    listeners: RefCell<HashMap<ListenKey, Vec<Rc<Listening>>>>,
     next_service: Cell<u32>,
     /// The process ends: HTTP connections that stay idle are closed, those of rules
     /// that are gone, too.
     pub(crate) closing: Cell<bool>,
+    /// Another process accepts clients. When this one ends, idle connections may stay as long as
+    /// anything may: their clients need not notice.
+    pub(crate) rests: Cell<bool>,
     /// Tasks that have read something and let others read before they send it.
     deferred: Cell<usize>,
     /// Client connections being served.
@@ -226,6 +234,7 @@ fn build(
         listeners: RefCell::default(),
         next_service: Cell::new(0),
         closing: Cell::new(false),
+        rests: Cell::new(false),
         deferred: Cell::new(0),
         open: Cell::new(0),
         broken: Cell::new(false),
@@ -247,6 +256,13 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
             command = inbox.recv() => match command {
                 Some(Command::Apply(plan)) => worker.apply(plan),
                 Some(Command::Log(log)) => *worker.log.borrow_mut() = log,
+                Some(Command::Accept(accepts)) => {
+                    worker.rests.set(!accepts);
+                    worker.each_listening(|_, listening| listening.rest(!accepts));
+                }
+                Some(Command::Sockets(to)) => worker.each_listening(|key, listening| {
+                    let _ = to.send((key.clone(), listening.socket()));
+                }),
                 Some(Command::Drain(at)) => {
                     worker.drain();
                     cut_at = Some(at);
@@ -387,24 +403,22 @@ impl Worker {
                     ))
                 }
             };
-            for (key, socket) in plan.listen {
-                match (old_listeners.remove(&key), socket) {
-                    (Some(listening), _) => {
-                        listening.serve(Rc::clone(&service));
-                        self.listeners.borrow_mut().insert(key, listening);
-                    }
-                    (None, Some(socket)) => match Listening::start(self, &key, socket, &service) {
-                        Ok(listening) => {
-                            self.listeners.borrow_mut().insert(key, listening);
-                        }
+            for (key, sockets) in plan.listen {
+                let mut all = old_listeners.remove(&key).unwrap_or_default();
+                all.iter()
+                    .for_each(|listening| listening.serve(Rc::clone(&service)));
+                if all.is_empty() && sockets.is_empty() {
+                    tracing::error!(rule = %plan.name, ?key, "a listener is missing");
+                }
+                for socket in sockets {
+                    match Listening::start(self, &key, socket, &service) {
+                        Ok(listening) => all.push(listening),
                         Err(error) => {
                             tracing::error!(rule = %plan.name, %error, "cannot accept clients");
                         }
-                    },
-                    (None, None) => {
-                        tracing::error!(rule = %plan.name, ?key, "a listener is missing");
                     }
                 }
+                self.listeners.borrow_mut().insert(key, all);
             }
             if service.rule().rule.enabled {
                 service.state.set(State::Running);
@@ -417,10 +431,17 @@ impl Worker {
         // to another nothing is refused.
         old_listeners
             .values()
+            .flatten()
             .for_each(|listening| listening.stop());
         old_services
             .values()
             .for_each(|service| self.end_service(service));
+    }
+
+    fn each_listening(&self, act: impl Fn(&ListenKey, &Listening)) {
+        for (key, all) in self.listeners.borrow().iter() {
+            all.iter().for_each(|listening| act(key, listening));
+        }
     }
 
     fn end_service(&self, service: &Service) {
@@ -433,7 +454,7 @@ impl Worker {
     }
 
     fn drain(&self) {
-        for listening in self.listeners.take().values() {
+        for listening in self.listeners.take().values().flatten() {
             listening.stop();
         }
         for service in self.services.borrow().values() {

@@ -19,11 +19,13 @@ use evenkeel_manager::config::Config;
 use evenkeel_manager::config::sources::{Sources, Statsd as Settings};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::exposition::{Exposition, Type};
+use evenkeel_manager::handover::Handover;
 use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
+use evenkeel_net::inherited::{self, Handed};
 
 use crate::poll::Followed;
 
@@ -180,6 +182,8 @@ struct State {
     routes: HashMap<SocketAddr, Vec<Route>>,
     /// Whether the thread runs: it does from the first configuration on that wants it.
     is_served: bool,
+    /// Another process reads what comes.
+    rests: bool,
     /// Nothing is opened any more.
     stopped: bool,
 }
@@ -312,6 +316,10 @@ struct Receiver {
 
 impl Worker<State> for Receiver {
     fn turn(&mut self, state: &mut State) -> Next {
+        if state.rests {
+            self.sockets = Arc::default();
+            return Next::Never;
+        }
         self.sockets = Arc::clone(&state.sockets);
         for bound in self.sockets.iter() {
             let routes = state.routes.get(&bound.wanted);
@@ -369,8 +377,11 @@ fn wanted<'a>(sources: impl Iterator<Item = &'a Sources>) -> BTreeSet<SocketAddr
     settings.flat_map(|s| &s.listen).copied().collect()
 }
 
+/// Whose the sockets are.
+const WHOSE: &str = "statsd";
+
 fn open(wanted: SocketAddr) -> io::Result<Bound> {
-    let socket = Arc::new(datagram::open(wanted, RECEIVE_BUFFER)?);
+    let socket = Arc::new(datagram::open(wanted, RECEIVE_BUFFER, WHOSE)?);
     Ok(Bound { wanted, socket })
 }
 
@@ -415,6 +426,27 @@ impl Subsystem for Statsd {
             task.lock().sockets = Arc::new(sockets);
             task.wake();
         }))
+    }
+
+    fn sockets(&self) -> io::Result<Vec<Handed>> {
+        let sockets = Arc::clone(&self.task.lock().sockets);
+        let handed = sockets.iter().map(|bound| {
+            let name = inherited::udp(bound.wanted, WHOSE).into();
+            let socket = bound.socket.try_clone()?.into();
+            Ok(Handed { name, socket })
+        });
+        handed.collect()
+    }
+
+    fn hand_over(&self, _: &mut Handover) {
+        // With the lock the thread is between two turns.
+        self.task.lock().rests = true;
+        self.task.wake();
+    }
+
+    fn resume(&self) {
+        self.task.lock().rests = false;
+        self.task.wake();
     }
 
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {

@@ -49,6 +49,11 @@ impl Listener {
         Ok(tls.map(load).transpose()?.map(Arc::new))
     }
 
+    /// The keys of tickets that no file has.
+    pub fn ticket_keys(&self) -> &Keys {
+        &self.ticket_keys
+    }
+
     /// This counts for connections from now on.
     pub fn set(&self, server: Option<Arc<Server>>) {
         self.server.store(server);

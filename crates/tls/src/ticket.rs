@@ -34,7 +34,24 @@ const MAX_KEYS: usize = 64;
 /// A key and its name, by which a ticket says which one it needs.
 struct Key {
     name: [u8; NAME_BYTES],
+    secret: [u8; 32],
     key: LessSafeKey,
+}
+
+/// Keys of our own, for a process that takes the place of this one.
+#[derive(Default, serde::Deserialize, serde::Serialize)]
+#[serde(default)]
+pub struct Secrets {
+    /// The first one encrypts.
+    keys: Vec<[u8; 32]>,
+    /// When that is too old, in seconds since 1970.
+    until: i64,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets").finish_non_exhaustive()
+    }
 }
 
 impl Key {
@@ -46,7 +63,7 @@ impl Key {
         let name = digest.as_ref().first_chunk().copied()?;
         let key = UnboundKey::new(&AES_256_GCM, &secret).ok()?;
         let key = LessSafeKey::new(key);
-        Some(Key { name, key })
+        Some(Key { name, secret, key })
     }
 }
 
@@ -69,6 +86,24 @@ impl Keys {
         Keys {
             keys: ArcSwap::default(),
             until: AtomicI64::new(0),
+        }
+    }
+
+    /// The keys, for another process.
+    pub fn secrets(&self) -> Secrets {
+        Secrets {
+            keys: self.keys.load().iter().map(|key| key.secret).collect(),
+            until: self.until.load(Ordering::Acquire),
+        }
+    }
+
+    /// Goes on with those of another process, whose tickets are good here then.
+    pub fn take_over(&self, secrets: &Secrets) {
+        let keys = secrets.keys.iter().take(KEPT + 1);
+        let keys: Option<Vec<_>> = keys.map(|secret| Key::new(*secret).map(Arc::new)).collect();
+        if let Some(keys) = keys.filter(|keys| !keys.is_empty()) {
+            self.keys.store(Arc::new(keys));
+            self.until.store(secrets.until, Ordering::Release);
         }
     }
 
@@ -246,6 +281,29 @@ mod tests {
             assert_eq!(web.decrypt(&changed), None, "{at}");
             assert_eq!(web.decrypt(&ticket[..at]), None, "{at}");
         }
+    }
+
+    #[test]
+    fn tickets_of_the_process_before_are_good() {
+        let before = Arc::new(Keys::rotating());
+        let tickets = Tickets::new(Arc::clone(&before), &[]);
+        let old = tickets.seal(b"old", 1000).unwrap();
+        let new = tickets.seal(b"new", 1000 + ROTATION).unwrap();
+        let text = serde_json::to_string(&before.secrets()).unwrap();
+        let after = Arc::new(Keys::rotating());
+        after.take_over(&serde_json::from_str(&text).unwrap());
+        let tickets = Tickets::new(Arc::clone(&after), &[]);
+        assert_eq!(tickets.open(&old).unwrap(), b"old");
+        assert_eq!(tickets.open(&new).unwrap(), b"new");
+        // The same key goes on, as long as it would have.
+        let again = tickets.seal(b"x", 1000 + 2 * ROTATION - 1).unwrap();
+        assert_eq!(again[..NAME_BYTES], new[..NAME_BYTES]);
+        let next = tickets.seal(b"x", 1000 + 2 * ROTATION).unwrap();
+        assert_ne!(next[..NAME_BYTES], new[..NAME_BYTES]);
+        // Nothing of it is seen in a log, and none changes nothing.
+        assert_eq!(format!("{:?}", before.secrets()), "Secrets { .. }");
+        after.take_over(&Secrets::default());
+        assert!(tickets.open(&old).is_some());
     }
 
     #[test]

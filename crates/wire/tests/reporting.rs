@@ -1017,3 +1017,57 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_agent_does_not_notice_that_another_process_takes_over() {
+    let (mut before, site, mut session) = registered();
+    speak(&mut session, peer(0), &mut before, at(1000));
+    site.alert(0, true);
+    speak(&mut session, peer(0), &mut before, at(1050));
+    session.update(&load(0.5), &[ServerState::Drain], at(1900));
+    speak(&mut session, peer(0), &mut before, at(1900));
+    let known = serde_json::to_string(&before.remembered(Some)).unwrap();
+    // Its own secret is another one, and it knows the members only later.
+    let mut after = broker(77);
+    after.go_on(serde_json::from_str(&known).unwrap(), Some);
+    after.set_directory(Arc::clone(&site.directory));
+    {
+        let (old, new) = (
+            before.agents().next().unwrap(),
+            after.agents().next().unwrap(),
+        );
+        assert_eq!(old.identifier, new.identifier);
+        assert_eq!(old.registered_at, new.registered_at);
+        let states: Vec<_> = new
+            .servers()
+            .map(|server| (server.state, server.alert))
+            .collect();
+        assert_eq!(
+            states,
+            [(ServerState::Drain, true), (ServerState::Up, false)]
+        );
+    }
+    // It is told nothing that it knows, and what it says is understood.
+    let mut queries = Vec::new();
+    after.poll(at(2000), &mut queries);
+    assert!(queries.is_empty(), "{queries:?}");
+    session.update(&load(0.25), &[ServerState::Up], at(2900));
+    for datagram in sent(&mut session, at(2900)) {
+        let (outcome, _) = after.receive(peer(0), &datagram, at(2900));
+        assert_eq!(outcome, Outcome::Updated);
+    }
+    let value = site.locations[0].load(LoadId::CPU, at(2900)).unwrap().value;
+    assert_eq!(value.get(), 0.25);
+    // The lease of its alert is renewed, and its end arrives.
+    speak(&mut session, peer(0), &mut after, at(3000));
+    assert_eq!(session.alerts(at(4500)).flatten().count(), 1);
+    site.alert(0, false);
+    speak(&mut session, peer(0), &mut after, at(3100));
+    assert_eq!(session.alerts(at(3100)).flatten().count(), 0);
+    assert_eq!(session.state(), State::Registered);
+
+    // Who was at a socket that is there no more registers again.
+    let mut elsewhere = broker(78);
+    elsewhere.go_on(serde_json::from_str(&known).unwrap(), |_| None);
+    assert_eq!(elsewhere.agents().count(), 0);
+}

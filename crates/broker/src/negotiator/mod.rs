@@ -27,12 +27,14 @@ use evenkeel_limits::files::Shares;
 use evenkeel_limits::memory;
 use evenkeel_manager::certificates;
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::handover::Handover;
 use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::http::{Bounded, Phase};
+use evenkeel_net::inherited::Handed;
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::start_thread;
 use evenkeel_tls::certificate::Details;
@@ -69,12 +71,20 @@ struct State {
     stopped: bool,
     /// What clients negotiate for.
     clusters: Vec<Cluster>,
+    /// What the thread was told last.
+    current: Option<Arc<Snapshot>>,
 }
+
+/// The part of a [`Handover`] with the keys of tickets, and its version.
+const TICKETS: (&str, u32) = ("negotiator_tickets", 1);
 
 struct Thread {
     orders: mpsc::UnboundedSender<Order>,
     handle: JoinHandle<()>,
 }
+
+/// Whose the listeners are.
+const WHOSE: &str = "negotiator";
 
 /// What the thread is told.
 enum Order {
@@ -133,6 +143,16 @@ impl Negotiator {
     }
 }
 
+impl Negotiator {
+    /// Has the thread serve these listeners, and no others.
+    fn serve(&self, state: &State, listeners: Vec<(SocketAddr, StdListener)>) {
+        if let (Some(thread), Some(next)) = (&state.thread, &state.current) {
+            let next = Arc::clone(next);
+            let _ = thread.orders.send(Order::Apply { next, listeners });
+        }
+    }
+}
+
 impl Thread {
     fn start(inner: &Inner) -> io::Result<Self> {
         let (orders, commands) = mpsc::unbounded_channel();
@@ -175,9 +195,10 @@ impl Subsystem for Negotiator {
         let server = next.reload.then(load).transpose();
         let server = server.map_err(PrepareError::files)?;
         let cannot_listen = PrepareError::listen("negotiator");
-        let listeners = state.listeners.prepare(wanted, 1).map_err(&cannot_listen)?;
+        let listeners = state.listeners.prepare(wanted, 1, WHOSE);
+        let listeners = listeners.map_err(&cannot_listen)?;
         // The thread gets handles of its own.
-        let for_thread = listeners.handles(0).map_err(&cannot_listen)?;
+        let for_thread = listeners.handles(0, 1).map_err(&cannot_listen)?;
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
         Ok(Box::new(move || {
             let mut state = inner.state();
@@ -186,6 +207,7 @@ impl Subsystem for Negotiator {
             if let Some(server) = server {
                 inner.tls.set(server);
             }
+            state.current = Some(Arc::clone(&next));
             let listeners = for_thread;
             if let Some(thread) = &state.thread {
                 let _ = thread.orders.send(Order::Apply { next, listeners });
@@ -195,6 +217,39 @@ impl Subsystem for Negotiator {
 
     fn listening(&self) -> Vec<SocketAddr> {
         self.local_addresses()
+    }
+
+    fn sockets(&self) -> io::Result<Vec<Handed>> {
+        self.inner.state().listeners.handed(WHOSE)
+    }
+
+    fn hand_over(&self, to: &mut Handover) {
+        let (name, version) = TICKETS;
+        to.give(name, version, &self.inner.tls.ticket_keys().secrets());
+    }
+
+    fn take_over(&self, from: &Handover) {
+        let (name, version) = TICKETS;
+        if let Some(secrets) = from.take(name, version) {
+            self.inner.tls.ticket_keys().take_over(&secrets);
+        }
+    }
+
+    fn rest(&self) {
+        let state = self.inner.state();
+        self.serve(&state, Vec::new());
+    }
+
+    fn resume(&self) {
+        let state = self.inner.state();
+        match state.listeners.handles(0, 1) {
+            Ok(listeners) => self.serve(&state, listeners),
+            Err(errors) => {
+                for error in errors {
+                    error!("the negotiator does not go on: {error}");
+                }
+            }
+        }
     }
 
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {

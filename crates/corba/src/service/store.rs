@@ -252,6 +252,21 @@ pub fn fresh() -> State {
     }
 }
 
+/// The state as its file has it.
+pub fn document(state: &State) -> impl Serialize + use<> {
+    Document::of(state)
+}
+
+/// The state that [`document`] has made this of.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn of_document(document: serde_json::Value) -> Result<State, String> {
+    let document: Document = serde_json::from_value(document).map_err(|error| error.to_string())?;
+    document.into_state()
+}
+
 impl Document {
     fn of(state: &State) -> Self {
         let references = |map: &OrdMap<String, Arc<Ior>>| {

@@ -7,6 +7,7 @@ use arc_swap::ArcSwapOption;
 
 use super::request::PickError;
 use crate::estimate::FIRST_GROWTH;
+use crate::learnt::{self, Learnt, Visit, Word};
 use crate::relocation::{Client, Relocation};
 use crate::time::Instant;
 use crate::trace::Explanation;
@@ -70,6 +71,25 @@ impl Clients {
 }
 
 impl GroupState {
+    /// What was learnt of the group.
+    pub fn learnt(&self) -> Learnt {
+        learnt::collect(|visit| self.words(visit))
+    }
+
+    /// Takes over what another process [has learnt](GroupState::learnt).
+    pub fn relearn(&self, learnt: &Learnt) {
+        learnt::restore(learnt, |visit| self.words(visit));
+    }
+
+    fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        visit("panic", Word::Flag(&self.panic));
+        visit("client", Word::Short(&self.client));
+        visit("growth", Word::Short(&self.growth));
+        visit("is_weighted", Word::Flag(&self.is_weighted));
+        visit("has_caps", Word::Flag(&self.has_caps));
+        visit("typical", Word::Short(&self.typical));
+    }
+
     /// Whether so many members are down or ejected that those opinions are ignored and
     /// all members are routed to.
     #[inline]

@@ -8,6 +8,7 @@ use arc_swap::ArcSwapOption;
 
 use super::id::{LoadId, NAMED_LOADS};
 use crate::cost::{Cost, InFlight};
+use crate::learnt::{self, Learnt, Visit, Word};
 use crate::signal::Signal;
 use crate::time::{Instant, keep_word_old, millis_since};
 
@@ -139,6 +140,24 @@ pub struct Location {
 }
 
 impl Cell {
+    /// See [`learnt`](crate::learnt). Which of our requests are in it, another process knows no
+    /// more.
+    fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        visit("value_at", Word::Long(&self.value_at));
+        visit("bound_at", Word::Long(&self.bound_at));
+        visit("per_unit", Word::Short(&self.per_unit));
+        visit("assigned_at", Word::Short(&self.assigned_at));
+        visit("per_request", Word::Short(&self.per_request));
+        visit("stays_at", Word::Long(&self.stays_at));
+        visit("doubted_at", Word::Short(&self.doubted_at));
+        visit("stay", Word::Short(&self.stay));
+        visit("usual", Word::Short(&self.usual));
+        visit("rate", Word::Short(&self.rate));
+        visit("mean", Word::Short(&self.mean));
+        visit("mean_in_flight", Word::Short(&self.mean_in_flight));
+        visit("held", Word::Flag(&self.held));
+    }
+
     #[inline]
     pub(super) fn is_for(&self, id: LoadId) -> bool {
         self.id.load(Ordering::Acquire) == u64::from(id.0) + 1
@@ -201,6 +220,38 @@ impl Location {
         for watcher in watchers.iter().filter_map(Weak::upgrade) {
             watcher.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// What was learnt of the location, and of each load that it reports.
+    pub fn learnt(&self) -> (Learnt, Vec<(LoadId, Learnt)>) {
+        let unnamed = self.unnamed.load_full().unwrap_or_default();
+        let cells = self.cells.iter().chain(unnamed.iter().map(|cell| &**cell));
+        let loads = cells.filter_map(|cell| {
+            let id = cell.id.load(Ordering::Acquire).checked_sub(1)?;
+            let id = LoadId(u32::try_from(id).ok()?);
+            Some((id, learnt::collect(|visit| cell.words(visit))))
+        });
+        (learnt::collect(|visit| self.words(visit)), loads.collect())
+    }
+
+    /// Takes over what another process [has learnt](Location::learnt). A load for which there is no
+    /// room is left out.
+    pub fn relearn(&self, own: &Learnt, loads: &[(LoadId, Learnt)], now: Instant) {
+        learnt::restore(own, |visit| self.words(visit));
+        for (id, learnt) in loads {
+            let _ = self.with_cell_for(*id, now, |cell| {
+                learnt::restore(learnt, |visit| cell.words(visit));
+            });
+        }
+    }
+
+    fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        visit("bound", Word::Long(&self.bound));
+        visit("assigned", Word::Short(&self.assigned));
+        visit("came", Word::Short(&self.came));
+        visit("doubted", Word::Short(&self.doubted));
+        visit("stays", Word::Long(&self.stays));
+        visit("first", Word::Long(&self.first));
     }
 
     /// The name that the configuration gives it.

@@ -96,7 +96,7 @@ impl Location {
     }
 
     /// The same, with a new one if need be.
-    fn with_cell_for<T>(
+    pub(super) fn with_cell_for<T>(
         &self,
         id: LoadId,
         now: Instant,

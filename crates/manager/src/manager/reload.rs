@@ -83,6 +83,7 @@ impl Manager {
     /// Makes `config` the first configuration, which was read from `text`.
     pub async fn start(&self, config: Config, text: String) -> Result<Applied, ApplyError> {
         let _one_at_a_time = self.reloading.lock().await;
+        self.go_on();
         let result = self.replace(config).await;
         if let Ok(applied) = &result {
             let author = Author::default();
@@ -113,6 +114,10 @@ impl Manager {
         let files = routes::load(&config.rules, &files).map_err(PrepareError::files)?;
 
         let mut owned = self.lock();
+        if owned.started.is_none() {
+            // What the process before has told was about the same ones.
+            owned.state.inputs.lists = lists.clone();
+        }
         let old = &owned.state.inputs;
         let mut inputs = old.with_config(config, lists);
         inputs.addresses.extend(found);

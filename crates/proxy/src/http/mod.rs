@@ -461,7 +461,10 @@ impl Client {
                     && filled.is_pending()
                 {
                     *last_call = true;
-                    session.watch.arm(LAST_CALL);
+                    // Otherwise as long as it may be idle anyway, or until all are cut.
+                    if !worker.rests.get() {
+                        session.watch.arm(LAST_CALL);
+                    }
                 }
                 filled.map(|result| result.is_ok_and(|n| n > 0))
             })

@@ -26,11 +26,13 @@ use super::message::{
 mod agent;
 mod outcome;
 mod proof;
+mod remembered;
 mod window;
 
 use agent::{Agent, Out, Reported};
 pub use agent::{AgentView, ServerView};
 pub use outcome::{Counters, Outcome, Untaken};
+pub use remembered::Remembered;
 use window::Window;
 
 /// How long a cookie may be used.
@@ -77,12 +79,12 @@ pub struct Peer {
 pub type Datagram = (Peer, Vec<u8>);
 
 /// The broker's side of all registrations.
-#[derive(Debug)]
 pub struct Broker {
     settings: Settings,
     keys: Keys,
     /// Of this process alone: for cookies and tokens.
     secret: Key,
+    given_secret: [u8; 32],
     rng: fastrand::Rng,
     directory: Arc<Directory>,
     agents: HashMap<u64, Agent>,
@@ -91,6 +93,15 @@ pub struct Broker {
     counters: Counters,
     version: u64,
     swept_at: Option<Instant>,
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let agents = self.agents.len();
+        f.debug_struct("Broker")
+            .field("agents", &agents)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Broker {
@@ -106,6 +117,7 @@ impl Broker {
             settings,
             keys,
             secret: Key::new(0, secret)?,
+            given_secret: *secret,
             rng,
             directory: Arc::default(),
             agents: HashMap::new(),

@@ -1,0 +1,102 @@
+//! What was learnt, word by word, for another process with the same clock that takes the place of
+//! this one.
+//!
+//! Everything that decisions learn is in atomic words. Whoever owns some names them here, and so
+//! they are read and written by the same lines. A word may be a time, a number or several of them;
+//! what it means is known to the one that has it, so that only a process which has the same
+//! [`VERSION`] can use it. Counters of what is under way are not among them: that stays where it is.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// What the words mean. It must change when one of them gets another meaning; a word that is
+/// new, or is gone, needs no other version.
+pub const VERSION: u32 = 1;
+
+/// What was learnt of something, by name; where several words have a name, in their order.
+pub type Learnt = BTreeMap<String, Vec<u64>>;
+
+/// A word.
+pub(crate) enum Word<'a> {
+    Long(&'a AtomicU64),
+    Short(&'a AtomicU32),
+    Flag(&'a AtomicBool),
+}
+
+/// Who sees each word with its name.
+pub(crate) type Visit<'v, 'a> = &'v mut dyn FnMut(&'static str, Word<'a>);
+
+/// What was learnt as `words` names it: what is 0 is left out.
+pub(crate) fn collect<'a>(words: impl FnOnce(Visit<'_, 'a>)) -> Learnt {
+    let mut learnt = Learnt::new();
+    words(&mut |name, word| {
+        let value = match word {
+            Word::Long(word) => word.load(Ordering::Relaxed),
+            Word::Short(word) => u64::from(word.load(Ordering::Relaxed)),
+            Word::Flag(word) => u64::from(word.load(Ordering::Relaxed)),
+        };
+        match learnt.get_mut(name) {
+            Some(values) => values.push(value),
+            None => drop(learnt.insert(name.to_owned(), vec![value])),
+        }
+    });
+    learnt.retain(|_, values| values.iter().any(|value| *value != 0));
+    learnt
+}
+
+/// Stores what was learnt where `words` names a place for it.
+pub(crate) fn restore<'a>(learnt: &Learnt, words: impl FnOnce(Visit<'_, 'a>)) {
+    let mut next: BTreeMap<&'static str, usize> = BTreeMap::new();
+    words(&mut |name, word| {
+        let index = next.entry(name).or_default();
+        let value = learnt.get(name).and_then(|values| values.get(*index));
+        *index += 1;
+        let Some(&value) = value else { return };
+        match word {
+            Word::Long(word) => word.store(value, Ordering::Relaxed),
+            // Another program's, if it does not fit.
+            Word::Short(word) => word.store(u32::try_from(value).unwrap_or(0), Ordering::Relaxed),
+            Word::Flag(word) => word.store(value != 0, Ordering::Relaxed),
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Some(AtomicU64, [AtomicU32; 3], AtomicBool);
+
+    impl Some {
+        fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+            visit("long", Word::Long(&self.0));
+            for short in &self.1 {
+                visit("short", Word::Short(short));
+            }
+            visit("flag", Word::Flag(&self.2));
+        }
+    }
+
+    #[test]
+    fn words_come_back_by_name_and_place() {
+        let some = Some::default();
+        assert_eq!(collect(|visit| some.words(visit)), Learnt::new());
+        some.0.store(u64::MAX, Ordering::Relaxed);
+        some.1[1].store(7, Ordering::Relaxed);
+        some.2.store(true, Ordering::Relaxed);
+        let mut learnt = collect(|visit| some.words(visit));
+        assert_eq!(learnt["short"], [0, 7, 0]);
+        let other = Some::default();
+        restore(&learnt, |visit| other.words(visit));
+        assert_eq!(collect(|visit| other.words(visit)), learnt);
+        // What is not known, too short or too long is left as it is.
+        learnt.insert("new".into(), vec![1]);
+        learnt.insert("short".into(), vec![1, 2, u64::MAX, 4]);
+        learnt.remove("long");
+        restore(&learnt, |visit| other.words(visit));
+        assert_eq!(other.0.load(Ordering::Relaxed), u64::MAX);
+        assert_eq!(other.1[0].load(Ordering::Relaxed), 1);
+        assert_eq!(other.1[2].load(Ordering::Relaxed), 0);
+    }
+}

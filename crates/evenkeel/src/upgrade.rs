@@ -1,0 +1,283 @@
+//! Another process takes the place of this one, without a client that notices: `evenkeel upgrade`
+//! or SIGUSR2. Both sides are here; `docs/upgrade.md` describes what they do.
+
+use std::io;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use evenkeel_admin::ctl::Ctl;
+use evenkeel_admin::wire::Upgraded;
+use evenkeel_manager::Manager;
+use evenkeel_manager::handover::Handover;
+use evenkeel_manager::service::Service;
+use evenkeel_net::Clock;
+use evenkeel_net::handover::{Predecessor, Successor, VARIABLE, Word};
+use evenkeel_net::inherited;
+use rustix::process::{Pid, Signal, kill_process};
+use tracing::{info, warn};
+
+use crate::process::{self, Signals};
+use crate::{Failure, cli, ctl};
+
+/// How long the new process must live before the old one gives up its place.
+const PROBATION: Duration = Duration::from_secs(5);
+
+/// How long a process that has ended the conversation may take to end.
+const END: Duration = Duration::from_secs(1);
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// `evenkeel upgrade`.
+pub(crate) fn run(args: &cli::Upgrade) -> Result<String, Failure> {
+    let ctl = Ctl {
+        client: ctl::client(&args.api)?.with_patience(cli::LONGEST_UPGRADE),
+        json: args.json,
+    };
+    Ok(ctl.upgrade()?)
+}
+
+/// The process before, as this one sees it while it starts.
+pub(crate) struct Before {
+    predecessor: Predecessor,
+    /// Whether that has given up its place for good.
+    is_over: Arc<AtomicBool>,
+}
+
+impl Before {
+    /// Finds it, if there is one, and takes its sockets; or those of the service manager.
+    pub(crate) fn find() -> Result<Option<Arc<Self>>, Failure> {
+        process::take_sockets_of_service_manager()?;
+        let cannot = |error| {
+            Failure::new(format!(
+                "cannot understand the process whose place this one is to take: {error}"
+            ))
+        };
+        let Some((predecessor, sockets)) = Predecessor::find().map_err(cannot)? else {
+            return Ok(None);
+        };
+        let version = &predecessor.offer.program;
+        info!(
+            sockets = sockets.len(),
+            version, "takes the place of another process"
+        );
+        sockets.into_iter().for_each(inherited::put);
+        let is_over = Arc::default();
+        Ok(Some(Arc::new(Before {
+            predecessor,
+            is_over,
+        })))
+    }
+
+    /// Its clock.
+    pub(crate) fn clock(&self) -> Clock {
+        Clock::of(self.predecessor.offer.clock)
+    }
+
+    /// What it knows; it stops what only one of the two may do.
+    pub(crate) fn state(&self) -> Handover {
+        match self.predecessor.state() {
+            Ok(document) => Handover::read(document),
+            Err(error) => {
+                warn!(%error, "the process before does not say what it has learnt: started fresh");
+                Handover::default()
+            }
+        }
+    }
+
+    /// Clients are served: it need not any more.
+    pub(crate) fn ready(self: &Arc<Self>) {
+        let program = VERSION.to_owned();
+        if let Err(error) = self.predecessor.say(&Word::Ready { program }) {
+            warn!(%error, "the process before has ended already");
+        }
+        let before = Arc::clone(self);
+        tokio::task::spawn_blocking(move || {
+            before.predecessor.wait_until_over();
+            before.is_over.store(true, Ordering::Relaxed);
+            // The service manager has been told who is who.
+            process::notify("READY=1");
+        });
+    }
+
+    /// It is to go on, because this one cannot.
+    pub(crate) fn failed(&self, why: &str) {
+        // Without it nobody is there to be told.
+        let _ = self.predecessor.say(&Word::Failed(why.to_owned()));
+    }
+
+    /// Whether it may still come back.
+    pub(crate) fn may_come_back(&self) -> bool {
+        !self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+/// What of a process another one is to take over.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) subsystems: Vec<Arc<dyn Service>>,
+    pub(crate) manager: Arc<Manager>,
+    /// How long the new process may take until it is ready.
+    pub(crate) limit: Duration,
+}
+
+/// Why another process has not taken over.
+pub(crate) enum NotUpgraded {
+    /// It could not.
+    Failed(String),
+    /// This one was told to end, by this signal.
+    Ended(&'static str),
+}
+
+impl Place {
+    /// Starts another process from the file that this one's is in now, with the same arguments, and
+    /// waits until it has taken over for good, or has failed. Then everything is as before.
+    pub(crate) async fn pass_on(self, signals: &mut Signals) -> Result<Upgraded, NotUpgraded> {
+        if std::process::id() == 1 {
+            return Err(NotUpgraded::Failed(
+                "this is process 1 of its container, which would end with it; replace the container"
+                    .into(),
+            ));
+        }
+        let child: Arc<OnceLock<Pid>> = Arc::default();
+        let started = Arc::clone(&child);
+        let mut attempt = tokio::task::spawn_blocking(move || self.attempt(&started));
+        let (result, ended) = tokio::select! {
+            result = &mut attempt => (result, None),
+            name = signals.end() => {
+                if let Some(pid) = child.get() {
+                    let _ = kill_process(*pid, Signal::TERM);
+                }
+                (attempt.await, Some(name))
+            }
+        };
+        match (result, ended) {
+            (Ok(Ok(upgraded)), _) => Ok(upgraded),
+            (_, Some(name)) => Err(NotUpgraded::Ended(name)),
+            (Ok(Err(why)), None) => Err(NotUpgraded::Failed(why)),
+            (Err(panic), None) => Err(NotUpgraded::Failed(panic.to_string())),
+        }
+    }
+
+    fn attempt(&self, started: &OnceLock<Pid>) -> Result<Upgraded, String> {
+        let no_sockets = |error| format!("no sockets for the new process: {error}");
+        let (link, end) = Successor::pair().map_err(no_sockets)?;
+        let mut child = start(end)?;
+        if let Some(pid) = Pid::from_raw(child.id() as i32) {
+            let _ = started.set(pid);
+        }
+        info!(pid = child.id(), "another process is to take over");
+        match self.follow(&link) {
+            Ok(version) => {
+                let pid = child.id();
+                process::notify(&format!("MAINPID={pid}"));
+                // If it has just ended, the service manager starts another one.
+                let _ = link.over();
+                Ok(Upgraded { pid, version })
+            }
+            Err(why) => {
+                let status = end_of(&mut child);
+                self.resume();
+                let status = status.map_or(String::new(), |status| format!(" ({status})"));
+                Err(format!("{why}{status}"))
+            }
+        }
+    }
+
+    /// Has the conversation with the new process; answers its version.
+    fn follow(&self, link: &Successor) -> Result<String, String> {
+        let end = Instant::now() + self.limit;
+        let limit = self.limit;
+        let broken = |error: io::Error| match error.kind() {
+            io::ErrorKind::TimedOut => {
+                format!("the new process was not ready within {limit:?}, and was ended")
+            }
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+                "the new process ended before it was ready; what it had to say is in the log".into()
+            }
+            _ => format!("the new process cannot be understood: {error}"),
+        };
+        let left = || end.saturating_duration_since(Instant::now());
+        let sockets = self.subsystems.iter().map(|one| one.sockets());
+        let sockets = sockets.collect::<io::Result<Vec<_>>>();
+        let sockets = sockets
+            .map_err(|error| format!("cannot pass all sockets to the new process: {error}"))?;
+        let sockets: Vec<_> = sockets.into_iter().flatten().collect();
+        let clock = self.manager.clock().origin();
+        link.offer(VERSION, clock, &sockets).map_err(broken)?;
+        drop(sockets);
+        let mut has_state = false;
+        let version = loop {
+            match link.next(left()).map_err(broken)? {
+                Word::WantsState if !has_state => {
+                    has_state = true;
+                    link.tell(self.hand_over().into_document())
+                        .map_err(broken)?;
+                }
+                Word::WantsState => {}
+                Word::Failed(why) => return Err(format!("the new process cannot start: {why}")),
+                Word::Ready { program } => break program,
+            }
+        };
+        self.subsystems.iter().for_each(|one| one.rest());
+        match link.next(PROBATION) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(version),
+            Ok(Word::Failed(why)) => Err(format!("the new process has failed: {why}")),
+            _ => Err(format!(
+                "the new process ended within {PROBATION:?} after it was ready; what it had to say is in the log"
+            )),
+        }
+    }
+
+    fn hand_over(&self) -> Handover {
+        let mut handover = Handover::default();
+        for one in &self.subsystems {
+            one.hand_over(&mut handover);
+        }
+        self.manager.hand_over(&mut handover);
+        handover
+    }
+
+    fn resume(&self) {
+        self.subsystems.iter().for_each(|one| one.resume());
+    }
+}
+
+/// Starts the program that is now where this one was started from, with the same arguments.
+fn start(end: std::os::fd::OwnedFd) -> Result<Child, String> {
+    let mut arguments = std::env::args_os();
+    let called = arguments.next().unwrap_or_default();
+    let arguments: Vec<_> = arguments.collect();
+    let mut command = Command::new(&called);
+    command
+        .args(arguments)
+        .stdin(Stdio::from(end))
+        .env(VARIABLE, std::process::id().to_string());
+    // They are about this process.
+    for name in [
+        "LISTEN_PID",
+        "LISTEN_FDS",
+        "LISTEN_FDNAMES",
+        "LISTEN_PIDFDID",
+    ] {
+        command.env_remove(name);
+    }
+    command
+        .spawn()
+        .map_err(|error| format!("cannot start {}: {error}", called.to_string_lossy()))
+}
+
+/// Sees to it that the process ends, and says how.
+fn end_of(child: &mut Child) -> Option<ExitStatus> {
+    let end = Instant::now() + END;
+    while Instant::now() < end {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}

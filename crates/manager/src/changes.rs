@@ -1,0 +1,27 @@
+//! What administrators have changed live, for the process that takes the place of this one.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::inputs::AdminState;
+
+/// What administrators have changed live, and what lasts as long as a process otherwise.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Changes {
+    /// The text in force: where another one says something new, that
+    /// counts.
+    pub text: String,
+    pub generation: u64,
+    pub enabled: HashMap<String, bool>,
+    pub maintenance: HashMap<String, bool>,
+    pub strategies: HashMap<String, (String, Vec<(String, f64)>)>,
+    pub admin: Vec<(String, String, AdminState)>,
+    pub weights: Vec<(String, String, f64)>,
+    pub backups: Vec<(String, String, bool)>,
+    pub alerts: HashMap<String, bool>,
+    /// Names need not be looked up before clients are served.
+    pub addresses: HashMap<String, Vec<IpAddr>>,
+}

@@ -1,0 +1,87 @@
+//! What a process tells the one that takes its place: a document of parts, each with its version.
+//!
+//! The two may be of different versions. Each part is taken if its version is known here and it
+//! can be read; otherwise that part starts fresh, and the log says so.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tracing::warn;
+
+/// The parts, by name.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Handover(BTreeMap<String, Part>);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Part {
+    version: u32,
+    data: Value,
+}
+
+impl Handover {
+    /// What another process has written. What cannot be read is as if nothing was there.
+    pub fn read(document: Value) -> Self {
+        serde_json::from_value(document).unwrap_or_else(|error| {
+            warn!(%error, "what the process before has learnt cannot be read: started fresh");
+            Handover::default()
+        })
+    }
+
+    /// The document.
+    pub fn into_document(self) -> Value {
+        serde_json::to_value(self.0).unwrap_or_default()
+    }
+
+    /// Adds the part `name` in its `version`.
+    pub fn give(&mut self, name: &str, version: u32, data: &impl Serialize) {
+        match serde_json::to_value(data) {
+            Ok(data) => drop(self.0.insert(name.into(), Part { version, data })),
+            Err(error) => warn!(part = name, %error, "cannot hand this part over"),
+        }
+    }
+
+    /// The part `name`, if it is there in this `version`.
+    pub fn take<T: DeserializeOwned>(&self, name: &str, version: u32) -> Option<T> {
+        let part = self.0.get(name)?;
+        if part.version != version {
+            warn!(
+                part = name,
+                theirs = part.version,
+                ours = version,
+                "the process before has another version of this: started fresh"
+            );
+            return None;
+        }
+        T::deserialize(&part.data)
+            .inspect_err(|error| {
+                warn!(part = name, %error, "what the process before has learnt cannot be read: started fresh");
+            })
+            .ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn parts_of_known_versions_are_taken_and_others_start_fresh() {
+        let mut handover = Handover::default();
+        handover.give("a", 1, &vec![1, 2]);
+        handover.give("b", 2, &"text");
+        let there = Handover::read(handover.into_document());
+        assert_eq!(there.take::<Vec<u32>>("a", 1), Some(vec![1, 2]));
+        assert_eq!(there.take::<String>("b", 2), Some("text".into()));
+        assert_eq!(there.take::<String>("b", 1), None, "an earlier version");
+        assert_eq!(there.take::<String>("a", 1), None, "of another form");
+        assert_eq!(there.take::<String>("c", 1), None);
+        for document in [json!(null), json!([1]), json!({"a": 3})] {
+            assert_eq!(Handover::read(document).take::<u32>("a", 1), None);
+        }
+    }
+}

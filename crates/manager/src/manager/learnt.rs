@@ -1,0 +1,127 @@
+//! What the manager tells the process that takes the place of this one, and what it takes over.
+
+use std::sync::Arc;
+
+use evenkeel_core::learnt;
+use evenkeel_core::member::Weight;
+use evenkeel_core::strategy::Values;
+use tracing::warn;
+
+use super::Manager;
+use crate::changes::Changes;
+use crate::config::{self, Config};
+use crate::handover::Handover;
+use crate::inputs::Inputs;
+use crate::measured::strategy_of;
+use crate::snapshot::Snapshot;
+use crate::state::All;
+
+/// Parts of a [`Handover`].
+const LEARNT: &str = "learnt";
+const CHANGES: &str = "changes";
+
+/// The form of [`Changes`].
+const CHANGES_VERSION: u32 = 1;
+
+impl Manager {
+    /// Tells what it knows to a process that takes the place of this one.
+    pub fn hand_over(&self, to: &mut Handover) {
+        let text = self.in_force().map(|entry| entry.text.to_string());
+        let owned = self.lock();
+        to.give(
+            LEARNT,
+            learnt::VERSION,
+            &All::of(&owned.state.groups, &owned.state.locations),
+        );
+        if let Some(text) = text {
+            let generation = owned.state.snapshot.generation;
+            let changes = changes_of(&owned.state.inputs, text, generation);
+            to.give(CHANGES, CHANGES_VERSION, &changes);
+        }
+    }
+
+    /// Goes on with what the process before knew, once the first configuration comes.
+    pub fn take_over(&self, from: &Handover) {
+        let mut owned = self.lock();
+        owned.state.learnt = from.take(LEARNT, learnt::VERSION);
+        owned.changes = from.take(CHANGES, CHANGES_VERSION);
+    }
+
+    /// Has the first configuration come after that of the process before, with what was changed
+    /// live there.
+    pub(super) fn go_on(&self) {
+        let mut owned = self.lock();
+        let Some(changes) = owned.changes.take() else {
+            return;
+        };
+        match config::parse("the configuration before", &changes.text) {
+            Ok(config) => {
+                owned.state.snapshot = Arc::new(Snapshot {
+                    generation: changes.generation,
+                    ..Snapshot::default()
+                });
+                put(changes, config, &mut owned.state.inputs);
+            }
+            Err(error) => warn!(
+                "the configuration of the process before is none here, so that what was changed \
+                 live there is forgotten: {error}"
+            ),
+        }
+    }
+}
+
+/// Makes `inputs` those of the process before, whose configuration was `config`.
+fn put(changes: Changes, config: Config, inputs: &mut Inputs) {
+    inputs.config = config;
+    inputs.addresses = changes.addresses;
+    let live = &mut inputs.live;
+    live.enabled = changes.enabled;
+    live.maintenance = changes.maintenance;
+    live.alerts = changes.alerts;
+    let admin = changes.admin.into_iter();
+    live.admin = admin.map(|(g, m, state)| ((g, m), state)).collect();
+    let backups = changes.backups.into_iter();
+    live.backups = backups.map(|(g, m, is)| ((g, m), is)).collect();
+    let weights = changes.weights.into_iter();
+    let weights = weights.filter_map(|(g, m, of)| Some(((g, m), Weight::new(of).ok()?)));
+    live.weights = weights.collect();
+    let strategies = changes.strategies.into_iter();
+    let strategies = strategies
+        .filter_map(|(group, (name, params))| Some((group, strategy_of(&name, &params).ok()?)));
+    live.strategies = strategies.collect();
+}
+
+fn changes_of(inputs: &Inputs, text: String, generation: u64) -> Changes {
+    let live = &inputs.live;
+    let admin = live.admin.iter();
+    let weights = live.weights.iter();
+    let backups = live.backups.iter();
+    let strategies = live.strategies.iter();
+    let of_values = |values: &Values| {
+        let params = values.kind().params.iter();
+        let params = params.map(|param| (param.name.to_owned(), values.get(param.name)));
+        (values.kind().name.to_owned(), params.collect())
+    };
+    Changes {
+        text,
+        generation,
+        enabled: live.enabled.clone(),
+        maintenance: live.maintenance.clone(),
+        strategies: strategies
+            .map(|(group, values)| (group.clone(), of_values(values)))
+            .collect(),
+        admin: admin
+            .map(|((group, member), state)| (group.clone(), member.clone(), *state))
+            .collect(),
+        weights: weights
+            .map(|((group, member), weight)| {
+                (group.clone(), member.clone(), f64::from(weight.get()))
+            })
+            .collect(),
+        backups: backups
+            .map(|((group, member), is)| (group.clone(), member.clone(), *is))
+            .collect(),
+        alerts: live.alerts.clone(),
+        addresses: inputs.addresses.clone(),
+    }
+}

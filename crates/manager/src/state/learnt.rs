@@ -1,0 +1,249 @@
+//! What is learnt of groups and locations, for the process that takes the place of this one.
+//!
+//! Decisions learn from every answer. Whoever takes over goes on with that, instead of sending a
+//! slow member its share of the traffic once more to find out. Members are known by group, host,
+//! port and address, as over a reload; what is not in the new configuration is forgotten.
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_control::alerts::{Alert, Locations};
+use evenkeel_control::opinion::{Held, Opinion, Source};
+use evenkeel_core::address::Address;
+use evenkeel_core::learnt::Learnt;
+use evenkeel_core::load::LoadId;
+use evenkeel_core::member::{Reason, Weight};
+use evenkeel_core::time::Instant;
+use serde::{Deserialize, Serialize};
+use tracing::info;
+
+use super::entry::GroupEntry;
+
+/// What was learnt of groups and locations.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct All {
+    groups: BTreeMap<String, OfGroup>,
+    locations: BTreeMap<String, OfLocation>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct OfGroup {
+    own: Learnt,
+    members: Vec<OfMember>,
+    /// Location, since when, its load then, and the level that this exceeded.
+    alerts: Vec<(String, u64, f32, f32)>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct OfMember {
+    host: String,
+    port: u16,
+    address: String,
+    slot: Learnt,
+    /// Whether it sends clients away because of a load alert.
+    sheds: bool,
+    /// Whether checks have found it up, and how many contradict that.
+    health: Option<(bool, u32)>,
+    /// Until when it is ejected, and for how long, in nanoseconds.
+    ejected: Option<(u64, u64)>,
+    opinions: Vec<OfSource>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct OfSource {
+    source: String,
+    at: u64,
+    down: bool,
+    dead: bool,
+    drain: bool,
+    maintenance: bool,
+    weight: Option<f64>,
+    max_connections: Option<NonZeroU32>,
+    note: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct OfLocation {
+    own: Learnt,
+    loads: Vec<(u32, Learnt)>,
+}
+
+impl All {
+    pub(crate) fn of(groups: &[GroupEntry], locations: &Locations) -> Self {
+        let (groups, locations) = (groups.iter(), locations.iter());
+        All {
+            groups: groups
+                .map(|entry| (entry.config.name.clone(), OfGroup::of(entry)))
+                .collect(),
+            locations: locations
+                .map(|(name, location)| {
+                    let (own, loads) = location.learnt();
+                    let loads = loads.into_iter().map(|(id, learnt)| (id.0, learnt));
+                    let loads = loads.collect();
+                    (name.to_string(), OfLocation { own, loads })
+                })
+                .collect(),
+        }
+    }
+
+    /// Has groups of which nobody has heard yet go on with it, each once.
+    pub(crate) fn restore(&mut self, groups: &mut [GroupEntry], now: Instant) {
+        let mut members = 0;
+        for entry in groups {
+            if let Some(known) = self.groups.remove(&entry.config.name) {
+                members += known.restore(entry, now);
+            }
+        }
+        if members > 0 {
+            info!(members, "goes on with what the process before has learnt");
+        }
+    }
+
+    /// The same of locations.
+    pub(crate) fn restore_locations(&mut self, locations: &Locations, now: Instant) {
+        if self.locations.is_empty() {
+            return;
+        }
+        for (name, location) in locations {
+            if let Some(known) = self.locations.remove(&**name) {
+                let loads = known.loads.into_iter();
+                let loads: Vec<_> = loads.map(|(id, learnt)| (LoadId(id), learnt)).collect();
+                location.relearn(&known.own, &loads, now);
+            }
+        }
+    }
+}
+
+/// What makes an endpoint of a group the same one in another process.
+type Key<'a> = (&'a str, u16, String);
+
+impl OfGroup {
+    fn of(entry: &GroupEntry) -> Self {
+        let ejected: HashMap<_, _> = entry
+            .control
+            .outliers
+            .ejected()
+            .map(|(id, until, time)| (id, (until.as_nanos(), nanos(time))))
+            .collect();
+        let members = entry.endpoints.iter().filter(|endpoint| endpoint.resolved);
+        let members = members.map(|endpoint| {
+            let opinions = endpoint.opinions.iter().filter(|held| is_kept(held.source));
+            OfMember {
+                host: endpoint.host.clone(),
+                port: endpoint.port,
+                address: endpoint.member.address.to_string(),
+                slot: endpoint.member.slot.learnt(),
+                sheds: endpoint.member.slot.has(Reason::Shedding),
+                health: endpoint.health.found(),
+                ejected: ejected.get(&endpoint.member.id).copied(),
+                opinions: opinions.map(OfSource::of).collect(),
+            }
+        });
+        let raised = entry.control.alerts.raised().iter();
+        OfGroup {
+            own: entry.group.state().learnt(),
+            members: members.collect(),
+            alerts: raised
+                .map(|(location, alert)| {
+                    let Alert { since, load, level } = alert;
+                    (location.to_string(), since.as_nanos(), *load, *level)
+                })
+                .collect(),
+        }
+    }
+
+    /// Answers for how many members something was known.
+    fn restore(&self, entry: &mut GroupEntry, now: Instant) -> usize {
+        entry.group.state().relearn(&self.own);
+        let by_key: HashMap<Key<'_>, &OfMember> = self
+            .members
+            .iter()
+            .map(|member| ((&*member.host, member.port, member.address.clone()), member))
+            .collect();
+        let mut members = 0;
+        for endpoint in &mut entry.endpoints {
+            let address: &Address = &endpoint.member.address;
+            let key = (&*endpoint.host, endpoint.port, address.to_string());
+            let Some(known) = by_key.get(&key) else {
+                continue;
+            };
+            members += 1;
+            let slot = &endpoint.member.slot;
+            slot.relearn(&known.slot);
+            // Until the first round has looked at the alerts itself.
+            slot.set(Reason::Shedding, known.sheds);
+            if let Some(found) = known.health {
+                endpoint.health.go_on(found, slot);
+            }
+            if let Some((until, time)) = known.ejected {
+                let (until, time) = (Instant::from_nanos(until), Duration::from_nanos(time));
+                let outliers = &mut entry.control.outliers;
+                outliers.go_on(&endpoint.member, until, time, now);
+            }
+            for held in known.opinions.iter().filter_map(OfSource::held) {
+                endpoint.opinions.go_on(held);
+            }
+        }
+        for (location, since, load, level) in &self.alerts {
+            let since = Instant::from_nanos(*since);
+            let (load, level) = (*load, *level);
+            let alert = Alert { since, load, level };
+            entry.control.alerts.go_on(location.as_str().into(), alert);
+        }
+        members
+    }
+}
+
+/// Whether what a source says is said again only when the source has something new. Agents, and
+/// what CORBA says, come with what those hand over themselves.
+fn is_kept(source: Source) -> bool {
+    matches!(source, Source::AgentCheck | Source::HealthCheck)
+}
+
+impl OfSource {
+    fn of(held: &Held) -> Self {
+        let opinion = &held.opinion;
+        OfSource {
+            source: held.source.name().into(),
+            at: held.at.as_nanos(),
+            down: opinion.down,
+            dead: opinion.dead,
+            drain: opinion.drain,
+            maintenance: opinion.maintenance,
+            weight: opinion.weight.map(|weight| f64::from(weight.get())),
+            max_connections: opinion.max_connections,
+            note: opinion.note.as_deref().map(str::to_owned),
+        }
+    }
+
+    fn held(&self) -> Option<Held> {
+        let sources = [Source::AgentCheck, Source::HealthCheck];
+        let source = sources.into_iter().find(|of| of.name() == self.source)?;
+        let opinion = Opinion {
+            down: self.down,
+            dead: self.dead,
+            drain: self.drain,
+            maintenance: self.maintenance,
+            weight: self.weight.and_then(|weight| Weight::new(weight).ok()),
+            max_connections: self.max_connections,
+            note: self.note.as_deref().map(Arc::from),
+        };
+        let at = Instant::from_nanos(self.at);
+        Some(Held {
+            source,
+            opinion,
+            at,
+        })
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,149 @@
+//! Another process takes over.
+
+use evenkeel_control::health::Limits;
+
+use super::*;
+use crate::handover::Handover;
+
+const TEXT: &str = "[rule.web]\nlisten = \"127.0.0.1:0\"\n\
+    members = [\"10.0.0.1:80\", \"10.0.0.2:80\", \"10.0.0.3:80\"]\n\
+    [rule.web.health_check]\ninterval = \"5s\"\n";
+
+async fn start(manager: &Manager, text: &str) {
+    let config = crate::config::parse("test", text).unwrap();
+    manager.start(config, text.into()).await.unwrap();
+}
+
+/// What a process knows, as another one with the same clock reads it.
+fn told(manager: &Manager) -> Handover {
+    let mut handover = Handover::default();
+    manager.hand_over(&mut handover);
+    let text = handover.into_document().to_string();
+    Handover::read(serde_json::from_str(&text).unwrap())
+}
+
+fn status(manager: &Manager, name: &str) -> MemberStatus {
+    member(manager, name)
+}
+
+#[tokio::test]
+async fn what_was_learnt_and_changed_goes_on() {
+    let (before, _, _) = manager();
+    start(&before, TEXT).await;
+    let group = before.groups().remove(0);
+    let now = before.clock().now();
+    for (index, millis) in [(0, 5), (1, 50), (0, 5), (1, 50)] {
+        let ticket = group.bind(index, now).unwrap();
+        let end = now.after(Duration::from_millis(millis));
+        ticket.finish(Outcome::Success, end);
+    }
+    for _ in 0..20 {
+        group.bind(2, now).unwrap().finish(Outcome::Failure, now);
+    }
+    // Two members answer still.
+    before.round_now();
+    assert!(group.members()[2].slot.has(Reason::Ejected));
+    before.set_weight("web", "10.0.0.1:80", 3.0).unwrap();
+    let drain = AdminState::Drain;
+    before.set_admin_state("web", "10.0.0.2:80", drain).unwrap();
+    before.set_strategy("web", "random", &[]).unwrap();
+    before.set_alert("10.0.0.1", AlertSetting::Off).unwrap();
+    before.report("10.0.0.1", &[(LoadId::CPU, 0.5)]).unwrap();
+    {
+        // What checks have found.
+        let mut owned = before.lock();
+        let limits = Limits { fall: 1, rise: 1 };
+        let endpoint = &mut owned.state.groups[0].endpoints[1];
+        let slot = Arc::clone(&endpoint.member.slot);
+        endpoint.health.observe(false, limits, &slot, now);
+    }
+    let handover = told(&before);
+
+    // A process that started later, with the same origin of its clock.
+    let plane: Arc<dyn Subsystem> = Arc::new(Plane::default());
+    let lookup = Names::default().lookup();
+    let after = Manager::with_lookup(before.clock(), plane, lookup);
+    after.take_over(&handover);
+    start(&after, TEXT).await;
+    let slots = |manager: &Manager| {
+        let group = manager.groups().remove(0);
+        let slots = group.members().iter().map(|m| Arc::clone(&m.slot));
+        slots.collect::<Vec<_>>()
+    };
+    let at = now.after(Duration::from_millis(100));
+    for (old, new) in slots(&before).iter().zip(slots(&after)) {
+        assert_eq!(old.reasons(), new.reasons());
+        assert_eq!(old.service_time(at), new.service_time(at));
+        assert_eq!(old.weight(), new.weight());
+        let decay = Duration::from_secs(10);
+        assert_eq!(old.latency(at, decay), new.latency(at, decay));
+        assert_eq!(old.penalty(at, decay), new.penalty(at, decay));
+        assert_eq!(old.consecutive_failures(), new.consecutive_failures());
+        assert_eq!(new.in_flight(), 0);
+    }
+    let of = |manager: &Manager| {
+        let status = app(manager);
+        (status.strategy, status.members.len())
+    };
+    assert_eq!(of(&after), of(&before));
+    assert_eq!(status(&after, "10.0.0.2:80").admin, AdminState::Drain);
+    let location = &after.status().locations[0];
+    assert_eq!(location.name, "10.0.0.1");
+    assert_eq!(location.loads[0].value, 0.5);
+    // A round changes nothing of it, and ends the ejection when it would have ended.
+    after.round_now();
+    assert!(slots(&after)[2].has(Reason::Ejected));
+    after.round_after(Duration::from_secs(3600));
+    assert!(!slots(&after)[2].has(Reason::Ejected));
+    // The next configuration is the second one.
+    assert!(after.status().generation > before.status().generation);
+}
+
+#[tokio::test]
+async fn where_the_file_says_something_new_it_counts() {
+    let (before, _, _) = manager();
+    start(&before, TEXT).await;
+    before.set_weight("web", "10.0.0.1:80", 3.0).unwrap();
+    before.set_weight("web", "10.0.0.2:80", 4.0).unwrap();
+    let handover = told(&before);
+    let (after, _, _) = manager();
+    after.take_over(&handover);
+    let other = TEXT.replace(
+        "\"10.0.0.1:80\", ",
+        "{ address = \"10.0.0.1:80\", weight = 2 }, ",
+    );
+    start(&after, &other.replace(", \"10.0.0.3:80\"", "")).await;
+    assert_eq!(member(&after, "10.0.0.1:80").weight, 2.0);
+    assert_eq!(member(&after, "10.0.0.2:80").weight, 4.0);
+    assert_eq!(names(&after).len(), 2);
+}
+
+#[tokio::test]
+async fn names_are_not_looked_up_again() {
+    let (before, _, names) = manager();
+    names.set("a.example", &["10.0.0.7"]);
+    let text = "[rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"a.example:80\"]\n";
+    start(&before, text).await;
+    let handover = told(&before);
+    // Here nobody answers.
+    let (after, _, _) = manager();
+    after.take_over(&handover);
+    start(&after, text).await;
+    assert_eq!(
+        status(&after, "a.example:80").address.as_deref(),
+        Some("10.0.0.7:80")
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_no_obstacle() {
+    let (before, _, _) = manager();
+    start(&before, TEXT).await;
+    let mut document = serde_json::to_value(told(&before)).unwrap();
+    document["learnt"]["version"] = 77.into();
+    document["changes"]["data"]["text"] = "[rule.web]\nnonsense = 1\n".into();
+    let (after, _, _) = manager();
+    after.take_over(&Handover::read(document));
+    start(&after, TEXT).await;
+    assert_eq!(names(&after).len(), 3);
+}

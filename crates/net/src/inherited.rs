@@ -1,0 +1,199 @@
+//! Sockets that this process has not opened itself: they come from the process whose place it
+//! takes, or from the service manager (socket activation).
+//!
+//! Whoever opens a socket looks here first, by the [name](tcp) of what it wants, so that no part
+//! of the process needs code of its own for that. What nobody has taken when the first
+//! configuration is in effect is [closed](close_rest).
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use rustix::net::{AddressFamily, SocketType, getsockname, sockopt};
+use serde::{Deserialize, Serialize};
+
+/// A socket that was opened, and what for.
+#[derive(Debug)]
+pub struct Handed {
+    /// What it is for.
+    pub name: Name,
+    /// The socket, under a handle of its own.
+    pub socket: OwnedFd,
+}
+
+/// What a socket is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Name {
+    /// As [`tcp`], [`udp`] and [`unix`] make it.
+    pub text: String,
+    /// The service manager keeps it, too: the file of a Unix socket is not ours to remove.
+    #[serde(default)]
+    pub is_kept: bool,
+}
+
+impl From<String> for Name {
+    fn from(text: String) -> Self {
+        let is_kept = false;
+        Name { text, is_kept }
+    }
+}
+
+/// The name of a listener at `address`. `whose` tells those apart for which the system chooses a
+/// port.
+pub fn tcp(address: SocketAddr, whose: &str) -> String {
+    named("tcp", address, whose)
+}
+
+/// The name of a socket for datagrams to `address`; `whose` as for [`tcp`].
+pub fn udp(address: SocketAddr, whose: &str) -> String {
+    named("udp", address, whose)
+}
+
+/// The name of a listener at a path, or in the abstract namespace.
+pub fn unix(path: &str) -> String {
+    format!("unix {path}")
+}
+
+fn named(transport: &str, address: SocketAddr, whose: &str) -> String {
+    match address.port() {
+        0 => format!("{transport} {address} {whose}"),
+        _ => format!("{transport} {address}"),
+    }
+}
+
+/// What is there, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Table(Mutex<HashMap<String, Vec<Handed>>>);
+
+static TABLE: LazyLock<Table> = LazyLock::new(Table::default);
+
+/// The table of this process.
+pub(crate) fn table() -> &'static Table {
+    &TABLE
+}
+
+impl Table {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Handed>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, handed: Handed) {
+        let mut all = self.lock();
+        all.entry(handed.name.text.clone())
+            .or_default()
+            .push(handed);
+    }
+
+    /// Takes what is there for `name`.
+    pub(crate) fn take(&self, name: &str) -> Vec<Handed> {
+        self.lock().remove(name).unwrap_or_default()
+    }
+
+    /// Whether there is anything for it.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.lock().contains_key(name)
+    }
+}
+
+/// Keeps a socket for whoever wants it.
+pub fn put(handed: Handed) {
+    table().put(handed);
+}
+
+/// Keeps a socket of the service manager, which does not say what it is for.
+///
+/// # Errors
+///
+/// It is none that can be listened on, or datagrams can be received from.
+pub fn put_unnamed(socket: OwnedFd) -> io::Result<()> {
+    let name = Name {
+        text: name_of(&socket)?,
+        is_kept: true,
+    };
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    put(Handed { name, socket });
+    Ok(())
+}
+
+fn name_of(socket: &OwnedFd) -> io::Result<String> {
+    let unusable = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
+    let kind = sockopt::socket_type(socket)?;
+    let transport = match kind {
+        SocketType::STREAM if sockopt::socket_acceptconn(socket)? => "tcp",
+        SocketType::STREAM => {
+            return Err(unusable("it does not listen (Accept=yes is not for us)"));
+        }
+        SocketType::DGRAM => "udp",
+        _ => return Err(unusable("it is neither a stream nor for datagrams")),
+    };
+    let address = getsockname(socket)?;
+    match address.address_family() {
+        AddressFamily::INET | AddressFamily::INET6 => {
+            let address =
+                SocketAddr::try_from(address).map_err(|_| unusable("it has no address"))?;
+            Ok(named(transport, address, ""))
+        }
+        AddressFamily::UNIX if kind == SocketType::STREAM => {
+            let address = rustix::net::SocketAddrUnix::try_from(address)
+                .map_err(|_| unusable("it has no path"))?;
+            if let Some(name) = address.abstract_name() {
+                return Ok(unix(&format!("@{}", String::from_utf8_lossy(name))));
+            }
+            let path = address.path().ok_or_else(|| unusable("it has no path"))?;
+            Ok(unix(&path.to_string_lossy()))
+        }
+        _ => Err(unusable("its address is none that is known")),
+    }
+}
+
+/// Closes what nobody has taken; answers the names, each once.
+pub fn close_rest() -> Vec<String> {
+    let mut names: Vec<_> = table().lock().drain().map(|(name, _)| name).collect();
+    names.sort_unstable();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn what_is_handed_is_taken_by_name_and_once() {
+        let table = Table::default();
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        for whose in ["rule a", "rule b", "rule a"] {
+            let socket = TcpListener::bind(any).unwrap().into();
+            let name = tcp(any, whose).into();
+            table.put(Handed { name, socket });
+        }
+        assert!(table.has("tcp 127.0.0.1:0 rule a"));
+        assert_eq!(table.take(&tcp(any, "rule a")).len(), 2);
+        assert!(table.take(&tcp(any, "rule a")).is_empty());
+        assert!(table.take(&udp(any, "rule b")).is_empty());
+        let left = table.lock();
+        assert_eq!(left.keys().collect::<Vec<_>>(), ["tcp 127.0.0.1:0 rule b"]);
+    }
+
+    #[test]
+    fn sockets_of_the_service_manager_are_known_by_their_addresses() {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = tcp.local_addr().unwrap();
+        assert_eq!(name_of(&tcp.into()).unwrap(), format!("tcp {at}"));
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = udp.local_addr().unwrap();
+        assert_eq!(name_of(&udp.into()).unwrap(), format!("udp {at}"));
+        let path = std::env::temp_dir().join(format!("inherited-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let wanted = unix(path.to_str().unwrap());
+        assert_eq!(name_of(&listener.into()).unwrap(), wanted);
+        std::fs::remove_file(path).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(name_of(&client.into()).is_err());
+    }
+}

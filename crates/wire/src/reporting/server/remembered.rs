@@ -1,0 +1,221 @@
+//! What a broker knows of its agents, for the process that takes its place: they need not notice.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use evenkeel_core::member::Weight;
+use evenkeel_core::time::Instant;
+use serde::{Deserialize, Serialize};
+
+use super::agent::{Agent, Out, Reported};
+use super::window::Window;
+use super::{Broker, Peer};
+use crate::reporting::keys::Key;
+use crate::reporting::message::{Control, Registration, Server, ServerControl, ServerState};
+
+/// All that a broker knows.
+#[derive(Serialize, Deserialize)]
+pub struct Remembered {
+    /// Proves cookies and tokens that it has given.
+    secret: [u8; 32],
+    agents: Vec<OneAgent>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OneAgent {
+    identifier: u64,
+    location: String,
+    name: String,
+    servers: Vec<OneServer>,
+    nonce: u64,
+    cookie: u64,
+    socket: usize,
+    address: SocketAddr,
+    key: u16,
+    /// The last number, those before it that have come, and how many have not.
+    received: (u64, u64, u64),
+    registered_at: u64,
+    heard_at: u64,
+    measurement: Option<(u32, u64)>,
+    stopped: bool,
+    /// Controls that it was sent, the first with the news, and the last one confirmed.
+    sent: (u64, u64, u64),
+    sent_at: u64,
+    /// What it was told of how to report: milliseconds, intervals, seconds.
+    told: (u64, u8, u64),
+    location_unknown: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OneServer {
+    group: String,
+    host: String,
+    port: u16,
+    weight: Option<f64>,
+    drains: bool,
+    is_down: bool,
+    alert: bool,
+    unknown: bool,
+}
+
+impl std::fmt::Debug for Remembered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let agents = self.agents.len();
+        f.debug_struct("Remembered")
+            .field("agents", &agents)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Broker {
+    /// What it knows. `socket` answers for one of its sockets what another process knows it by.
+    pub fn remembered(&self, socket: impl Fn(usize) -> Option<usize>) -> Remembered {
+        let agents = self.agents.iter().filter_map(|(&identifier, agent)| {
+            let socket = socket(agent.peer.socket)?;
+            Some(OneAgent::of(identifier, agent, socket))
+        });
+        Remembered {
+            secret: self.given_secret,
+            agents: agents.collect(),
+        }
+    }
+
+    /// Goes on with what another process knows; `socket` is as there. An agent that cannot be one is
+    /// left out, and registers again.
+    pub fn go_on(&mut self, known: Remembered, socket: impl Fn(usize) -> Option<usize>) {
+        let Ok(secret) = Key::new(0, &known.secret) else {
+            return;
+        };
+        self.secret = secret;
+        self.given_secret = known.secret;
+        for one in known.agents.into_iter().take(self.settings.max_agents) {
+            let (identifier, of) = (one.identifier, socket(one.socket));
+            let Some(mut agent) = of.and_then(|socket| one.agent(socket)) else {
+                continue;
+            };
+            agent.out.control.token = self.token(agent.peer.address, identifier);
+            agent.connect(&self.directory);
+            let registration = &agent.registration;
+            let name = (registration.location(), registration.agent());
+            let name = (name.0.to_owned(), name.1.to_owned());
+            self.names.insert(name, identifier);
+            self.agents.insert(identifier, agent);
+        }
+        self.version += 1;
+    }
+}
+
+impl OneAgent {
+    fn of(identifier: u64, agent: &Agent, socket: usize) -> Self {
+        let (registration, out) = (&agent.registration, &agent.out);
+        let servers = registration.servers().iter();
+        let servers = servers.zip(&agent.servers).zip(&out.control.servers);
+        OneAgent {
+            identifier,
+            location: registration.location().to_owned(),
+            name: registration.agent().to_owned(),
+            servers: servers
+                .map(|((server, reported), control)| OneServer {
+                    group: server.group.clone(),
+                    host: server.host.clone(),
+                    port: server.port,
+                    weight: server.weight.map(|weight| f64::from(weight.get())),
+                    drains: reported.state == ServerState::Drain,
+                    is_down: reported.state == ServerState::Down,
+                    alert: control.alert,
+                    unknown: control.unknown,
+                })
+                .collect(),
+            nonce: agent.nonce,
+            cookie: agent.cookie.as_nanos(),
+            socket,
+            address: agent.peer.address,
+            key: agent.key,
+            received: (
+                agent.received.last,
+                agent.received.seen,
+                agent.received.lost,
+            ),
+            registered_at: agent.registered_at.as_nanos(),
+            heard_at: agent.heard_at.as_nanos(),
+            measurement: agent
+                .measurement
+                .map(|(number, at)| (number, at.as_nanos())),
+            stopped: agent.stopped,
+            sent: (out.sent, out.news, out.confirmed),
+            sent_at: out.sent_at.as_nanos(),
+            told: (
+                out.control.interval.as_millis() as u64,
+                out.control.lease,
+                out.control.silence.as_secs(),
+            ),
+            location_unknown: out.control.location_unknown,
+        }
+    }
+
+    /// The agent, but for its token, its location and its members.
+    fn agent(self, socket: usize) -> Option<Agent> {
+        let servers = self.servers.iter().map(|server| {
+            let weight = server.weight.map(Weight::new).transpose().ok()?;
+            Some(Server {
+                group: server.group.clone(),
+                host: server.host.clone(),
+                port: server.port,
+                weight,
+            })
+        });
+        let servers = servers.collect::<Option<Vec<_>>>()?;
+        let registration = Registration::new(self.location, self.name, servers).ok()?;
+        let state = |server: &OneServer| match (server.is_down, server.drains) {
+            (true, _) => ServerState::Down,
+            (_, true) => ServerState::Drain,
+            _ => ServerState::Up,
+        };
+        let reported = self.servers.iter().map(|server| Reported {
+            state: state(server),
+            ..Reported::default()
+        });
+        let told = self.servers.iter().map(|server| ServerControl {
+            alert: server.alert,
+            unknown: server.unknown,
+        });
+        let (sent, news, confirmed) = self.sent;
+        let (last, seen, lost) = self.received;
+        let (interval, lease, silence) = self.told;
+        let at = Instant::from_nanos;
+        Some(Agent {
+            registration,
+            nonce: self.nonce,
+            cookie: at(self.cookie),
+            peer: Peer {
+                socket,
+                address: self.address,
+            },
+            key: self.key,
+            received: Window { last, seen, lost },
+            registered_at: at(self.registered_at),
+            heard_at: at(self.heard_at),
+            measurement: self.measurement.map(|(number, nanos)| (number, at(nanos))),
+            stopped: self.stopped,
+            location: None,
+            servers: reported.collect(),
+            out: Out {
+                control: Control {
+                    token: 0,
+                    interval: Duration::from_millis(interval),
+                    lease,
+                    silence: Duration::from_secs(silence),
+                    wants_update: false,
+                    location_unknown: self.location_unknown,
+                    servers: told.collect(),
+                },
+                sent,
+                news,
+                confirmed: confirmed.min(sent),
+                sent_at: at(self.sent_at),
+                tries: 0,
+                asked: false,
+            },
+        })
+    }
+}
