@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak fuzz build console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak fuzz build deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -24,6 +24,8 @@ help:
 	@echo "make lab     the experiments of five papers in virtual time: figures, verdicts and pages in lab/results (LAB=NAME selects)"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
 	@echo "make build   the binary that users run: target/dist/evenkeel (scripts/setup kernel before, for BPF and RDMA)"
+	@echo "make deb     Debian packages of balancer, agent, libarm and the Apache module: target/deb (docs/service.md)"
+	@echo "make container  an image FROM scratch with the balancer (CONTAINER_ENGINE=docker)"
 	@echo "make console the web console's bundle, which build, demo and test put into the binary where there is Node.js"
 	@echo "make arm     libarm.so, with which servers tell their load: target/dist/libarm.so"
 	@echo "make apache  mod_evenkeel.so for Apache httpd, beside it; install-arm, install-apache (PREFIX=/usr/local)"
@@ -47,6 +49,17 @@ build:
 docs:
 	@scripts/setup docs
 	@scripts/docs
+
+# What is packed is what `make build`, `make arm` and `make apache` build; DEB_FROM=FOLDER packs another build.
+deb:
+	@scripts/setup deb
+	$(if $(DEB_FROM),,$(MAKE) build apache)
+	scripts/deb $(DEB_FROM)
+
+CONTAINER_ENGINE ?= docker
+container: build
+	scripts/rootfs target/dist/evenkeel target/container/root
+	$(CONTAINER_ENGINE) build -t evenkeel -f packaging/container/Containerfile target/container
 
 console:
 	@scripts/setup console

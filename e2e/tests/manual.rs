@@ -47,6 +47,7 @@ const FOLLOWED: [&str; 26] = [
     "docs/overload.md",
     "docs/proxy-protocol.md",
     "docs/routing.md",
+    "docs/service.md",
     "docs/simulator.md",
     "docs/strategies.md",
     "docs/tls.md",
@@ -114,6 +115,11 @@ fn u10_arm() {
     let group = "(cat /etc/group; echo evenkeel:x:7777:) > /run/evenkeel-test/group
         mount --bind /run/evenkeel-test/group /etc/group";
     follow("docs/arm.md", group);
+}
+
+#[test]
+fn u10_service() {
+    follow("docs/service.md", INSTALLED);
 }
 
 #[test]

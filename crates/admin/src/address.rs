@@ -13,7 +13,7 @@ use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::inherited::{self, Handed};
-use evenkeel_net::listen::{self, Options};
+use evenkeel_net::listen::{self, Options, why};
 use evenkeel_tls::certificate::Details;
 use evenkeel_tls::listener::Listener;
 use parking_lot::Mutex;
@@ -46,7 +46,8 @@ const TICKETS: (&str, u32) = ("admin_tickets", 1);
 /// The address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen on {address} for the admin API: {source}; choose another address with listen in [admin]"
+    "cannot listen on {address} for the admin API: {}; choose another address with listen in [admin]",
+    why(source)
 )]
 pub struct CannotListen {
     address: SocketAddr,

@@ -7,7 +7,7 @@ use evenkeel_limits::Shortage;
 use evenkeel_manager::exposition::{Exposition, Type, flag};
 use evenkeel_manager::status::Status;
 
-use crate::Sources;
+use crate::{Sources, live};
 
 /// All metrics as text.
 pub(crate) fn render(sources: &Sources) -> String {
@@ -22,6 +22,7 @@ pub(crate) fn as_json(sources: &Sources) -> String {
 fn written(sources: &Sources, mut out: Exposition) -> String {
     let status = sources.manager.status();
     process(&mut out, sources, &status);
+    live::process::metrics(&mut out);
     sources.manager.metrics(&status, &mut out);
     out.finish()
 }

@@ -41,6 +41,7 @@ pub use model::mirror::{MIRRORED, Mirror};
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
 pub use model::priority::{ClientPriority, PRIORITY};
+pub use model::process::Process;
 pub use model::protocol::{MemberProtocol, SendProxy, Source};
 pub use model::reach::{Reach, carries_in_pulses, default_for};
 pub use model::route::{FieldChanges, FixedAnswer, MaxBody, Route, Routes, content_of};

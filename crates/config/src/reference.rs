@@ -21,6 +21,9 @@ const SECRET: &[(&str, &str)] = &[
 /// Keys whose changes have no effect on the running process.
 const RESTART: &[(&str, &str)] = &[
     ("", "workers"),
+    ("[process]", "user"),
+    ("[process]", "group"),
+    ("[process]", "landlock"),
     ("[admin]", "enabled"),
     ("[admin]", "listen"),
     ("[admin]", "behind_proxy"),

@@ -90,6 +90,17 @@ pub(crate) enum Command {
     ///
     /// A running balancer takes the change within five seconds.
     Users(Users),
+    /// Print completions for a shell: what it offers after `evenkeel` and Tab
+    Completions {
+        /// Name of the shell
+        shell: clap_complete::Shell,
+    },
+    /// Write a manual page for each command into a folder
+    #[command(hide = true)]
+    Man {
+        /// Folder; made if it is not there
+        folder: PathBuf,
+    },
     /// Compare the default strategy with round robin, live
     Demo {
         /// End after this many seconds; 0 runs until Ctrl-C

@@ -9,6 +9,8 @@ mod engine;
 mod kernel;
 mod lab;
 mod load;
+mod pages;
+mod privileges;
 mod process;
 mod run;
 mod sim;
@@ -39,6 +41,8 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Users(args) => users::run(&args).and_then(print),
+        Command::Completions { shell } => print(pages::completions(shell)),
+        Command::Man { folder } => pages::manual(&folder),
         Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
     };
     process::flush_log();

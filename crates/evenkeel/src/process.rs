@@ -15,7 +15,6 @@ use evenkeel_net::inherited;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
 
 use crate::Failure;
 use crate::cli::{self, LogFormat};
@@ -30,10 +29,17 @@ static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Starts the log as a command line wants it.
 pub(crate) fn start_log_of(args: &cli::Log) -> Result<(), Failure> {
-    let log = Log::start(io::stderr())
-        .map_err(|error| Failure::new(format!("cannot start the thread of the log: {error}")))?;
-    let log = LOG.get_or_init(|| log);
-    start_log(log, args.log.as_deref(), args.log_format).map_err(|error| Failure {
+    start_log(filter_of(args)?, args)
+}
+
+/// What of the log a command line wants: `--log` wins over `$RUST_LOG`.
+pub(crate) fn filter_of(args: &cli::Log) -> Result<EnvFilter, Failure> {
+    let from_environment = std::env::var("RUST_LOG")
+        .ok()
+        .filter(|text| !text.is_empty());
+    let given = args.log.as_deref().or(from_environment.as_deref());
+    let filter = EnvFilter::builder().parse(given.unwrap_or("info"));
+    filter.map_err(|error| Failure {
         code: 2,
         message: format!("--log (or $RUST_LOG) is not understood: {error}"),
     })
@@ -46,22 +52,16 @@ pub(crate) fn flush_log() {
     }
 }
 
-/// Sends logs to stderr, and never waits for whoever reads it. `directives` win over
-/// `$RUST_LOG`.
-fn start_log(
-    log: &'static Log,
-    directives: Option<&str>,
-    format: LogFormat,
-) -> Result<(), ParseError> {
-    let from_environment = std::env::var("RUST_LOG")
-        .ok()
-        .filter(|text| !text.is_empty());
-    let directives = directives.or(from_environment.as_deref()).unwrap_or("info");
+/// Sends logs to stderr, from a thread, and never waits for whoever reads it.
+pub(crate) fn start_log(filter: EnvFilter, args: &cli::Log) -> Result<(), Failure> {
+    let log = Log::start(io::stderr())
+        .map_err(|error| Failure::new(format!("cannot start the thread of the log: {error}")))?;
+    let log = LOG.get_or_init(|| log);
     let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::builder().parse(directives)?)
+        .with_env_filter(filter)
         .with_writer(|| log.clone())
         .with_ansi(std::io::stderr().is_terminal());
-    match format {
+    match args.log_format {
         LogFormat::Text => subscriber.init(),
         LogFormat::Json => subscriber.json().init(),
     }

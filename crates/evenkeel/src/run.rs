@@ -30,36 +30,55 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
+use tracing_subscriber::EnvFilter;
 
 use crate::process::{self, Signals};
 use crate::upgrade::{Before, NotUpgraded, Place};
-use crate::{Failure, cli};
+use crate::{Failure, cli, privileges};
 
 /// Runs the balancer until it is told to end.
 pub(crate) fn run(args: &cli::RunBalancer) -> Result<(), Failure> {
     evenkeel_limits::memory::prepare_allocator();
-    process::start_log_of(&args.run.log)?;
-    process::raise_file_limit();
+    let log = process::filter_of(&args.run.log)?;
     let before = Before::find()?;
-    let runtime = process::runtime()?;
-    let result = runtime.block_on(live(args, before.clone()));
+    let result = begin(args, log, before.clone());
     if let (Err(failure), Some(before)) = (&result, &before) {
         before.failed(&failure.message);
     }
+    result
+}
+
+fn begin(args: &cli::RunBalancer, log: EnvFilter, before: Option<Arc<Before>>) -> Result<(), Failure> {
+    let file = &args.run.file;
+    let refused = |errors| Failure::new(format!("the configuration has errors\n{errors}"));
+    let text = config::text_of(file).map_err(refused)?;
+    let config = config::parse(&file.display().to_string(), &text).map_err(refused)?;
+    // Before any other thread starts.
+    let kept = privileges::give_up(&config, file)?;
+    process::start_log(log, &args.run.log)?;
+    kept.tell();
+    if let Some(before) = &before {
+        before.tell();
+    }
+    process::raise_file_limit();
+    let runtime = process::runtime()?;
+    let result = runtime.block_on(live(args, (config, text), before));
     // A lookup of a name that still runs in its thread must not delay the end.
     runtime.shutdown_background();
     result
 }
 
-async fn live(args: &cli::RunBalancer, before: Option<Arc<Before>>) -> Result<(), Failure> {
-    // Before anything else, so that no signal and no change of the file is lost.
+async fn live(
+    args: &cli::RunBalancer,
+    (config, text): (Config, String),
+    before: Option<Arc<Before>>,
+) -> Result<(), Failure> {
+    // Before anything else, so that no signal is lost, and no change of the file since it was read.
     let signals = Signals::listen()?;
     let wants_upgrade = signal(SignalKind::user_defined2()).map_err(Signals::failed)?;
     let file = &args.run.file;
-    let reloads = Reloads::new(file).map_err(Signals::failed)?;
-    let refused = |errors| Failure::new(format!("the configuration has errors\n{errors}"));
-    let text = config::text_of(file).map_err(refused)?;
-    let config = config::parse(&file.display().to_string(), &text).map_err(refused)?;
+    let mut reloads = Reloads::new(file).map_err(Signals::failed)?;
+    reloads.know(&text);
     let clock = before
         .as_ref()
         .map_or_else(Clock::start, |before| before.clock());
@@ -289,12 +308,18 @@ impl Process {
                 cause = reloads.next() => match cause {
                     Cause::Signal => {
                         process::notify_reloading();
-                        let _ = self.manager.reload(file, How::Signal, nobody()).await;
+                        explained(self.manager.reload(file, How::Signal, nobody()).await);
                         access_log.reopen();
                         process::notify("READY=1");
                     }
-                    Cause::File => drop(self.manager.reload_changed(file).await),
-                    Cause::Beside => drop(self.manager.reload(file, How::File, nobody()).await),
+                    Cause::File => {
+                        if let Some(result) = self.manager.reload_changed(file).await {
+                            explained(result);
+                        }
+                    }
+                    Cause::Beside => {
+                        explained(self.manager.reload(file, How::File, nobody()).await);
+                    }
                 },
                 // What the admin API has written is no change any more.
                 Ok(()) = revisions.changed() => {
@@ -350,6 +375,13 @@ impl Process {
         }
         // A panic there is told by the proxy.
         let _ = drained.await;
+    }
+}
+
+/// The manager has told how a reload went; what it cannot know is which files the process may use.
+fn explained<T, E: std::fmt::Display>(result: Result<T, E>) {
+    if let Err(error) = result {
+        privileges::explain(&error);
     }
 }
 

@@ -13,7 +13,7 @@ use evenkeel_manager::Manager;
 use evenkeel_manager::handover::Handover;
 use evenkeel_manager::service::Service;
 use evenkeel_net::Clock;
-use evenkeel_net::handover::{Predecessor, Successor, VARIABLE, Word};
+use evenkeel_net::handover::{Offer, Predecessor, Successor, VARIABLE, Word};
 use evenkeel_net::inherited;
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::{info, warn};
@@ -57,17 +57,25 @@ impl Before {
         let Some((predecessor, sockets)) = Predecessor::find().map_err(cannot)? else {
             return Ok(None);
         };
-        let version = &predecessor.offer.program;
-        info!(
-            sockets = sockets.len(),
-            version, "takes the place of another process"
-        );
         sockets.into_iter().for_each(inherited::put);
         let is_over = Arc::default();
         Ok(Some(Arc::new(Before {
             predecessor,
             is_over,
         })))
+    }
+
+    /// Says in the log whose place this process takes.
+    pub(crate) fn tell(&self) {
+        let Offer {
+            program, sockets, ..
+        } = &self.predecessor.offer;
+        let sockets = sockets.len();
+        info!(
+            sockets,
+            version = program,
+            "takes the place of another process"
+        );
     }
 
     /// Its clock.

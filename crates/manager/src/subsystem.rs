@@ -212,7 +212,8 @@ pub type PrepareErrors = Vec<PrepareError>;
 pub enum PrepareError {
     /// An address cannot be listened on.
     #[error(
-        "{whose}: cannot listen on {address}: {error}; choose another address with listen in [{whose}]"
+        "{whose}: cannot listen on {address}: {}; choose another address with listen in [{whose}]",
+        evenkeel_net::listen::why(error)
     )]
     Listen {
         /// The section of the configuration that names it.

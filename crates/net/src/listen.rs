@@ -119,9 +119,26 @@ fn socket(address: SocketAddr, only_v6: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// Why an IP address cannot be listened on; where a right is missing, which one and how to give it.
+pub fn why(error: &io::Error) -> String {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return error.to_string();
+    }
+    let program = std::env::current_exe().unwrap_or_else(|_| "evenkeel".into());
+    format!(
+        "{error}: low ports (below 1024, or net.ipv4.ip_unprivileged_port_start) need the right CAP_NET_BIND_SERVICE. \
+         Give it with AmbientCapabilities=CAP_NET_BIND_SERVICE in the systemd unit, or with: \
+         setcap cap_net_bind_service=+ep {}; or start as root with `user` in [process]",
+        program.display()
+    )
+}
+
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}; choose another address with listen")]
+#[error(
+    "cannot listen on {address}: {}; choose another address with listen",
+    why(source)
+)]
 pub struct ListenError {
     /// Which.
     pub address: SocketAddr,

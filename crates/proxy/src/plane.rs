@@ -634,12 +634,19 @@ enum RuleError {
     Twice { rule: String, address: Address },
     #[error(
         "group {group:?}: source = \"client\" needs the right to use addresses of others \
-         (IP_TRANSPARENT): {error}. Start the balancer as root or with the capability CAP_NET_ADMIN \
-         (systemd: AmbientCapabilities=CAP_NET_ADMIN)"
+         (IP_TRANSPARENT): {error}. Give the balancer CAP_NET_RAW (or CAP_NET_ADMIN) \
+         with AmbientCapabilities= in the systemd unit or with setcap, beside the capabilities that are there, and \
+         start it again; or start it as root"
     )]
     Source { group: String, error: io::Error },
-    #[error("rule {rule:?}: cannot listen on {address}: {error}")]
+    #[error("rule {rule:?}: cannot listen on {address}: {}", listen::why(error))]
     Listen {
+        rule: String,
+        address: Address,
+        error: io::Error,
+    },
+    #[error("rule {rule:?}: cannot listen on {address}: {error}")]
+    Path {
         rule: String,
         address: Address,
         error: io::Error,
@@ -647,10 +654,19 @@ enum RuleError {
 }
 
 fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: io::Error) -> PrepareError {
-    PrepareError::other(RuleError::Listen {
-        rule: snapshot.rule.name.clone(),
-        address: key.address.clone(),
-        error,
+    let rule = snapshot.rule.name.clone();
+    let address = key.address.clone();
+    PrepareError::other(match address {
+        Address::Ip(_) => RuleError::Listen {
+            rule,
+            address,
+            error,
+        },
+        Address::Unix(_) => RuleError::Path {
+            rule,
+            address,
+            error,
+        },
     })
 }
 

@@ -8,7 +8,7 @@ mod ctl;
 mod events;
 mod news;
 mod past;
-mod process;
+pub(crate) mod process;
 mod simulate;
 mod tick;
 pub mod wire;

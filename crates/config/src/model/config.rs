@@ -16,6 +16,7 @@ use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
 use super::mirror::{self, MIRRORED};
 use super::negotiator::{self, Cluster, Negotiator};
+use super::process::{self, Process};
 use super::protocol::{MemberProtocol, Source};
 use super::reach::Reach;
 use super::route;
@@ -79,6 +80,8 @@ section! {
     /// A whole, valid configuration.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Config {
+        /// As whom the process runs.
+        process: Process = Process::default(),
         /// The admin API.
         admin: Option<Admin> = Some(Admin::default()),
         /// Where certificates come from that rules have by themselves; `None` is nowhere.
@@ -152,6 +155,35 @@ impl Config {
         all.chain(members.flat_map(ClientTls::files))
             .map(PathBuf::as_path)
     }
+
+    /// The files that the running balancer makes or writes, with the keys that name them; but for those in
+    /// the folder of `[acme]` and the configuration itself.
+    pub fn written(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let log = self.access_log.iter().filter_map(|log| match log {
+            AccessLog::File(path) => Some(("access_log.output", path.as_path())),
+            AccessLog::Stdout => None,
+        });
+        let audit = self
+            .admin
+            .iter()
+            .filter_map(|admin| admin.audit_log.as_deref());
+        let state = self
+            .corba
+            .iter()
+            .filter_map(|own| own.state_file.as_deref());
+        let reference = self.corba.iter().filter_map(|own| own.ior_file.as_deref());
+        let listens = self.rules.iter().flat_map(|rule| &rule.listen);
+        let sockets = listens.filter_map(|address| match address {
+            Address::Unix(path) if !path.starts_with('@') => {
+                Some(("rule.listen", Path::new(&**path)))
+            }
+            _ => None,
+        });
+        log.chain(audit.map(|path| ("admin.audit_log", path)))
+            .chain(state.map(|path| ("corba.state_file", path)))
+            .chain(reference.map(|path| ("corba.ior_file", path)))
+            .chain(sockets)
+    }
 }
 
 fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
@@ -161,6 +193,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         table.read(ACCESS_LOG, &mut config, report);
         table.finish(report);
     }
+    config.process = process::read(&mut top, report);
     let mut listeners = Listeners::default();
     config.admin = admin::read(&mut top, folder, &mut listeners, report);
 
@@ -440,6 +473,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     let access_log = [docs(ACCESS_LOG, Config::default())];
     let mut tables = vec![
         TableDoc::new("", top, [docs(TOP, Config::default())]),
+        process::tables(),
         admin::tables(),
         acme::tables(),
         dns::tables(),

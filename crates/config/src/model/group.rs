@@ -97,7 +97,7 @@ section! {
         /// rules and in health checks, and its version: see [to members](proxy-protocol.md#to-members).
         send_proxy: Option<SendProxy> = None; r#""v2""#,
         /// Whose address the connections of rules to members come from: the `balancer`'s or the
-        /// `client`'s. The latter needs `CAP_NET_ADMIN`, and routes: see
+        /// `client`'s. The latter needs `CAP_NET_RAW` or `CAP_NET_ADMIN`, and routes: see
         /// [the client's address](proxy-protocol.md#the-clients-address-itself).
         source: Source = Source::Balancer; r#""client""#,
         /// Rules with `protocol = "http"`: whether clients are bound to a member by a

@@ -30,6 +30,7 @@ pub(crate) mod monitor;
 pub mod negotiator;
 pub(crate) mod orca;
 pub(crate) mod priority;
+pub(crate) mod process;
 pub(crate) mod prometheus;
 pub(crate) mod protocol;
 pub(crate) mod reach;

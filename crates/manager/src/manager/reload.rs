@@ -178,6 +178,7 @@ impl Manager {
 fn fixed_at_start(old: &Config, new: &Config) -> impl Iterator<Item = &'static str> {
     let parts = [
         ("the number of workers", old.workers != new.workers),
+        ("[process]", old.process != new.process),
         (
             "the admin API's settings",
             fixed(&old.admin) != fixed(&new.admin),

@@ -1,0 +1,625 @@
+//! Gives up what the process does not need: root's rights for those of a user with a few capabilities,
+//! and files that it has no use for (Landlock).
+//!
+//! Capabilities and what Landlock forbids belong to each thread, and new threads inherit them. So this
+//! happens while there is one thread, before anything listens, and the right to listen on low ports is
+//! kept: a reload may want more of them. A program that this one starts, its successor, inherits all of it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Path, PathBuf, absolute};
+use std::sync::OnceLock;
+
+use evenkeel_config::{Config, Source};
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
+    RulesetStatus, make_bitflags, path_beneath_rules,
+};
+use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    configure_capability_in_ambient_set, remove_capability_from_bounding_set, set_capabilities,
+    set_keep_capabilities, set_no_new_privs,
+};
+use tracing::{info, warn};
+
+use crate::Failure;
+
+/// The folders of the system that programs read: libraries, names, devices, what the kernel tells.
+const SYSTEM: [&str; 9] = [
+    "/etc", "/usr", "/lib", "/lib32", "/lib64", "/proc", "/sys", "/dev", "/run",
+];
+
+/// Where what starts this program is looked up.
+const LOADERS: [&str; 4] = ["/lib", "/lib32", "/lib64", "/usr/lib"];
+
+/// Folders of its own that a service manager names to a process, with colons between them.
+const OF_SERVICE: [&str; 4] = [
+    "STATE_DIRECTORY",
+    "LOGS_DIRECTORY",
+    "CACHE_DIRECTORY",
+    "RUNTIME_DIRECTORY",
+];
+
+const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
+const RUN: BitFlags<AccessFs> = make_bitflags!(AccessFs::{Execute | ReadFile});
+const DEVICES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile});
+const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
+    ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile | MakeDir | RemoveDir | MakeSock
+});
+
+/// What may be read since the start, and as whom, for messages.
+static LIMITS: OnceLock<String> = OnceLock::new();
+
+/// What was given up: told in the log once there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    told: Vec<String>,
+    lacking: Vec<String>,
+}
+
+impl Kept {
+    /// Says in the log as whom the process runs and what it may do.
+    pub(crate) fn tell(&self) {
+        for line in &self.told {
+            info!("{line}");
+        }
+        for line in &self.lacking {
+            warn!("{line}");
+        }
+    }
+}
+
+/// Becomes the user that `config`, which was read from `file`, names, and gives up what is not needed.
+/// Without one nothing changes.
+pub(crate) fn give_up(config: &Config, file: &Path) -> Result<Kept, Failure> {
+    if config.process.user.is_none() {
+        return Ok(Kept::default());
+    }
+    let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads != 1 {
+        return Err(Failure::new(format!(
+            "cannot give up rights: {threads} threads run already, and would keep theirs; please report this"
+        )));
+    }
+    of_this_thread(config, file)
+}
+
+fn of_this_thread(config: &Config, file: &Path) -> Result<Kept, Failure> {
+    let mut kept = Kept::default();
+    let wanted = Identity::find(config)?;
+    let cannot = |what: &str, error: io::Error| {
+        let user = &wanted.name;
+        Failure::new(format!("process.user: cannot {what} for {user}: {error}"))
+    };
+    let keep = capabilities_to_keep(config)
+        .map_err(|error| cannot("read the capabilities of this process", error))?;
+    if geteuid().is_root() {
+        own(config, &wanted, &mut kept);
+        // Without CAP_SETPCAP, in some containers, there it stays as it is; no_new_privs has the same effect.
+        for one in CapabilitySet::all().difference(keep).iter() {
+            let _ = remove_capability_from_bounding_set(one);
+        }
+        wanted.become_it()?;
+    } else if geteuid() != wanted.uid || config.process.group.is_some() && getegid() != wanted.gid {
+        return Err(Failure::new(format!(
+            "process.user: this process runs as the user {} with the group {} and has no right to become {}: start it as \
+             root, or as that user (systemd: User= and Group=), or remove `user` from [process]",
+            geteuid(),
+            getegid(),
+            wanted.name
+        )));
+    }
+    // In its place are exactly these, for programs that it starts as well: its successor at an upgrade.
+    let sets = CapabilitySets {
+        effective: keep,
+        permitted: keep,
+        inheritable: keep,
+    };
+    set_capabilities(None, sets)
+        .and_then(|()| set_no_new_privs(true))
+        .map_err(|error| cannot("give up capabilities", error.into()))?;
+    let _ = clear_ambient_capability_set();
+    for one in keep.iter() {
+        if let Err(error) = configure_capability_in_ambient_set(one, true) {
+            let name = names(one);
+            let line =
+                format!("{name} does not last over an upgrade: it cannot be ambient: {error}");
+            kept.lacking.push(line);
+        }
+    }
+    // Otherwise what /proc/self has of open files is root's, as the user has changed.
+    let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
+    if !wanted.uid.is_root() && nix::unistd::setuid(Uid::from_raw(0)).is_ok() {
+        return Err(Failure::new(
+            "process.user: the process could still become root: it does not run like that",
+        ));
+    }
+    kept.told.push(format!(
+        "runs as {} (user {}, group {}) with {}",
+        wanted.name,
+        geteuid(),
+        getegid(),
+        names(keep)
+    ));
+    accessible(config, file, &wanted)?;
+    if config.process.landlock {
+        limit_files(config, file, &mut kept);
+    } else {
+        let _ = LIMITS.set(format!("the process runs as {}", wanted.name));
+    }
+    Ok(kept)
+}
+
+/// Who the process is to be.
+struct Identity {
+    name: String,
+    uid: Uid,
+    gid: Gid,
+    /// Whether the system knows the user, and so its groups.
+    is_known: bool,
+}
+
+impl Identity {
+    fn find(config: &Config) -> Result<Self, Failure> {
+        let name = config.process.user.clone().unwrap_or_default();
+        let number = name.parse::<u32>().ok();
+        let user = match number {
+            Some(number) => User::from_uid(Uid::from_raw(number)),
+            None => User::from_name(&name),
+        };
+        let failed = |key: &str, name: &str, error: nix::Error| {
+            Failure::new(format!("process.{key}: cannot look up {name:?}: {error}"))
+        };
+        let user = user.map_err(|error| failed("user", &name, error))?;
+        let Some(uid) = user
+            .as_ref()
+            .map(|user| user.uid)
+            .or(number.map(Uid::from_raw))
+        else {
+            return Err(Failure::new(format!(
+                "process.user: there is no user {name:?} on this machine: make one, as with \
+                 useradd --system --no-create-home --shell /usr/sbin/nologin {name}"
+            )));
+        };
+        let gid = match &config.process.group {
+            None => user.as_ref().map(|user| user.gid),
+            Some(group) => match group.parse::<u32>() {
+                Ok(number) => Some(Gid::from_raw(number)),
+                Err(_) => {
+                    let known = Group::from_name(group);
+                    let known = known.map_err(|error| failed("group", group, error))?;
+                    let gid = known.map(|group| group.gid);
+                    let missing = || {
+                        Failure::new(format!(
+                            "process.group: there is no group {group:?} on this machine: make one, as with \
+                             groupadd --system {group}"
+                        ))
+                    };
+                    Some(gid.ok_or_else(missing)?)
+                }
+            },
+        };
+        let Some(gid) = gid else {
+            return Err(Failure::new(format!(
+                "process.user: the system does not know the user {name}, and so not its group: name one with `group` \
+                 in [process]"
+            )));
+        };
+        Ok(Identity {
+            is_known: user.is_some(),
+            name: user.map_or(name, |user| user.name),
+            uid,
+            gid,
+        })
+    }
+
+    /// Changes user and groups, and keeps what capabilities are permitted.
+    fn become_it(&self) -> Result<(), Failure> {
+        let groups = || {
+            if !self.is_known {
+                return nix::unistd::setgroups(&[self.gid]);
+            }
+            let name =
+                std::ffi::CString::new(self.name.as_str()).map_err(|_| nix::Error::EINVAL)?;
+            nix::unistd::initgroups(&name, self.gid)
+        };
+        let (uid, gid) = (self.uid, self.gid);
+        let changed = set_keep_capabilities(true)
+            .map_err(io::Error::from)
+            .and_then(|()| groups().map_err(io::Error::from))
+            .and_then(|()| nix::unistd::setresgid(gid, gid, gid).map_err(io::Error::from))
+            .and_then(|()| nix::unistd::setresuid(uid, uid, uid).map_err(io::Error::from))
+            .and_then(|()| set_keep_capabilities(false).map_err(io::Error::from));
+        changed.map_err(|error| {
+            Failure::new(format!(
+                "process.user: cannot become {}: {error}; root needs CAP_SETUID and CAP_SETGID for that, which a container \
+                 or CapabilityBoundingSet= of the service may lack",
+                self.name
+            ))
+        })
+    }
+}
+
+/// Of the capabilities that the process has, those that it needs later.
+fn capabilities_to_keep(config: &Config) -> io::Result<CapabilitySet> {
+    let has = capabilities(None)?.permitted;
+    let mut needs = CapabilitySet::NET_BIND_SERVICE;
+    if config
+        .groups
+        .iter()
+        .any(|group| group.source == Source::Client)
+    {
+        // Either does; this one allows less.
+        needs |= match has.contains(CapabilitySet::NET_RAW) {
+            true => CapabilitySet::NET_RAW,
+            false => CapabilitySet::NET_ADMIN,
+        };
+    }
+    Ok(has & needs)
+}
+
+fn names(capabilities: CapabilitySet) -> String {
+    let names: Vec<String> = capabilities
+        .iter_names()
+        .map(|(name, _)| format!("CAP_{name}"))
+        .collect();
+    match names.is_empty() {
+        true => "no capabilities".into(),
+        false => names.join(" and "),
+    }
+}
+
+/// Gives the user what root has written before: logs, state, certificates.
+fn own(config: &Config, to: &Identity, kept: &mut Kept) {
+    let mut files: Vec<PathBuf> = config.written().map(|(_, path)| path.to_owned()).collect();
+    if let Some(state) = config
+        .corba
+        .iter()
+        .find_map(|corba| corba.state_file.as_ref())
+    {
+        let beside = state.parent().unwrap_or(Path::new("."));
+        let name = state.file_name().unwrap_or_default().to_string_lossy();
+        // Its journal and its lock.
+        let all = entries(beside).filter(|path| {
+            let own = path.file_name().unwrap_or_default().to_string_lossy();
+            own.strip_prefix(&*name)
+                .is_some_and(|rest| rest.starts_with('.'))
+        });
+        files.extend(all);
+    }
+    if let Some(acme) = &config.acme {
+        files.extend(entries(&acme.folder));
+        files.push(acme.folder.clone());
+    }
+    for file in files {
+        match give(&file, to) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => kept.lacking.push(format!(
+                "{}: cannot give it to {}: {error}",
+                file.display(),
+                to.name
+            )),
+        }
+    }
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+/// Makes a user the owner of a file or folder that is root's. The folder may belong to that user, who must
+/// not be able to have something else changed in its place: so no symbolic link on the way is followed, and
+/// no file is given away that has another name.
+fn give(path: &Path, to: &Identity) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = openat2(
+        CWD,
+        absolute(path)?,
+        flags,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS,
+    );
+    let file = match file {
+        // A socket that is listened on.
+        Err(rustix::io::Errno::NXIO) => return Ok(()),
+        file => File::from(file?),
+    };
+    let about = file.metadata()?;
+    if about.uid() != 0 || to.uid.is_root() || !(about.is_dir() || about.is_file()) {
+        return Ok(());
+    }
+    if about.is_file() && about.nlink() != 1 {
+        return Err(io::Error::other("it has several names (hard links)"));
+    }
+    fchown(&file, Some(to.uid.as_raw()), Some(to.gid.as_raw()))
+}
+
+/// Finds out whether the user may use the files that the configuration names: at once, and not at the next
+/// reload.
+fn accessible(config: &Config, file: &Path, who: &Identity) -> Result<(), Failure> {
+    let mut refused = Vec::new();
+    for path in std::iter::once(file).chain(config.files()) {
+        if let Err(error) = File::open(path)
+            && error.kind() == io::ErrorKind::PermissionDenied
+        {
+            let (path, name, group) = (path.display(), &who.name, who.gid);
+            refused.push(format!(
+                "{path}: {name} may not read it: chgrp {group} {path} && chmod g+r {path}, and let {name} enter the folders above it"
+            ));
+        }
+    }
+    for (key, path) in config.written() {
+        if let Err(error) = evenkeel_net::writable::check(path, key)
+            && error.to_string().contains(&denied())
+        {
+            let name = &who.name;
+            let folder = path.parent().unwrap_or(path).display();
+            refused.push(format!(
+                "{error}: {name} must be allowed to write there: chown {name} {folder}"
+            ));
+        }
+    }
+    refused.sort();
+    refused.dedup();
+    match refused.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::new(format!(
+            "process.user: rights are missing\n  {}",
+            refused.join("\n  ")
+        ))),
+    }
+}
+
+/// What the system says where a right is missing.
+fn denied() -> String {
+    io::Error::from(rustix::io::Errno::ACCESS).to_string()
+}
+
+/// Has the kernel limit the files that this thread, and all that it starts, may use. Where it cannot, the
+/// log says so.
+fn limit_files(config: &Config, file: &Path, kept: &mut Kept) {
+    let (reads, writes) = (read_folders(config, file), write_folders(config, file));
+    match restrict(&reads, &writes) {
+        Ok(RulesetStatus::NotEnforced) => kept.lacking.push(
+            "the kernel does not limit the files of this process: it has no Landlock (Linux 5.13, CONFIG_SECURITY_LANDLOCK, \
+             and landlock among lsm=)"
+                .into(),
+        ),
+        Ok(_) => {
+            let [reads, writes] = [&reads, &writes].map(|folders| {
+                let shown: Vec<_> = folders.iter().map(|path| path.display().to_string()).collect();
+                shown.join(" ")
+            });
+            let line = format!("by Landlock it writes below {writes} only, and reads also below {} {reads}", SYSTEM.join(" "));
+            let _ = LIMITS.set(format!("the process was started with these limits: {line}"));
+            kept.told.push(line);
+        }
+        // After 16 upgrades nothing can be added; what was set before them holds.
+        Err(error) => kept.lacking.push(format!("cannot limit the files of this process: {error}")),
+    }
+}
+
+fn restrict(
+    reads: &BTreeSet<PathBuf>,
+    writes: &BTreeSet<PathBuf>,
+) -> Result<RulesetStatus, RulesetError> {
+    // Its successor, whatever file that is by then.
+    let program = std::env::current_exe().ok();
+    let programs = program.iter().filter_map(|program| program.parent());
+    let status = Ruleset::default()
+        .handle_access(AccessFs::from_all(ABI::V3))?
+        .create()?
+        .add_rules(path_beneath_rules(SYSTEM, READ))?
+        .add_rules(path_beneath_rules(["/dev"], DEVICES))?
+        .add_rules(path_beneath_rules(LOADERS, RUN))?
+        .add_rules(path_beneath_rules(programs, RUN))?
+        .add_rules(path_beneath_rules(reads, READ))?
+        .add_rules(path_beneath_rules(writes, WRITE))?
+        .restrict_self()?;
+    Ok(status.ruleset)
+}
+
+/// The folders of all files that are read, and of where links lead to.
+fn read_folders(config: &Config, file: &Path) -> BTreeSet<PathBuf> {
+    let mut files: Vec<PathBuf> = config.files().map(Path::to_owned).collect();
+    files.push(file.to_owned());
+    if let Some(acme) = &config.acme {
+        let own = acme.ca_file.iter().chain(&acme.eab_key_file);
+        files.extend(own.map(|file| file.path.clone()));
+    }
+    let lists = config.groups.iter().flat_map(|group| &group.members_files);
+    files.extend(lists.map(PathBuf::from));
+    folders_of(files)
+}
+
+fn write_folders(config: &Config, file: &Path) -> BTreeSet<PathBuf> {
+    let mut files: Vec<PathBuf> = config.written().map(|(_, path)| path.to_owned()).collect();
+    // Changes by the admin API.
+    files.extend(config.admin.is_some().then(|| file.to_owned()));
+    let mut folders = folders_of(files);
+    if let Some(acme) = &config.acme {
+        // It is made if it is not there.
+        let there = acme.folder.ancestors().find(|folder| folder.is_dir());
+        folders.extend(there.map(Path::to_owned));
+    }
+    for name in OF_SERVICE {
+        let named = std::env::var_os(name).unwrap_or_default();
+        folders.extend(std::env::split_paths(&named).filter(|path| path.is_absolute()));
+    }
+    folders
+}
+
+fn folders_of(files: Vec<PathBuf>) -> BTreeSet<PathBuf> {
+    let real: Vec<_> = files
+        .iter()
+        .filter_map(|file| file.canonicalize().ok())
+        .collect();
+    let named = files.iter().filter_map(|file| absolute(file).ok());
+    let folders = named
+        .chain(real)
+        .filter_map(|file| Some(file.parent()?.to_owned()));
+    folders.collect()
+}
+
+/// Explains why a reload may have failed that says `error`: a file elsewhere than at the start.
+pub(crate) fn explain(error: &impl std::fmt::Display) {
+    if let Some(limits) = LIMITS.get()
+        && error.to_string().contains(&denied())
+    {
+        warn!("{limits}. For a file elsewhere, restart it");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::process::Command;
+
+    use super::*;
+
+    /// The test that is a process of its own: with `nobody`'s rights nothing else could be tested.
+    const INNER: &str = "privileges::tests::inner";
+    const FOLDER: &str = "EVENKEEL_TEST_PRIVILEGES";
+
+    fn run(program: &Path, test: &str, folder: &Path) -> (bool, String) {
+        let mut command = Command::new(program);
+        command.args(["--exact", test, "--ignored", "--nocapture"]);
+        let output = command.env(FOLDER, folder).output();
+        match output {
+            Ok(output) => {
+                let said = [&output.stdout[..], &output.stderr].concat();
+                (output.status.success(), String::from_utf8(said).unwrap())
+            }
+            Err(error) => (false, error.to_string()),
+        }
+    }
+
+    /// What the process starts has the same rights: its successor at an upgrade needs them. Other programs
+    /// are not started.
+    #[test]
+    fn rights_last_over_the_start_of_a_program() {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: only root gives up rights");
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("evenkeel-rights-{}", std::process::id()));
+        fs::create_dir_all(folder.join("bin")).unwrap();
+        fs::create_dir_all(folder.join("other")).unwrap();
+        fs::create_dir_all(folder.join("secret")).unwrap();
+        let all =
+            |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["", "bin", "other", "secret"] {
+            all(&folder.join(name));
+        }
+        // Where everybody may start it.
+        let program = folder.join("bin/program");
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        fs::copy("/bin/true", folder.join("other/true")).unwrap();
+        fs::write(folder.join("secret/file"), "x").unwrap();
+        fs::write(folder.join("evenkeel.toml"), "").unwrap();
+        let (passed, said) = run(&program, INNER, &folder);
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(passed && said.contains("1 passed"), "{said}");
+        if said.contains("no Landlock") {
+            eprintln!("SKIPPED: this kernel has no Landlock");
+        }
+    }
+
+    #[test]
+    #[ignore = "is started by the test above"]
+    fn inner() {
+        let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+        let text = "[process]\nuser = \"nobody\"\n";
+        let file = folder.join("evenkeel.toml");
+        let config = evenkeel_config::parse(&file.display().to_string(), text).unwrap();
+        let kept = of_this_thread(&config, &file).unwrap();
+        println!("{kept:?}");
+        let program = std::env::current_exe().unwrap();
+        let (passed, said) = run(&program, "privileges::tests::successor", &folder);
+        assert!(passed && said.contains("1 passed"), "{said}");
+        if kept.lacking.iter().any(|line| line.contains("no Landlock")) {
+            return;
+        }
+        let refused = Command::new(folder.join("other/true"))
+            .status()
+            .unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        // The folder of the configuration is read with all that is in it; its neighbours are not.
+        assert!(File::open(folder.join("secret/file")).is_ok());
+        let neighbour = folder.parent().unwrap();
+        let refused = fs::read_dir(neighbour).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        let refused = File::create("/dev/shm/evenkeel-rights").unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        fs::write("/dev/null", "x").unwrap();
+    }
+
+    #[test]
+    #[ignore = "is started by the test above"]
+    fn successor() {
+        assert_eq!(geteuid(), User::from_name("nobody").unwrap().unwrap().uid);
+        let sets = capabilities(None).unwrap();
+        assert_eq!(sets.effective, CapabilitySet::NET_BIND_SERVICE);
+        assert_eq!(sets.permitted, CapabilitySet::NET_BIND_SERVICE);
+        // It gives up what there is once more, as it reads the same configuration.
+        let text = "[process]\nuser = \"nobody\"\n";
+        let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+        let file = folder.join("evenkeel.toml");
+        let config = evenkeel_config::parse(&file.display().to_string(), text).unwrap();
+        of_this_thread(&config, &file).unwrap();
+        assert_eq!(capabilities(None).unwrap(), sets);
+    }
+
+    #[test]
+    fn what_root_has_written_is_given_away_but_nothing_behind_a_link() {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: only root gives files away");
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("evenkeel-give-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let to = Identity {
+            name: "nobody".into(),
+            uid: Uid::from_raw(65534),
+            gid: Gid::from_raw(65534),
+            is_known: true,
+        };
+        let owner = |path: &Path| fs::metadata(path).unwrap().uid();
+        let file = folder.join("file");
+        fs::write(&file, "").unwrap();
+        give(&file, &to).unwrap();
+        assert_eq!(owner(&file), 65534);
+        let (target, link, twin) = (
+            folder.join("target"),
+            folder.join("link"),
+            folder.join("twin"),
+        );
+        fs::write(&target, "").unwrap();
+        symlink(&target, &link).unwrap();
+        assert!(give(&link, &to).is_err());
+        fs::hard_link(&target, &twin).unwrap();
+        assert!(
+            give(&twin, &to)
+                .unwrap_err()
+                .to_string()
+                .contains("several names")
+        );
+        assert_eq!(owner(&target), 0);
+        // A folder on the way that is a link.
+        fs::create_dir(folder.join("real")).unwrap();
+        fs::write(folder.join("real/file"), "").unwrap();
+        symlink(folder.join("real"), folder.join("way")).unwrap();
+        assert!(give(&folder.join("way/file"), &to).is_err());
+        assert_eq!(owner(&folder.join("real/file")), 0);
+        let missing = give(&folder.join("missing"), &to).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,67 @@
+# What the package does under systemd: see systemd.sh.
+set -eu
+export DEBIAN_FRONTEND=noninteractive
+cd /story
+say() { echo "story: $*"; }
+userdel evenkeel 2>/dev/null || true
+
+say install
+dpkg -i evenkeel_*.deb evenkeel-bin_*.deb
+systemctl is-active evenkeel
+main() { systemctl show -p MainPID --value evenkeel; }
+status() { grep "^$1:" "/proc/$(main)/status" | tr '\t' ' '; }
+status Uid | grep " $(id -u evenkeel) "
+status CapEff | grep 0000000000000400
+status NoNewPrivs | grep 1
+status Seccomp | grep 2
+curl -s http://127.0.0.1:9900/metrics | grep ^process_open_fds
+
+say reload
+cat >> /etc/evenkeel/evenkeel.toml <<'END'
+[access_log]
+output = "/var/log/evenkeel/access.log"
+[rule.web]
+listen = "127.0.0.1:80"
+protocol = "http"
+members = ["127.0.0.1:1"]
+END
+systemctl reload evenkeel
+for i in $(seq 300); do curl -s -o /dev/null http://127.0.0.1:80/ && break; sleep 0.1; done
+for i in $(seq 300); do grep -q '"rule":"web"' /var/log/evenkeel/access.log && break; sleep 0.1; done
+grep '"rule":"web"' /var/log/evenkeel/access.log
+
+say rotate
+logrotate -f /etc/logrotate.d/evenkeel
+[ "$(stat -c %U /var/log/evenkeel/access.log.1)" = evenkeel ]
+for i in $(seq 300); do [ -e /var/log/evenkeel/access.log ] && break; sleep 0.1; done
+[ "$(stat -c %U /var/log/evenkeel/access.log)" = evenkeel ]
+
+say upgrade
+before=$(main)
+dpkg -i new/evenkeel_*.deb new/evenkeel-bin_*.deb
+systemctl is-active evenkeel
+echo "main process: $before before, $(main) now"
+[ "$(main)" != "$before" ]
+[ "/proc/$(main)/exe" -ef /usr/bin/evenkeel ]
+curl -s -o /dev/null http://127.0.0.1:80/
+
+say agent
+dpkg -i new/evenkeel-agent_*.deb
+if systemctl is-active evenkeel-agent; then echo "it runs before it is configured"; exit 1; fi
+systemctl start evenkeel-agent
+systemctl is-active evenkeel-agent
+grep Seccomp "/proc/$(systemctl show -p MainPID --value evenkeel-agent)/status" | grep 2
+systemctl reload evenkeel-agent
+systemctl stop evenkeel-agent
+systemctl show -p Result evenkeel-agent | grep success
+
+say restart
+systemctl restart evenkeel
+systemctl is-active evenkeel
+systemctl stop evenkeel
+systemctl show -p Result evenkeel | grep success
+
+say purge
+dpkg --purge evenkeel evenkeel-agent evenkeel-bin
+[ ! -e /etc/evenkeel ] && [ ! -e /var/lib/evenkeel ]
+say end
