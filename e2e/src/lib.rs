@@ -27,6 +27,7 @@ pub mod omniorb;
 pub mod orb;
 pub mod pebble;
 pub mod process;
+pub mod python;
 pub mod script;
 pub mod server;
 pub mod sessions;

@@ -1,4 +1,4 @@
-//! The access log: a JSON object a line for each request or TCP connection.
+//! The access log: a line for each request or TCP connection.
 //!
 //! The data plane hands records to a bounded channel and never waits. A thread of its
 //! own writes them, in batches; a slow disk costs records (which are counted), never a
@@ -14,10 +14,13 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_core::cost::Cost;
 use evenkeel_limits::{Shortage, Throttle};
-use evenkeel_manager::config::AccessLog as Target;
-use evenkeel_proxy::access::{Limit, Peer, Record};
+use evenkeel_manager::config::{AccessLog as Target, LogFormat};
+use evenkeel_proxy::access::{Limit, Peer, Record, Wants};
+use evenkeel_proxy::trace::trace_text;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
+
+mod text;
 
 /// Bytes after which a batch is written even if more records wait.
 const BATCH: usize = 64 * 1024;
@@ -29,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Writer {
     /// Where the log goes from now on, if that has changed or must be opened again.
-    next: Arc<Mutex<Option<Target>>>,
+    next: Arc<Mutex<Option<(Target, LogFormat)>>>,
     thread: JoinHandle<()>,
 }
 
@@ -60,21 +63,27 @@ impl Writer {
     /// # Errors
     ///
     /// The file cannot be opened, or no thread be started.
-    pub fn start(target: &Target, records: Receiver<Record>, counts: Counts) -> io::Result<Writer> {
+    pub fn start(
+        target: &Target,
+        format: &LogFormat,
+        records: Receiver<Record>,
+        counts: Counts,
+    ) -> io::Result<Writer> {
         let mut sink = Sink::open(target)?;
+        let mut lines = Lines::of(format.clone());
         let next = Arc::new(Mutex::new(None));
         let of_thread = Arc::clone(&next);
         let thread = std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || write_all(&records, &mut sink, &of_thread, &counts))?;
+            .spawn(move || write_all(&records, &mut sink, &mut lines, &of_thread, &counts))?;
         Ok(Writer { next, thread })
     }
 
     /// Opens `target` anew: after the file was moved away, or when the configuration
-    /// names another one. If that fails, the log stays where it is.
-    pub fn reopen(&self, target: &Target) {
+    /// names another one, or another format. If that fails, the log stays where and as it is.
+    pub fn reopen(&self, target: &Target, format: &LogFormat) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        *next = Some(target.clone());
+        *next = Some((target.clone(), format.clone()));
     }
 
     /// Waits until everything is written. All senders must be gone.
@@ -174,10 +183,45 @@ impl Batch {
     }
 }
 
+/// What lines of this format want to know of requests.
+pub fn wants(format: &LogFormat) -> Wants {
+    Wants {
+        request: format.request_fields(),
+        response: format.response_fields(),
+    }
+}
+
+/// How records become lines.
+#[derive(Debug)]
+struct Lines {
+    format: LogFormat,
+    /// What is in records, and where.
+    wants: Wants,
+}
+
+impl Lines {
+    fn of(format: LogFormat) -> Self {
+        let wants = wants(&format);
+        Lines { format, wants }
+    }
+
+    /// Appends a record as a line.
+    fn push(&self, record: &Record, batch: &mut Vec<u8>) {
+        match &self.format {
+            LogFormat::Json => {
+                push(record, batch);
+            }
+            LogFormat::Combined => text::combined(record, &self.wants, batch),
+            LogFormat::Custom(template) => text::custom(template, record, &self.wants, batch),
+        }
+    }
+}
+
 fn write_all(
     records: &Receiver<Record>,
     sink: &mut Sink,
-    next: &Mutex<Option<Target>>,
+    lines: &mut Lines,
+    next: &Mutex<Option<(Target, LogFormat)>>,
     counts: &Counts,
 ) {
     let mut batch = Batch::default();
@@ -185,10 +229,11 @@ fn write_all(
     loop {
         let first = records.recv_timeout(LOOK);
         let reopened = next.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(target) = reopened {
+        if let Some((target, format)) = reopened {
             match Sink::open(&target) {
                 Ok(opened) => {
                     *sink = opened;
+                    *lines = Lines::of(format);
                     counts.lost.fetch_add(batch.forget(), Ordering::Relaxed);
                 }
                 Err(error) => tracing::error!("{error}; the access log stays where it is"),
@@ -196,7 +241,7 @@ fn write_all(
         }
         let mut ended = match first {
             Ok(record) => {
-                push(&record, &mut batch.bytes);
+                lines.push(&record, &mut batch.bytes);
                 false
             }
             Err(RecvTimeoutError::Timeout) if batch.bytes.is_empty() => continue,
@@ -205,9 +250,7 @@ fn write_all(
         };
         while !ended && batch.bytes.len() < BATCH {
             match records.try_recv() {
-                Ok(record) => {
-                    push(&record, &mut batch.bytes);
-                }
+                Ok(record) => lines.push(&record, &mut batch.bytes),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => ended = true,
             }
@@ -300,6 +343,10 @@ struct Line<'a> {
     limit: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hedge: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
 }
 
 /// Appends a record as a line; answers whether it did.
@@ -320,10 +367,7 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
             .map(|name| &**name)
             .collect(),
         tls: record.tls.as_ref().map(|tls| tls.version),
-        server_name: match &record.tls {
-            Some(tls) => tls.name.as_deref(),
-            None => record.server_name.as_deref(),
-        },
+        server_name: record.asked_name(),
         method: record.request.as_ref().map(|(method, _)| &**method),
         target: record.request.as_ref().map(|(_, target)| &**target),
         status: record.status,
@@ -341,6 +385,8 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
             .as_deref()
             .or(record.limit.map(Limit::name)),
         hedge: record.hedged.map(Into::into),
+        request_id: request_id(record),
+        trace_id: trace_id(record),
     };
     match serde_json::to_writer(&mut *batch, &line) {
         Ok(()) => batch.push(b'\n'),
@@ -348,6 +394,15 @@ fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
         Err(_) => batch.truncate(start),
     }
     batch.len() > start
+}
+
+fn request_id(record: &Record) -> Option<&str> {
+    record.details.as_ref()?.id.as_deref()
+}
+
+fn trace_id(record: &Record) -> Option<String> {
+    let trace = record.details.as_ref()?.trace.as_ref()?;
+    Some(trace_text(trace.id))
 }
 
 fn millis(duration: Duration) -> f64 {
@@ -361,7 +416,7 @@ fn rfc3339(at: SystemTime) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::PathBuf;
     use std::sync::mpsc::sync_channel;
     use std::time::UNIX_EPOCH;
@@ -370,7 +425,7 @@ mod tests {
 
     use super::*;
 
-    fn record(target: &str) -> Record {
+    pub(crate) fn record(target: &str) -> Record {
         Record {
             at: UNIX_EPOCH + Duration::from_millis(1_709_210_096_789),
             client: Peer(Some("[::1]:4711".parse().unwrap())),
@@ -385,8 +440,13 @@ mod tests {
                 before: vec!["b:80".into(), "c:80".into()],
                 queued: Duration::from_millis(3),
                 connect_time: Some(Duration::from_micros(150)),
+                head_bytes: 34,
+                fields: Box::default(),
             })),
             request: Some(("GET".into(), target.into())),
+            protocol: Some("HTTP/1.1"),
+            details: None,
+            head_bytes_sent: 34,
             status: Some(200),
             bytes_received: 0,
             bytes_sent: 1234,
@@ -505,13 +565,13 @@ mod tests {
         std::fs::write(directory.0.join("log"), "{\"target\":\"/old\"}\n").unwrap();
         let (sender, records) = sync_channel(16);
         let counts = Counts::default();
-        let writer = Writer::start(&target, records, counts.clone()).unwrap();
+        let writer = Writer::start(&target, &LogFormat::Json, records, counts.clone()).unwrap();
         sender.send(record("/first")).unwrap();
         while counts.written() == 0 {
             std::thread::yield_now();
         }
         std::fs::rename(directory.0.join("log"), directory.0.join("log.1")).unwrap();
-        writer.reopen(&target);
+        writer.reopen(&target, &LogFormat::Json);
         sender.send(record("/second")).unwrap();
         drop(sender);
         writer.finish();
@@ -562,7 +622,7 @@ mod tests {
         let counts = Counts::default();
         // The device that is always full.
         let target = Target::File("/dev/full".into());
-        let writer = Writer::start(&target, records, counts.clone()).unwrap();
+        let writer = Writer::start(&target, &LogFormat::Json, records, counts.clone()).unwrap();
         for _ in 0..3 {
             sender.send(record("/")).unwrap();
         }
@@ -575,7 +635,8 @@ mod tests {
     fn a_file_that_cannot_be_opened_is_named() {
         let (_sender, records) = sync_channel(1);
         let target = Target::File("/proc/no/such/log".into());
-        let error = Writer::start(&target, records, Counts::default()).unwrap_err();
+        let error =
+            Writer::start(&target, &LogFormat::Json, records, Counts::default()).unwrap_err();
         assert!(error.to_string().contains("/proc/no/such/log"), "{error}");
     }
 }

@@ -22,8 +22,8 @@ use crate::audit::What;
 use crate::error::ApiError;
 use crate::operation::{Operation, Operations};
 use crate::wire::{
-    Changed, Compared, Configuration, Examined, OnDisk, PatchConfig, Proposed, PutConfig, Restore,
-    RevisionText, Told, Undo,
+    Changed, Compared, Configuration, Examined, Included, OnDisk, PatchConfig, Proposed, PutConfig,
+    Restore, RevisionText, Told, Undo,
 };
 
 /// Its operations.
@@ -165,7 +165,13 @@ async fn show(
                 error: Some(errors.to_string()),
             },
         };
+        let included = config::included(&sources.config_file, &entry.text);
+        let included = included.into_iter().map(|(file, text)| Included {
+            file: file.display().to_string(),
+            text: seen_by(&actor, &text),
+        });
         Configuration {
+            included: included.collect(),
             file: sources.config_file.display().to_string(),
             revision: revision.clone(),
             generation,
@@ -223,7 +229,7 @@ fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiE
     };
     match (proposed.text, proposed.edits) {
         (Some(text), None) => looked.text = text,
-        (None, Some(edits)) => match edit::apply(old, &edits) {
+        (None, Some(edits)) => match edit::apply_in(&sources.config_file, old, &edits) {
             Ok(text) => looked.text = text,
             Err(error) => {
                 looked.problems = problems_of(&ChangeError::Edit(error));

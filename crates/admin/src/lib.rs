@@ -1,5 +1,5 @@
 //! What administrators use: the HTTP API with metrics and health, its client, the
-//! terminal view, and the writer of the access log.
+//! terminal view, the writer of the access log, and what sends traces to a collector.
 //!
 //! The [`Manager`] does everything and knows everything; this crate gives it a form
 //! that programs (JSON, Prometheus) and people (tables) can read.
@@ -28,6 +28,7 @@ mod login;
 mod metrics;
 mod openapi;
 mod operation;
+pub mod otlp;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,8 @@ pub struct Sources {
     pub config_file: PathBuf,
     /// Counters of the access log's writer.
     pub access_log: access_log::Counts,
+    /// What became of traces.
+    pub traces: otlp::Counts,
     /// Where it listens.
     pub address: Arc<Address>,
     /// Set when the process begins to shut down: `/readyz` then says no.

@@ -69,6 +69,20 @@ fn process(out: &mut Exposition, sources: &Sources, status: &Status) {
     out.sample(&[("result", "written")], log.written() as f64);
     out.sample(&[("result", "lost")], log.lost() as f64);
     out.family(
+        "evenkeel_trace_spans_total",
+        Type::Counter,
+        "Spans of traces that the collector has taken, or that are lost: refused, or not sent in time.",
+    );
+    let traces = &sources.traces;
+    out.sample(&[("result", "exported")], traces.exported() as f64);
+    out.sample(&[("result", "lost")], traces.lost() as f64);
+    out.family(
+        "evenkeel_traces_dropped_total",
+        Type::Counter,
+        "Traced requests that were dropped because those before them were not sent in time.",
+    );
+    out.sample(&[], traces.dropped() as f64);
+    out.family(
         "evenkeel_log_lines_lost_total",
         Type::Counter,
         "Lines of the process's own log that were dropped because they were not read in time.",

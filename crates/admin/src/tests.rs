@@ -35,7 +35,7 @@ use crate::client::{Client, ClientError};
 use crate::exposition::strict;
 use crate::users::UsersFile;
 use crate::wire::{Done, Explain, Reloaded};
-use crate::{Sources, access_log, serve};
+use crate::{Sources, access_log, otlp, serve};
 
 /// A balancer with its API. The members of its only group are the addresses given.
 struct Balancer {
@@ -101,6 +101,7 @@ impl Balancer {
             manager,
             config_file,
             access_log: access_log::Counts::default(),
+            traces: otlp::Counts::default(),
             address: own,
             draining: AtomicBool::new(false),
             upgrades: tokio::sync::mpsc::channel(1).0,

@@ -128,6 +128,18 @@ pub struct Configuration {
     pub on_disk: OnDisk,
     /// What the text says, as a tree: tables, lists and values of TOML as those of JSON.
     pub values: serde_json::Value,
+    /// The files that it includes, in their order, as they are now. They are changed on disk only.
+    #[serde(default)]
+    pub included: Vec<Included>,
+}
+
+/// A file that the configuration includes.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Included {
+    /// Its name.
+    pub file: String,
+    /// Its text, with secrets as in that of the configuration.
+    pub text: String,
 }
 
 /// What the file of the configuration says, beside what is in force.

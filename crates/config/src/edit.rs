@@ -12,7 +12,7 @@ mod secrets;
 mod tests;
 mod write;
 
-pub use apply::apply;
+pub use apply::{apply, apply_in};
 pub use compare::{Change, changes, unified, value_of, values};
 pub use parts::{Edit, EditError, MAX_DEPTH, MAX_EDITS, MAX_PART, Part, path_of, revision, shown};
 pub use secrets::{MASK, mask, masked};

@@ -13,6 +13,8 @@ pub fn tables() -> Vec<TableDoc> {
 /// see them. Each with the header of its table.
 const SECRET: &[(&str, &str)] = &[
     ("[admin]", "token"),
+    // Logins to the collector.
+    ("[tracing]", "headers"),
     // What members are told, perhaps a password of theirs.
     ("[rule.NAME.routes.request_fields]", "set"),
     ("[rule.NAME.routes.request_fields]", "add"),

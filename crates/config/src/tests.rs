@@ -18,6 +18,8 @@ use super::model::sources::{SOURCES, Sources};
 use super::schema::key::docs;
 use super::*;
 
+mod parts;
+
 const GOOD: &str = r#"
 workers = 2
 
@@ -1239,6 +1241,13 @@ fn document_with(header: &str, line: &str) -> String {
         "" => line.into(),
         "[admin]" if !line.starts_with("token") => {
             format!("{header}\ntoken = \"a-long-token\"\n{line}")
+        }
+        "[tracing]" if !line.starts_with("endpoint") => {
+            let scheme = match line.starts_with("tls") {
+                true => "https",
+                false => "http",
+            };
+            format!("{header}\nendpoint = \"{scheme}://a:4318\"\n{line}")
         }
         "[broker]" => {
             let own = ["listen = \"127.0.0.1:1\"", "key_file = \"k\""];

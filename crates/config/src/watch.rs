@@ -16,6 +16,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
+use crate::schema::include;
+use crate::schema::pattern::Pattern;
 use crate::schema::source::{MAX_FILE_SIZE, read_bounded};
 
 /// Why the configuration is to be read again.
@@ -25,7 +27,8 @@ pub enum Cause {
     Signal,
     /// The text of the file has changed.
     File,
-    /// Text or rights of a file that is read with it have changed, and perhaps its own text, too.
+    /// Text or rights of a file that is read with it have changed, or which ones it includes, and
+    /// perhaps its own text, too.
     Beside,
 }
 
@@ -40,14 +43,17 @@ const POLL: Duration = Duration::from_secs(5);
 /// Tells when to read the configuration again.
 ///
 /// What counts is the text of the file, and text and rights of those that are read with it
-/// ([`Self::follow`]), not how it got there: written in place, renamed over (editors), or through
+/// ([`Self::follow`]) or that it includes, new ones among them, not how it got there: written in place, renamed over (editors), or through
 /// a symbolic link that now points elsewhere (Kubernetes). What else happens in their folders
 /// does not.
 pub struct Reloads {
     /// The configuration file first.
     files: Vec<PathBuf>,
-    /// Names that lead to them: only what happens to these is looked at.
-    names: Arc<Mutex<HashSet<PathBuf>>>,
+    /// What the configuration file includes.
+    included: Includes,
+    /// Names that lead to all these, and folders in which any name may become one of them: only
+    /// what happens to these is looked at.
+    names: Arc<Mutex<Names>>,
     hangup: Signal,
     /// Told by the watcher's thread that something happened near the file.
     touched: Arc<Notify>,
@@ -58,6 +64,23 @@ pub struct Reloads {
     known: HashMap<PathBuf, u64>,
     /// Something happened and has not been looked at yet.
     pending: bool,
+}
+
+/// What happens to these is looked at.
+#[derive(Debug, Default)]
+struct Names {
+    files: HashSet<PathBuf>,
+    folders: HashSet<PathBuf>,
+}
+
+/// What the configuration file includes.
+#[derive(Debug, Default)]
+struct Includes {
+    /// A hash of the text that these are of.
+    of: Option<u64>,
+    patterns: Vec<String>,
+    /// The files that were found last.
+    files: Vec<PathBuf>,
 }
 
 impl std::fmt::Debug for Reloads {
@@ -85,11 +108,12 @@ impl Reloads {
 
     fn with_poll(path: &Path, poll: Duration) -> io::Result<Self> {
         let touched = Arc::new(Notify::new());
-        let names: Arc<Mutex<HashSet<PathBuf>>> = Arc::default();
+        let names: Arc<Mutex<Names>> = Arc::default();
         let mut poll = interval_at(Instant::now() + poll, poll);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reloads = Reloads {
             files: vec![absolute(path)],
+            included: Includes::default(),
             names: Arc::clone(&names),
             hangup: signal(SignalKind::hangup())?,
             poll,
@@ -112,6 +136,8 @@ impl Reloads {
         }
         // Watched first, read second: a change in between is seen twice, not missed.
         reloads.note();
+        // What it includes is known only now.
+        reloads.watch_folders();
         Ok(reloads)
     }
 
@@ -125,7 +151,9 @@ impl Reloads {
                 self.files.push(path);
             }
         }
-        self.known.retain(|path, _| self.files.contains(path));
+        let included = &self.included.files;
+        self.known
+            .retain(|path, _| self.files.contains(path) || included.contains(path));
         self.watch_folders();
         for path in &self.files {
             if !self.known.contains_key(path)
@@ -158,19 +186,39 @@ impl Reloads {
         Some(hasher.finish())
     }
 
+    /// Finds the files that the configuration includes; answers whether they are others than before.
+    fn find_included(&mut self) -> bool {
+        let Some(file) = self.files.first() else {
+            return false;
+        };
+        if let Ok(text) = read_bounded(file, MAX_FILE_SIZE) {
+            let hash = hash_of(&text).finish();
+            if self.included.of != Some(hash) {
+                self.included.of = Some(hash);
+                self.included.patterns = include::patterns_of(file, &text);
+            }
+        }
+        let found = include::files_of(&self.included.patterns);
+        let found: Vec<PathBuf> = found.iter().map(|path| absolute(path)).collect();
+        let news = found != self.included.files;
+        self.included.files = found;
+        news
+    }
+
     /// Takes the files as they are for what is known; answers whether one is another than
     /// before. A file that is gone or unreadable has not changed: it is probably being
     /// replaced.
     fn note(&mut self) -> Option<Cause> {
-        let mut changed = None;
-        for (index, path) in self.files.iter().enumerate() {
+        let mut changed = self.find_included().then_some(Cause::Beside);
+        let included = self.included.files.iter();
+        let included = included.filter(|path| !self.files.contains(path));
+        for (index, path) in self.files.iter().chain(included).enumerate() {
             if let Some(now) = self.fingerprint(path)
                 && self.known.insert(path.clone(), now) != Some(now)
             {
-                changed = Some(if index == 0 {
-                    Cause::File
-                } else {
-                    Cause::Beside
+                changed = Some(match index {
+                    0 if changed.is_none() => Cause::File,
+                    _ => Cause::Beside,
                 });
             }
         }
@@ -218,8 +266,13 @@ impl Reloads {
     /// A file itself cannot be watched for long: whoever renames another over it leaves
     /// the watch behind on the old one.
     fn watch_folders(&mut self) {
-        let found: HashSet<PathBuf> = self.files.iter().flat_map(|path| names_of(path)).collect();
-        let folders: HashSet<&Path> = found.iter().filter_map(|name| name.parent()).collect();
+        let files = self.files.iter().chain(&self.included.files);
+        let found: HashSet<PathBuf> = files.flat_map(|path| names_of(path)).collect();
+        let patterns = self.included.patterns.iter().map(|text| Pattern::of(text));
+        let open = patterns.filter(Pattern::is_open);
+        let open: HashSet<PathBuf> = open.map(|pattern| absolute(pattern.folder())).collect();
+        let folders = found.iter().filter_map(|name| name.parent());
+        let folders: HashSet<&Path> = folders.chain(open.iter().map(PathBuf::as_path)).collect();
         let mut failed = None;
         if let Some(watcher) = &mut self.watcher {
             for folder in folders {
@@ -228,7 +281,10 @@ impl Reloads {
                 }
             }
         }
-        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = Names {
+            files: found,
+            folders: open,
+        };
         if let Some(error) = failed
             && self.files.iter().all(|path| path.exists())
         {
@@ -332,7 +388,7 @@ impl Folders {
 }
 
 /// Whether a file of these names may have changed; reading one is an event, too.
-fn is_change(event: &notify::Result<notify::Event>, names: &Mutex<HashSet<PathBuf>>) -> bool {
+fn is_change(event: &notify::Result<notify::Event>, names: &Mutex<Names>) -> bool {
     match event {
         Ok(event) => match event.kind {
             EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write) => false,
@@ -340,7 +396,11 @@ fn is_change(event: &notify::Result<notify::Event>, names: &Mutex<HashSet<PathBu
             _ if event.need_rescan() || event.paths.is_empty() => true,
             _ => {
                 let names = names.lock().unwrap_or_else(PoisonError::into_inner);
-                event.paths.iter().any(|path| names.contains(path))
+                event.paths.iter().any(|path| {
+                    let folder = path.parent();
+                    names.files.contains(path)
+                        || folder.is_some_and(|folder| names.folders.contains(folder))
+                })
             }
         },
         // Events were lost.
@@ -537,6 +597,41 @@ mod tests {
             assert_eq!(next(&mut reloads).await, Cause::File);
             reloads.follow([]);
             fs::write(&key, "3").unwrap();
+            assert!(reloads.has_changed().is_none());
+            fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
+    #[test]
+    fn files_that_it_includes_count_and_so_do_new_and_removed_ones() {
+        on_a_runtime(async {
+            let folder = scratch("watch-included");
+            let (path, parts) = (folder.join("evenkeel.toml"), folder.join("conf.d"));
+            fs::create_dir_all(&parts).unwrap();
+            let text = "include = [\"conf.d/*.toml\"]\n";
+            fs::write(&path, text).unwrap();
+            fs::write(parts.join("a.toml"), "1").unwrap();
+            let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
+            reloads.follow([]);
+            assert!(reloads.has_changed().is_none());
+            fs::write(parts.join("a.toml"), "2").unwrap();
+            assert_eq!(next(&mut reloads).await, Cause::Beside);
+            fs::write(parts.join("b.toml"), "1").unwrap();
+            assert_eq!(next(&mut reloads).await, Cause::Beside);
+            fs::remove_file(parts.join("a.toml")).unwrap();
+            assert_eq!(next(&mut reloads).await, Cause::Beside);
+            fs::write(parts.join("no-part"), "1").unwrap();
+            assert!(reloads.has_changed().is_none());
+            // Whoever wrote the text into the file says so: its parts are followed all the same.
+            let other = "# another\ninclude = \"conf.d/b.toml\"\n";
+            fs::write(&path, other).unwrap();
+            reloads.know(other);
+            assert!(reloads.has_changed().is_none());
+            fs::write(parts.join("b.toml"), "2").unwrap();
+            assert_eq!(next(&mut reloads).await, Cause::Beside);
+            fs::write(&path, "").unwrap();
+            assert!(reloads.has_changed().is_some());
+            fs::write(parts.join("b.toml"), "3").unwrap();
             assert!(reloads.has_changed().is_none());
             fs::remove_dir_all(folder).unwrap();
         });

@@ -21,8 +21,9 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
     match Kind::of_file(file) {
         Kind::Balancer => {
             let config = config::load(file).map_err(refused)?;
+            let files: Vec<&Path> = config.included.iter().map(|path| &**path).collect();
             passed(
-                file,
+                &[&[file], &*files].concat(),
                 &config.warnings,
                 problems(&config)?,
                 &summary(&config),
@@ -31,7 +32,12 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
         Kind::Agent => {
             let config = agent::load(file).map_err(refused)?;
             let summary = summary_of_agent(&config);
-            passed(file, &config.warnings, problems_of_agent(&config), &summary)
+            passed(
+                &[file],
+                &config.warnings,
+                problems_of_agent(&config),
+                &summary,
+            )
         }
         Kind::Scenario => {
             let plan = evenkeel_sim::experiment::plan::load(file, None, None).map_err(refused)?;
@@ -40,12 +46,12 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
                 counted(plan.points.len(), "world"),
                 counted(plan.seeds, "seed")
             );
-            passed(file, &plan.warnings, Vec::new(), &summary)
+            passed(&[file], &plan.warnings, Vec::new(), &summary)
         }
         Kind::Engine => {
             let config = engine::load(file).map_err(refused)?;
             passed(
-                file,
+                &[file],
                 &config.warnings,
                 evenkeel_engine::check(&config)
                     .iter()
@@ -72,19 +78,24 @@ pub(crate) fn refused(errors: Errors) -> Failure {
     ))
 }
 
-/// The answer for a file whose text is good.
+/// The answer for a file whose text is good, and for those that it includes.
 fn passed(
-    file: &Path,
+    files: &[&Path],
     warnings: &[Problem],
     problems: Vec<String>,
     summary: &str,
 ) -> Result<String, Failure> {
-    let name = file.display();
+    let name = files.first().map(|file| file.display().to_string());
+    let name = name.unwrap_or_default();
+    let in_one = |problem: &str| {
+        let mut names = files.iter().map(|file| format!("{}:", file.display()));
+        names.any(|name| problem.starts_with(&name))
+    };
     if !problems.is_empty() {
         let lines = problems
             .iter()
             // Some know their place in it.
-            .map(|problem| match problem.starts_with(&format!("{name}:")) {
+            .map(|problem| match in_one(problem) {
                 true => format!("\n{problem}"),
                 false => format!("\n{name}: {problem}"),
             });
@@ -106,6 +117,10 @@ fn problems(config: &Config) -> Result<Vec<String>, Failure> {
     let mut problems = Vec::new();
     if let Some(AccessLog::File(path)) = &config.access_log {
         problems.extend(unwritable(path, "access_log.output"));
+    }
+    if let Some(tracing) = &config.tracing {
+        let wrong = evenkeel_admin::otlp::check(tracing);
+        problems.extend(wrong.iter().map(ToString::to_string));
     }
     problems.extend(evenkeel_manager::lists::check(config));
     problems.extend(
@@ -144,8 +159,13 @@ fn summary(config: &Config) -> String {
         Some(admin) => format!("admin API on {}", admin.listen),
         None => "no admin API".into(),
     };
+    let included = match config.included.len() {
+        0 => String::new(),
+        1 => ", 1 included file".into(),
+        count => format!(", {count} included files"),
+    };
     format!(
-        "for `evenkeel run`: {}, {}, {}, {admin}",
+        "for `evenkeel run`: {}, {}, {}, {admin}{included}",
         counted(config.rules.len(), "rule"),
         counted(config.groups.len(), "group"),
         counted(members, "member"),

@@ -15,6 +15,7 @@ mod process;
 mod run;
 mod sim;
 mod strategies;
+mod traces;
 mod upgrade;
 mod users;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use evenkeel_admin::access_log::{Counts, Writer};
+use evenkeel_admin::access_log::{Counts, Writer, wants};
 use evenkeel_admin::address::Address;
 use evenkeel_admin::live::Live;
 use evenkeel_admin::wire::Upgraded;
@@ -17,7 +17,7 @@ use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
-use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
+use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config, LogFormat};
 use evenkeel_manager::revisions::{Author, How};
 use evenkeel_manager::service::Service;
 use evenkeel_manager::subsystem::Exclusive;
@@ -33,6 +33,7 @@ use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::process::{self, Signals};
+use crate::traces::Traces;
 use crate::upgrade::{Before, NotUpgraded, Place};
 use crate::{Failure, cli, privileges};
 
@@ -48,7 +49,11 @@ pub(crate) fn run(args: &cli::RunBalancer) -> Result<(), Failure> {
     result
 }
 
-fn begin(args: &cli::RunBalancer, log: EnvFilter, before: Option<Arc<Before>>) -> Result<(), Failure> {
+fn begin(
+    args: &cli::RunBalancer,
+    log: EnvFilter,
+    before: Option<Arc<Before>>,
+) -> Result<(), Failure> {
     let file = &args.run.file;
     let refused = |errors| Failure::new(format!("the configuration has errors\n{errors}"));
     let text = config::text_of(file).map_err(refused)?;
@@ -92,7 +97,7 @@ async fn live(
     let manager = Manager::new(clock, Arc::new(subsystems.clone()));
     if let Some(before) = &before {
         let state = before.state();
-        manager.take_over(&state);
+        manager.take_over(&state, file);
         subsystems.iter().for_each(|one| one.take_over(&state));
     }
     wait_for_predecessor(&subsystems, &config).await;
@@ -161,7 +166,11 @@ impl Process {
     ) -> Result<(), Failure> {
         let mut access_log = Logging::new(self.proxy.clone());
         access_log
-            .follow(config.access_log.as_ref())
+            .follow(config.access_log.as_ref(), &config.access_log_format)
+            .map_err(Failure::of)?;
+        let mut traces = Traces::new(self.proxy.clone());
+        traces
+            .follow(config.tracing.as_ref())
             .map_err(Failure::of)?;
         self.manager
             .start(config, text)
@@ -194,6 +203,7 @@ impl Process {
             manager: Arc::clone(&self.manager),
             config_file: file.to_owned(),
             access_log: access_log.counts.clone(),
+            traces: traces.counts(),
             address: Arc::clone(&self.address),
             draining: AtomicBool::new(false),
             live: Live::new(&self.manager, self.workers),
@@ -224,7 +234,7 @@ impl Process {
                     process::notify("STOPPING=1");
                     break;
                 }
-                () = self.follow(file, &mut reloads, &mut access_log) => continue,
+                () = self.follow(file, &mut reloads, &mut access_log, &mut traces) => continue,
                 worker = self.proxy.failed() => {
                     access_log.finish();
                     return Err(Failure::new(format!(
@@ -272,6 +282,7 @@ impl Process {
             let _ = tokio::time::timeout(Duration::from_secs(1), admin).await;
         }
         access_log.finish();
+        traces.finish();
         Ok(())
     }
 
@@ -294,7 +305,13 @@ impl Process {
     }
 
     /// Follows the configuration, for ever.
-    async fn follow(&self, file: &Path, reloads: &mut Reloads, access_log: &mut Logging) {
+    async fn follow(
+        &self,
+        file: &Path,
+        reloads: &mut Reloads,
+        access_log: &mut Logging,
+        traces: &mut Traces,
+    ) {
         let mut snapshots = self.manager.snapshots();
         let mut revisions = self.manager.in_force_changes();
         let nobody = Author::default;
@@ -329,9 +346,13 @@ impl Process {
                 }
                 // The manager outlives this loop, so the channel does not end.
                 _ = snapshots.changed() => {
-                    let target = self.manager.config().access_log;
-                    if let Err(error) = access_log.follow(target.as_ref()) {
+                    let config = self.manager.config();
+                    let target = config.access_log.as_ref();
+                    if let Err(error) = access_log.follow(target, &config.access_log_format) {
                         error!("{error}; the access log stays as it is");
+                    }
+                    if let Err(error) = traces.follow(config.tracing.as_ref()) {
+                        error!("{error}; traces stay as they are");
                     }
                 }
             }
@@ -421,7 +442,10 @@ async fn wait_until_free(mut wanted: Vec<Exclusive>, limit: Duration) {
 struct Logging {
     proxy: Proxy,
     target: Option<Target>,
+    format: LogFormat,
     writer: Option<Writer>,
+    /// The data plane's end, while there is a writer.
+    log: Option<AccessLog>,
     counts: Counts,
 }
 
@@ -430,42 +454,45 @@ impl Logging {
         Logging {
             proxy,
             target: None,
+            format: LogFormat::default(),
             writer: None,
+            log: None,
             counts: Counts::default(),
         }
     }
 
     /// Starts, moves or ends the log.
-    fn follow(&mut self, target: Option<&Target>) -> io::Result<()> {
-        if self.target.as_ref() == target {
+    fn follow(&mut self, target: Option<&Target>, format: &LogFormat) -> io::Result<()> {
+        if self.target.as_ref() == target && self.format == *format {
             return Ok(());
         }
         match (target, &self.writer) {
-            (Some(target), Some(writer)) => writer.reopen(target),
+            (Some(target), Some(writer)) => writer.reopen(target, format),
             (Some(target), None) => {
                 let (log, records) = AccessLog::channel();
-                self.writer = Some(Writer::start(target, records, self.counts.clone())?);
-                self.proxy.set_access_log(Some(&log));
+                let writer = Writer::start(target, format, records, self.counts.clone())?;
+                (self.writer, self.log) = (Some(writer), Some(log));
             }
-            (None, _) => {
-                // The writer ends by itself when the last worker has let go of the log.
-                self.proxy.set_access_log(None);
-                self.writer = None;
-            }
+            // The writer ends by itself when the last worker has let go of the log.
+            (None, _) => (self.writer, self.log) = (None, None),
         }
+        self.log = self.log.take().map(|log| log.with(wants(format)));
+        self.proxy.set_access_log(self.log.as_ref());
         self.target = target.cloned();
+        self.format = format.clone();
         Ok(())
     }
 
     /// Opens the file again: a program that rotates logs may have moved it away.
     fn reopen(&self) {
         if let (Some(target), Some(writer)) = (&self.target, &self.writer) {
-            writer.reopen(target);
+            writer.reopen(target, &self.format);
         }
     }
 
     /// Writes what is left. The workers must have ended.
     fn finish(self) {
+        drop(self.log);
         if let Some(writer) = self.writer {
             writer.finish();
         }

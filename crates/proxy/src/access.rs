@@ -11,6 +11,9 @@ use std::time::{Duration, SystemTime};
 use evenkeel_core::cost::Cost;
 use evenkeel_tls::handshake::Agreed;
 
+use crate::message::{Field, values};
+use crate::trace::Trace;
+
 /// Records that may wait to be written.
 const QUEUE: usize = 8192;
 
@@ -19,6 +22,9 @@ pub(crate) const MAX_TARGET_BYTES: usize = 1024;
 
 /// Longest method that is kept; the rest is cut off.
 pub(crate) const MAX_METHOD_BYTES: usize = 32;
+
+/// Longest value of a header field that is kept; the rest is cut off.
+const MAX_VALUE_BYTES: usize = 256;
 
 /// Who a client is: its address. Clients of Unix sockets have none, unless a proxy in front says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +60,10 @@ pub struct Tries {
     pub queued: Duration,
     /// What it took to connect to the last one, if no connection was used again.
     pub connect_time: Option<Duration>,
+    /// HTTP: bytes of the response's head, as HTTP/1.1 has it; 0 over HTTP/2.
+    pub head_bytes: u64,
+    /// HTTP: the fields of the response that the log has, in the order of [`Wants`].
+    pub fields: Box<[Option<Box<str>>]>,
 }
 
 impl Tries {
@@ -63,6 +73,8 @@ impl Tries {
             before: Vec::new(),
             queued: Duration::ZERO,
             connect_time: None,
+            head_bytes: 0,
+            fields: Box::default(),
         })
     }
 
@@ -103,12 +115,18 @@ pub struct Record {
     pub server_name: Option<Box<str>>,
     /// HTTP: method and target (at most 32 and 1,024 bytes of them).
     pub request: Option<(Box<str>, Box<str>)>,
+    /// HTTP: the version that the client speaks, as in `HTTP/1.1`.
+    pub protocol: Option<&'static str>,
+    /// HTTP: what else is known of a request, if somebody wants it.
+    pub details: Option<Box<Details>>,
     /// HTTP: the status that the client got; `None` if it got none.
     pub status: Option<u16>,
     /// Bytes from the client: HTTP the request's body, TCP all.
     pub bytes_received: u64,
     /// Bytes to the client: HTTP the response with its head, TCP all.
     pub bytes_sent: u64,
+    /// Those of them that are the head of a response.
+    pub head_bytes_sent: u64,
     /// Until the member began to answer.
     pub response_time: Option<Duration>,
     /// Until everything was over.
@@ -125,6 +143,51 @@ pub struct Record {
     pub request_limit: Option<Arc<str>>,
     /// Whether a second member was asked.
     pub hedged: Option<Hedged>,
+}
+
+impl Record {
+    /// The name that a client of TLS has asked for.
+    pub fn asked_name(&self) -> Option<&str> {
+        match &self.tls {
+            Some(tls) => tls.name.as_deref(),
+            None => self.server_name.as_deref(),
+        }
+    }
+}
+
+/// What is known of an HTTP request where somebody wants to know it.
+#[derive(Clone, Debug, Default)]
+pub struct Details {
+    /// The fields that the log has, in the order of [`Wants`].
+    pub fields: Box<[Option<Box<str>>]>,
+    /// Its name.
+    pub id: Option<Box<str>>,
+    /// Where it is in a trace, if it is traced.
+    pub trace: Option<Trace>,
+}
+
+/// What the log wants of header fields: names in lower case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// Of requests.
+    pub request: Vec<Box<str>>,
+    /// Of responses.
+    pub response: Vec<Box<str>>,
+}
+
+/// The first values of the fields called `names`, bounded.
+pub(crate) fn kept(names: &[Box<str>], fields: &[Field<'_>]) -> Box<[Option<Box<str>>]> {
+    let value = |name: &Box<str>| {
+        let value = values(fields, name).next()?;
+        Some(kept_value(value))
+    };
+    names.iter().map(value).collect()
+}
+
+/// A value of a field, bounded.
+pub(crate) fn kept_value(value: &[u8]) -> Box<str> {
+    let value = value.get(..MAX_VALUE_BYTES).unwrap_or(value);
+    String::from_utf8_lossy(value).into()
 }
 
 /// What became of a request to a second member.
@@ -209,17 +272,33 @@ impl End {
 
 /// The data plane's end of the log.
 #[derive(Clone, Debug)]
-pub struct AccessLog(SyncSender<Record>);
+pub struct AccessLog {
+    sender: SyncSender<Record>,
+    wants: Arc<Wants>,
+}
 
 impl AccessLog {
     /// A log, and the end from which records are to be written.
     pub fn channel() -> (AccessLog, Receiver<Record>) {
         let (sender, receiver) = sync_channel(QUEUE);
-        (AccessLog(sender), receiver)
+        let wants = Arc::default();
+        (AccessLog { sender, wants }, receiver)
+    }
+
+    /// The same log for lines with these header fields.
+    #[must_use]
+    pub fn with(self, wants: Wants) -> Self {
+        let wants = Arc::new(wants);
+        AccessLog { wants, ..self }
+    }
+
+    /// The header fields of its lines.
+    pub(crate) fn wants(&self) -> &Wants {
+        &self.wants
     }
 
     /// Hands a record over; answers whether there was room.
     pub(crate) fn record(&self, record: Record) -> bool {
-        self.0.try_send(record).is_ok()
+        self.sender.try_send(record).is_ok()
     }
 }

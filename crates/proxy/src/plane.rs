@@ -39,6 +39,7 @@ use crate::memory::Memory;
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::quota::{Fill, Quotas};
 use crate::service::RuleShared;
+use crate::trace::Tracer;
 use crate::transparent;
 use crate::worker::{self, Command, Plan, ServicePlan, WorkerHandle};
 
@@ -195,6 +196,13 @@ impl Proxy {
     pub fn set_access_log(&self, log: Option<&AccessLog>) {
         for worker in &self.state().workers {
             let _ = worker.commands.send(Command::Log(log.cloned()));
+        }
+    }
+
+    /// Where traces of requests go from now on; `None` is nowhere.
+    pub fn set_tracer(&self, tracer: Option<&Tracer>) {
+        for worker in &self.state().workers {
+            let _ = worker.commands.send(Command::Trace(tracer.cloned()));
         }
     }
 

@@ -178,7 +178,7 @@ pub(crate) struct Bound {
     pub(crate) ticket: Ticket,
     pub(crate) member: MemberId,
     pub(crate) address: Address,
-    /// Kept for the access log only.
+    /// Kept for the access log and traces only.
     pub(crate) tries: Option<Box<Tries>>,
 }
 
@@ -382,7 +382,7 @@ impl Session {
             }
         };
         let member: &Member = &group.members()[ticket.index()];
-        let logs = self.worker.log.borrow().is_some();
+        let logs = self.worker.records.get();
         Ok(Bound {
             member: member.id,
             address: member.address.clone(),

@@ -117,6 +117,9 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         tls: client.agreed().cloned(),
         server_name,
         request: None,
+        protocol: None,
+        details: None,
+        head_bytes_sent: 0,
         status: None,
         bytes_received: traffic.up.moved,
         bytes_sent: traffic.down.moved,
@@ -733,8 +736,21 @@ impl Session {
 
     /// Logs what `record` answers, if anybody wants to know.
     pub(crate) fn log(&self, record: impl FnOnce() -> Record) {
-        if let Some(log) = &*self.worker.log.borrow()
-            && !log.record(record())
+        self.record(false, record);
+    }
+
+    /// The same of what may be `traced`.
+    pub(crate) fn record(&self, traced: bool, record: impl FnOnce() -> Record) {
+        let log = self.worker.log.borrow();
+        if log.is_none() && !traced {
+            return;
+        }
+        let record = record();
+        if traced && let Some(tracer) = &*self.worker.tracer.borrow() {
+            tracer.record(record.clone());
+        }
+        if let Some(log) = &*log
+            && !log.record(record)
         {
             self.service.metrics.access_log_dropped.add(1);
         }

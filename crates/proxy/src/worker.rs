@@ -33,6 +33,7 @@ use crate::pool::UpstreamPool;
 use crate::quota::Quotas;
 use crate::service::{LocalRule, RuleShared, Service, State};
 use crate::timers::{self, TimerFile, Timers};
+use crate::trace::Tracer;
 use crate::watch::{ServiceId, Shedding, TICK, Watchers};
 
 /// What the main thread tells a worker.
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     Accept(bool),
     /// The listeners are wanted, under handles of their own.
     Sockets(std::sync::mpsc::Sender<(ListenKey, io::Result<OwnedFd>)>),
+    /// Where traces go from now on.
+    Trace(Option<Tracer>),
     /// Accept nothing more, end what is idle, cut what is left at the given time,
     /// and return.
     Drain(Instant),
@@ -87,6 +90,9 @@ pub(crate) struct Worker {
     pub(crate) watchers: Rc<Watchers>,
     pub(crate) timers: Rc<Timers>,
     pub(crate) log: RefCell<Option<AccessLog>>,
+    pub(crate) tracer: RefCell<Option<Tracer>>,
+    /// Whether there is one of these two.
+    pub(crate) records: Cell<bool>,
     /// Passwords that were right.
     pub(crate) proofs: RefCell<Proofs>,
     services: RefCell<HashMap<Arc<str>, Rc<Service>>>,
@@ -230,6 +236,8 @@ fn build(
         watchers: Watchers::new(clock.now()),
         timers: Timers::new(clock),
         log: RefCell::new(None),
+        tracer: RefCell::new(None),
+        records: Cell::new(false),
         services: RefCell::default(),
         listeners: RefCell::default(),
         next_service: Cell::new(0),
@@ -255,7 +263,6 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
         tokio::select! {
             command = inbox.recv() => match command {
                 Some(Command::Apply(plan)) => worker.apply(plan),
-                Some(Command::Log(log)) => *worker.log.borrow_mut() = log,
                 Some(Command::Accept(accepts)) => {
                     worker.rests.set(!accepts);
                     worker.each_listening(|_, listening| listening.rest(!accepts));
@@ -263,6 +270,14 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                 Some(Command::Sockets(to)) => worker.each_listening(|key, listening| {
                     let _ = to.send((key.clone(), listening.socket()));
                 }),
+                Some(Command::Log(log)) => {
+                    *worker.log.borrow_mut() = log;
+                    worker.note_records();
+                }
+                Some(Command::Trace(tracer)) => {
+                    *worker.tracer.borrow_mut() = tracer;
+                    worker.note_records();
+                }
                 Some(Command::Drain(at)) => {
                     worker.drain();
                     cut_at = Some(at);
@@ -301,6 +316,11 @@ impl Worker {
     #[inline]
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
+    }
+
+    fn note_records(&self) {
+        let (log, tracer) = (self.log.borrow(), self.tracer.borrow());
+        self.records.set(log.is_some() || tracer.is_some());
     }
 
     /// Lets the tasks that are ready read what has come in, before the caller sends what it has

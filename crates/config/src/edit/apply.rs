@@ -1,6 +1,7 @@
 //! Edits applied to a text.
 
 use std::mem;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 use toml_edit::{Array, Decor, DocumentMut, Entry, Item, Key, Table, TableLike};
@@ -8,7 +9,68 @@ use toml_edit::{Array, Decor, DocumentMut, Entry, Item, Key, Table, TableLike};
 use super::compare::{equal, json_of};
 use super::parts::{Edit, EditError, MAX_DEPTH, MAX_EDITS, MAX_PART, Part, shown};
 use super::write::{self, Shape};
+use crate::schema::include::{included, place_in};
 use crate::schema::source::MAX_FILE_SIZE;
+
+/// [`apply`] to the text of `file`, which may include others: what stands in one of those cannot be
+/// edited here.
+///
+/// # Errors
+///
+/// As those of [`apply`]; or where that stands which an edit is about.
+pub fn apply_in(file: &Path, text: &str, edits: &[Edit]) -> Result<String, EditError> {
+    let files = included(file, text);
+    if !files.is_empty()
+        && let Ok(document) = text.parse::<DocumentMut>()
+    {
+        for (index, edit) in edits.iter().enumerate() {
+            elsewhere(&document, edit, &files).map_err(|why| EditError {
+                edit: Some(index),
+                path: shown(edit.path()),
+                why,
+            })?;
+        }
+    }
+    apply(text, edits)
+}
+
+/// Refuses an edit of what stands in one of `files` and not in the document.
+fn elsewhere(
+    document: &DocumentMut,
+    edit: &Edit,
+    files: &[(PathBuf, String)],
+) -> Result<(), String> {
+    let path: Vec<String> = edit.path().iter().map(Part::key).collect();
+    let names: Vec<&str> = path.iter().map(String::as_str).collect();
+    let refuse = |names: &[&str]| match place_in(files, names) {
+        None => Ok(()),
+        Some((file, line)) => Err(format!(
+            "stands in {}, line {line}, a file that this one includes: change it there, the running process \
+             follows that file",
+            file.display()
+        )),
+    };
+    // The first part, or the first two, that are not here.
+    let is_here = |names: &[&str]| {
+        let mut table: Option<&dyn TableLike> = Some(document.as_table());
+        names.iter().all(|name| {
+            let item = table.and_then(|table| table.get(name));
+            table = item.and_then(Item::as_table_like);
+            item.is_some_and(|item| !item.is_none())
+        })
+    };
+    for depth in 1..=names.len().min(2) {
+        let names = names.get(..depth).unwrap_or_default();
+        if !is_here(names) {
+            // Further rules may stand there without being in the way of a new one here.
+            if depth == 1 && path.len() > 1 {
+                continue;
+            }
+            return refuse(names);
+        }
+    }
+    Ok(())
+}
 
 /// The text of a configuration after `edits`, one after the other: all of them or none.
 ///

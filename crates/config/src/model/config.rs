@@ -14,6 +14,7 @@ use super::dns::{self, Dns};
 use super::group::{self, GroupConfig};
 use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
+use super::log_format::LogFormat;
 use super::mirror::{self, MIRRORED};
 use super::negotiator::{self, Cluster, Negotiator};
 use super::process::{self, Process};
@@ -22,9 +23,10 @@ use super::reach::Reach;
 use super::route;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::tls::{self, ClientTls, Tls};
+use super::tracing::{self, Tracing};
 use super::{
     alert, auth, compression, ejection, ftp, health, hedge, limits, maintenance, member, monitor,
-    priority, sources, sticky,
+    priority, request_id, sources, sticky,
 };
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -33,7 +35,7 @@ use crate::schema::overrides::Override;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source;
-use crate::schema::table::{NAMES, Table, document_with};
+use crate::schema::table::{NAMES, Reading, Table, document_with};
 
 /// Reads and checks the configuration in the file at `path`.
 ///
@@ -45,8 +47,8 @@ pub fn load(path: &Path) -> Result<Config, Errors> {
     source::load(path, parse)
 }
 
-/// Checks the configuration in `text`. `file` names it in messages, and is where a
-/// relative `token_file` starts.
+/// Checks the configuration in `text`. `file` names it in messages, and is where relative paths of
+/// files start, those that it includes among them.
 ///
 /// # Errors
 ///
@@ -62,7 +64,21 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Errors> {
 ///
 /// Everything that is wrong.
 pub fn parse_with(file: &str, text: &str, changes: &[Override]) -> Result<Config, Errors> {
-    let parsed = document_with(file, text, changes, tables, read);
+    let with = Reading {
+        changes,
+        ..Reading::default()
+    };
+    parse_reading(file, text, with)
+}
+
+/// The same, read with this.
+pub(crate) fn parse_reading(file: &str, text: &str, with: Reading<'_>) -> Result<Config, Errors> {
+    let changes = with.changes;
+    let with = Reading {
+        includes: true,
+        ..with
+    };
+    let parsed = document_with(file, text, with, tables, read);
     let (mut config, warnings) = parsed.map_err(|mut errors| {
         let moved = |problem| {
             changes
@@ -86,6 +102,8 @@ section! {
         admin: Option<Admin> = Some(Admin::default()),
         /// Where certificates come from that rules have by themselves; `None` is nowhere.
         acme: Option<Acme> = None,
+        /// Who gets traces of requests; `None` is nobody.
+        tracing: Option<Tracing> = None,
         /// How names of members are resolved.
         dns: Dns = Dns::default(),
         /// Rules, in the order of the file. Names are unique.
@@ -102,10 +120,17 @@ section! {
         clusters: Vec<Cluster> = Vec::new(),
         /// The CORBA service; `None` is none.
         corba: Option<Corba> = None,
+        /// The files that it includes, in their order.
+        included: Vec<PathBuf> = Vec::new(),
         /// What is allowed but probably not meant (a group that nobody uses).
         warnings: Vec<Problem> = Vec::new(),
     }
     keys TOP {
+        /// Files that are parts of the configuration: paths from the folder of this file, whose last part may have `*` (not
+        /// for a first dot). Each may add rules, groups, locations and clusters, and tables that no other file
+        /// has; what stands in two is an error. Other paths in them start at the folder of this file, too.
+        /// They cannot include others. They are followed as this file is: what is changed, added or removed there takes effect.
+        include: Vec<String> = Vec::new(); r#"["conf.d/*.toml"]"#,
         /// Threads that forward traffic. Without it, one per core. Changes need a restart.
         workers: Option<usize> [Number(1.0, 1024.0, "threads")] = None; "4",
         /// How long open connections may continue after SIGTERM. New ones are refused at once; an
@@ -113,10 +138,13 @@ section! {
         shutdown_grace: Duration [Time(secs(0), DAY)] = secs(30); r#""1m""#,
     }
     keys ACCESS_LOG {
-        /// Where the access log is written: one JSON object per request (HTTP) or connection (TCP).
+        /// Where the [access log](cli.md#access-log) is written: one line per request (HTTP) or connection (TCP).
         /// A file is appended to, and opened again on SIGHUP. If the disk is too slow, lines are
         /// dropped and counted; traffic never waits for it.
         access_log "output": Option<AccessLog> = None; r#""/var/log/evenkeel/access.log""#,
+        /// How its lines look: `json`, an object each; `combined`, the format of Apache httpd and nginx that tools
+        /// for logs read; or a text with [fields](cli.md#formats) in braces.
+        access_log_format "format": LogFormat = LogFormat::Json; r#""combined""#,
     }
 }
 
@@ -135,6 +163,7 @@ impl Config {
         let tls = self.admin.iter().flat_map(|admin| &admin.tls);
         let tls = rules.chain(negotiator).chain(tls);
         let members = self.groups.iter().flat_map(|group| &group.member_tls);
+        let members = members.chain(self.tracing.iter().flat_map(|tracing| &tracing.tls));
         let checks = self.groups.iter().flat_map(|group| &group.health_check);
         let passwords = checks.filter_map(|check| check.password_file.as_ref());
         let rules = self.rules.iter();
@@ -187,13 +216,17 @@ impl Config {
 }
 
 fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
-    let mut config = Config::default();
+    let mut config = Config {
+        included: report.other_files().map(PathBuf::from).collect(),
+        ..Config::default()
+    };
     top.read(TOP, &mut config, report);
     if let Some(mut table) = top.table("access_log", report) {
         table.read(ACCESS_LOG, &mut config, report);
         table.finish(report);
     }
     config.process = process::read(&mut top, report);
+    config.tracing = tracing::read(&mut top, folder, report);
     let mut listeners = Listeners::default();
     config.admin = admin::read(&mut top, folder, &mut listeners, report);
 
@@ -478,9 +511,10 @@ pub(crate) fn tables() -> Vec<TableDoc> {
         acme::tables(),
         dns::tables(),
         TableDoc::new("[access_log]", "The access log.", access_log),
+        tracing::tables(),
     ];
     tables.extend(rule::tables());
-    tables.extend([mirror::tables(), hedge::tables()]);
+    tables.extend([mirror::tables(), hedge::tables(), request_id::tables()]);
     tables.extend(limits::tables());
     tables.push(priority::table());
     tables.push(maintenance::tables());

@@ -17,6 +17,7 @@ use super::maintenance::Maintenance;
 use super::mirror::Mirror;
 use super::priority::{ClientPriority, PRIORITY};
 use super::protocol::MemberProtocol;
+use super::request_id::RequestId;
 use super::route::{self, MaxBody, Routes, RuleFacts};
 use super::timeouts::{TIMEOUTS, Timeouts};
 use super::tls::{SERVER_NAMES, Tls};
@@ -239,6 +240,9 @@ section! {
         /// proxy: otherwise clients can forge their address. If off, the balancer removes them and
         /// writes its own.
         trust_forwarded: bool = false; "true",
+        /// A name for each request, in a header field for members and in the access log: `true`, or a table, see below.
+        /// Without it no request gets one. See [request ids](telemetry.md#request-ids).
+        request_id: Option<RequestId> = None; "true",
         /// Name of a field with what a request [costs](strategies.md#costs). Requests without it, and
         /// those in which it is not a number above 0, cost the rule's `cost`; one beyond 0.01 to 1000
         /// counts as the bound. Name one only where clients are trusted, or where a proxy in front

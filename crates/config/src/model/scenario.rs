@@ -13,7 +13,7 @@ use crate::schema::overrides::{Override, path};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source;
-use crate::schema::table::{AsTable, LOCATION_NAMES, NAMES, Table, document_with};
+use crate::schema::table::{AsTable, LOCATION_NAMES, NAMES, Reading, Table, document_with};
 
 /// Reads and checks the scenario in the file at `path`, with these values in place of its own.
 ///
@@ -33,7 +33,11 @@ pub fn load(path: &Path, changes: &[Override]) -> Result<Scenario, Errors> {
 pub fn parse(file: &str, text: &str, changes: &[Override]) -> Result<Scenario, Errors> {
     let read =
         |top: Table<'_>, folder: &Path, report: &mut Report<'_>| read(top, folder, text, report);
-    let (mut scenario, warnings) = document_with(file, text, changes, tables, read)?;
+    let with = Reading {
+        changes,
+        ..Reading::default()
+    };
+    let (mut scenario, warnings) = document_with(file, text, with, tables, read)?;
     scenario.warnings = warnings;
     Ok(scenario)
 }

@@ -13,6 +13,7 @@ use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE, WRONG_TYPE};
 use crate::schema::foreign;
 use crate::schema::report::Report;
 use crate::schema::similar::{similar, unknown};
+use crate::schema::variables;
 
 /// A strategy: its name, or a table of its name and parameters.
 impl Field for Values {
@@ -52,7 +53,19 @@ impl Field for Values {
                 report.misplaced(&entry.key_span, path, message, Some(allowed));
                 continue;
             };
-            match param_value(param, &entry.item).map(|value| values.set(param.name, value)) {
+            let number = variables::scalar(&entry.item, report);
+            let value = match &number {
+                Some(value) => param_value(
+                    param,
+                    &Item {
+                        path: entry.item.path.clone(),
+                        span: entry.item.span.clone(),
+                        value,
+                    },
+                ),
+                None => param_value(param, &entry.item),
+            };
+            match value.map(|value| values.set(param.name, value)) {
                 Some(Ok(())) => {}
                 Some(Err(_)) => report.wrong(&entry.item, OUT_OF_RANGE, param_allowed(param)),
                 None => report.wrong(&entry.item, WRONG_TYPE, param_allowed(param)),

@@ -17,6 +17,7 @@ use super::foreign;
 use super::networks::{Network, Networks, Proxies, Proxy};
 use super::report::Report;
 use super::similar::{similar, unknown};
+use super::variables;
 
 /// A place in the configuration that one key fills.
 ///
@@ -89,8 +90,30 @@ pub(crate) fn read_one<F: Field + Blank>(
     report: &mut Report<'_>,
 ) -> Option<F> {
     let (before, mut value) = (report.problems(), F::blank());
-    value.read(item, limits, report);
+    read_value(&mut value, item, limits, report);
     (report.problems() == before).then_some(value)
+}
+
+/// Takes the value of `item`. A text that is nothing but a variable is also what it says, a number or
+/// true or false, where `field` takes no text like it.
+pub(crate) fn read_value(
+    field: &mut dyn Field,
+    item: &Item<'_>,
+    limits: &Limits,
+    report: &mut Report<'_>,
+) {
+    let before = report.mark();
+    field.read(item, limits, report);
+    let Some(value) = variables::scalar(item, report).filter(|_| report.mark() != before) else {
+        return;
+    };
+    report.forget_since(before);
+    let item = Item {
+        path: item.path.clone(),
+        span: item.span.clone(),
+        value: &value,
+    };
+    field.read(&item, limits, report);
 }
 
 /// Fills `field` with what `parse` makes of a text.

@@ -4,7 +4,8 @@
 //! In the order in which the files build on each other: [`errors`]; texts with a meaning
 //! ([`amount`], [`address`], [`networks`], [`expression`], [`frequency`]); [`similar`] names and those of other
 //! products ([`foreign`]); [`reference`]; [`document`], [`overrides`] of its values, and [`report`]; [`field`], the types; [`key`],
-//! how keys are declared; and [`table`], which reads them.
+//! how keys are declared; [`variables`] in texts and the files that are [`include`]d, whose names
+//! are a [`pattern`]; and [`table`], which reads keys.
 
 pub(crate) mod address;
 pub(crate) mod amount;
@@ -14,11 +15,14 @@ pub mod expression;
 pub(crate) mod field;
 pub(crate) mod foreign;
 pub(crate) mod frequency;
+pub(crate) mod include;
 pub(crate) mod key;
 pub mod networks;
 pub(crate) mod overrides;
+pub(crate) mod pattern;
 pub(crate) mod reference;
 pub(crate) mod report;
 pub(crate) mod similar;
 pub(crate) mod source;
 pub(crate) mod table;
+pub(crate) mod variables;

@@ -1,5 +1,7 @@
 //! Collects what is wrong with a document, in the order of the file.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use toml::Spanned;
@@ -25,13 +27,35 @@ struct Found {
     /// Its place in the list of problems: after what may have caused it.
     order: usize,
     trust: Trust,
+    /// The line that it is about, over all files.
+    line: usize,
     problem: Problem,
+}
+
+/// How much was reported at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    found: usize,
+    warnings: usize,
+    omitted: usize,
+}
+
+/// A file that the document is made of besides its first one.
+struct Part {
+    file: String,
+    /// The line, over all files, that is its first one.
+    first_line: usize,
 }
 
 /// Collects problems.
 pub(crate) struct Report<'s> {
     file: &'s str,
-    text: &'s str,
+    /// The texts of all files, one after the other.
+    text: Cow<'s, str>,
+    /// All files but the first one.
+    parts: Vec<Part>,
+    /// Texts that had variables in them, by where they begin; and whether they were nothing but one.
+    variables: HashMap<usize, bool>,
     /// The tables that such a file can have.
     tables: fn() -> Vec<TableDoc>,
     line_starts: Vec<usize>,
@@ -50,7 +74,9 @@ impl<'s> Report<'s> {
         let starts = text.match_indices('\n').map(|(at, _)| at + 1);
         Report {
             file,
-            text,
+            text: Cow::Borrowed(text),
+            parts: Vec::new(),
+            variables: HashMap::new(),
             tables,
             line_starts: std::iter::once(0).chain(starts).collect(),
             found: Vec::new(),
@@ -61,26 +87,87 @@ impl<'s> Report<'s> {
         }
     }
 
-    /// The syntax errors of the TOML parser, which has recovered `document` from them.
-    pub(crate) fn syntax(&mut self, errors: &[toml::de::Error], document: &DeTable<'_>) {
+    /// Takes in that the document has a part in another file; answers where that begins: places in
+    /// it count from there.
+    pub(crate) fn add_file(&mut self, file: &str, text: &str) -> usize {
+        let all = self.text.to_mut();
+        all.push('\n');
+        let base = all.len();
+        all.push_str(text);
+        self.line_starts.push(base);
+        self.parts.push(Part {
+            file: file.into(),
+            first_line: self.line_starts.len(),
+        });
+        let starts = text.match_indices('\n').map(|(at, _)| base + at + 1);
+        self.line_starts.extend(starts);
+        base
+    }
+
+    /// The files of the document besides its first one.
+    pub(crate) fn other_files(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().map(|part| &*part.file)
+    }
+
+    /// Takes in that the text at `span` had variables in it, and whether it was nothing but one.
+    pub(crate) fn note_variable(&mut self, span: &Span, whole: bool) {
+        self.variables.insert(span.start, whole);
+    }
+
+    /// Whether the text at `span` was nothing but a variable.
+    pub(crate) fn is_whole_variable(&self, span: &Span) -> bool {
+        self.variables.get(&span.start) == Some(&true)
+    }
+
+    /// How much is reported so far.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark {
+            found: self.found.len(),
+            warnings: self.warnings.len(),
+            omitted: self.omitted,
+        }
+    }
+
+    /// Forgets what was reported since then.
+    pub(crate) fn forget_since(&mut self, mark: Mark) {
+        self.found.truncate(mark.found);
+        self.warnings.truncate(mark.warnings);
+        self.omitted = mark.omitted;
+    }
+
+    /// The syntax errors of the TOML parser, which has recovered `document` from them: the file
+    /// that begins at `base`, and ends where the texts do so far.
+    pub(crate) fn syntax(
+        &mut self,
+        errors: &[toml::de::Error],
+        document: &DeTable<'_>,
+        base: usize,
+    ) {
+        let end = self.text.len();
+        let place = |error: &toml::de::Error| {
+            let span = error.span()?;
+            Some(span.start.saturating_add(base)..span.end.saturating_add(base))
+        };
         // Once a list is not closed, all that follows is taken for a part of it: further errors there
         // say nothing new.
         let unclosed = errors.iter().find(|error| is_unclosed(error));
-        let end = unclosed.and_then(|error| error.span());
-        let open = end.and_then(|end| {
+        let last = unclosed.and_then(place);
+        let open = last.and_then(|end| {
             let open = open_at_the_end(document)?;
+            let open = open.start.saturating_add(base)..open.end.saturating_add(base);
             let between = self.text.get(open.end..end.start).unwrap_or_default();
             between.trim().is_empty().then_some(open)
         });
         for error in errors {
-            let span = error.span().unwrap_or(self.text.len()..self.text.len());
+            let span = place(error).unwrap_or(end..end);
             if open.as_ref().is_none_or(|open| span.start < open.start) {
                 self.syntax_error(error, &span);
             }
         }
         if let Some(open) = open {
             self.incomplete = true;
-            self.broken_lines.push(self.line(open.start)..usize::MAX);
+            let last = self.line(end);
+            self.broken_lines.push(self.line(open.start)..last + 1);
             let message = "the list or table that begins here is not closed";
             self.push(Trust::Sure, &open, "", message, None, None);
         }
@@ -129,7 +216,14 @@ impl<'s> Report<'s> {
 
     /// A value that its key does not take.
     pub(crate) fn wrong(&mut self, item: &Item<'_>, message: &str, allowed: String) {
-        let found = Some(item.show());
+        // What a variable says may be secret.
+        let found = Some(match self.variables.contains_key(&item.span.start) {
+            true => {
+                let written = self.text.get(item.span.clone()).unwrap_or_default();
+                format!("the value of {}", shorten(written))
+            }
+            false => item.show(),
+        });
         let allowed = Some(allowed);
         self.push(Trust::Sure, &item.span, &item.path, message, found, allowed);
     }
@@ -236,7 +330,7 @@ impl<'s> Report<'s> {
         let (incomplete, broken) = (self.incomplete, &self.broken_lines);
         self.found.retain(|found| {
             let problem = &found.problem;
-            let on_broken_line = || broken.iter().any(|lines| lines.contains(&problem.line));
+            let on_broken_line = || broken.iter().any(|lines| lines.contains(&found.line));
             let follows = !problem.key.is_empty() && on_broken_line();
             !follows && (found.trust == Trust::Sure || !incomplete)
         });
@@ -276,12 +370,19 @@ impl<'s> Report<'s> {
         let line = self.line(span.start);
         let start = self.line_starts.get(line - 1).copied().unwrap_or(0);
         let before = self.text.get(start..span.start).unwrap_or_default();
+        let part = self.parts.partition_point(|part| part.first_line <= line);
+        let part = part.checked_sub(1).and_then(|index| self.parts.get(index));
+        let (file, first_line) = match part {
+            Some(part) => (&*part.file, part.first_line),
+            None => (self.file, 1),
+        };
         Found {
             order: span.start,
             trust,
+            line,
             problem: Problem {
-                file: self.file.into(),
-                line,
+                file: file.into(),
+                line: line - first_line + 1,
                 column: before.chars().count() + 1,
                 key: path.into(),
                 message: message.into(),

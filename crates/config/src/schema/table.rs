@@ -6,14 +6,16 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::{Entry, Item, Span, entries, join};
 use super::errors::{Errors, Problem};
-use super::field::{Field, Limits, Texts, WRONG_TYPE};
+use super::field::{Field, Limits, Texts, WRONG_TYPE, read_value};
 use super::foreign;
+use super::include;
 use super::key::Key;
 use super::overrides::Override;
 use super::reference::TableDoc;
 use super::report::Report;
 use super::similar::{similar, unknown};
 use super::source::MAX_FILE_SIZE;
+use super::variables::{self, Lookup};
 
 /// Reads the document in `text`, whose keys are those of `tables`, with `read`: it gets
 /// the top table and the folder of the file. Answers what it made, and the warnings.
@@ -23,14 +25,34 @@ pub(crate) fn document<T>(
     tables: fn() -> Vec<TableDoc>,
     read: impl FnOnce(Table<'_>, &Path, &mut Report<'_>) -> T,
 ) -> Result<(T, Vec<Problem>), Errors> {
-    document_with(file, text, &[], tables, read)
+    document_with(file, text, Reading::default(), tables, read)
 }
 
-/// The same with these values in place of what the text says.
+/// What a document is read with.
+pub(crate) struct Reading<'r> {
+    /// Values in place of what the text says.
+    pub changes: &'r [Override],
+    /// Whether it may include others.
+    pub includes: bool,
+    /// Where the values of its variables come from.
+    pub variables: Lookup<'r>,
+}
+
+impl Default for Reading<'_> {
+    fn default() -> Self {
+        Reading {
+            changes: &[],
+            includes: false,
+            variables: &variables::environment,
+        }
+    }
+}
+
+/// The same, read with this.
 pub(crate) fn document_with<T>(
     file: &str,
     text: &str,
-    changes: &[Override],
+    with: Reading<'_>,
     tables: fn() -> Vec<TableDoc>,
     read: impl FnOnce(Table<'_>, &Path, &mut Report<'_>) -> T,
 ) -> Result<(T, Vec<Problem>), Errors> {
@@ -39,13 +61,23 @@ pub(crate) fn document_with<T>(
         return Err(Errors::of_file(file.into(), message));
     }
     let mut report = Report::new(file, text, tables);
-    let (mut document, syntax) = DeTable::parse_recoverable(text);
-    report.syntax(&syntax, document.get_ref());
-    for change in changes {
-        change.apply(document.get_mut());
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    report.syntax(&syntax, document.get_ref(), 0);
+    let mut document = document.into_inner();
+    variables::expand_all(&mut document, with.variables, &mut report);
+    let files = match with.includes {
+        true => include::read_all(file, &document, &mut report),
+        false => Vec::new(),
+    };
+    let mut document = document;
+    for (name, text) in &files {
+        include::add(name, text, &mut document, with.variables, &mut report);
+    }
+    for change in with.changes {
+        change.apply(&mut document);
     }
     let folder = Path::new(file).parent().unwrap_or(Path::new(""));
-    let top = Table::of("", 0..0, entries("", document.get_ref()));
+    let top = Table::of("", 0..0, entries("", &document));
     let found = read(top, folder, &mut report);
     Ok((found, report.finish()?))
 }
@@ -127,7 +159,7 @@ impl<'d> Table<'d> {
             self.rename(key.alias, key.name, report);
             self.know(key.name);
             if let Some(entry) = self.entry(key.name) {
-                (key.field)(target).read(&entry.item, &key.limits, report);
+                read_value((key.field)(target), &entry.item, &key.limits, report);
             }
         }
     }

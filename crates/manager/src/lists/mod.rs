@@ -5,16 +5,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::{Config, GroupConfig, MAX_FILE_SIZE, MemberConfig, read_file};
+use crate::config::{Config, GroupConfig, MAX_FILE_SIZE, MemberConfig, Pattern, read_file};
 
 pub mod file;
 mod follow;
 pub(crate) mod service;
 
 use service::Service;
-
-/// Most files that one pattern may name.
-const MAX_FILES: usize = 1_000;
 
 /// What lists say, as far as it is known.
 #[derive(Clone, Debug, Default)]
@@ -130,70 +127,6 @@ pub fn check(config: &Config) -> Vec<String> {
     read.errors.into_values().collect()
 }
 
-/// A path, whose last part may contain `*`.
-struct Pattern<'a> {
-    folder: &'a Path,
-    name: &'a str,
-}
-
-impl<'a> Pattern<'a> {
-    fn of(text: &'a str) -> Self {
-        let (folder, name) = text.rsplit_once('/').unwrap_or((".", text));
-        let folder = Path::new(if folder.is_empty() { "/" } else { folder });
-        Pattern { folder, name }
-    }
-
-    fn matches(&self, path: &Path) -> bool {
-        let name = path.file_name().and_then(|name| name.to_str());
-        path.parent() == Some(self.folder) && name.is_some_and(|name| self.matches_name(name))
-    }
-
-    /// Whether a name is meant: `*` stands for anything, but not for a first dot, as in a shell.
-    fn matches_name(&self, name: &str) -> bool {
-        let mut parts = self.name.split('*');
-        let first = parts.next().unwrap_or_default();
-        let Some(mut rest) = name.strip_prefix(first) else {
-            return false;
-        };
-        let Some(last) = parts.next_back() else {
-            return rest.is_empty();
-        };
-        if first.is_empty() && name.starts_with('.') {
-            return false;
-        }
-        for part in parts {
-            match rest.find(part) {
-                Some(at) => rest = rest.get(at + part.len()..).unwrap_or_default(),
-                None => return false,
-            }
-        }
-        rest.ends_with(last)
-    }
-
-    /// The files that are meant.
-    fn paths(&self) -> Result<Vec<PathBuf>, String> {
-        if !self.name.contains('*') {
-            return Ok(vec![self.folder.join(self.name)]);
-        }
-        let folder = self.folder.display();
-        let unreadable = |error| format!("{folder}: cannot be read: {error}");
-        let mut paths = Vec::new();
-        for entry in std::fs::read_dir(self.folder).map_err(unreadable)? {
-            let name = entry.map_err(unreadable)?.file_name();
-            if name.to_str().is_some_and(|name| self.matches_name(name)) {
-                paths.push(self.folder.join(name));
-            }
-            if paths.len() > MAX_FILES {
-                return Err(format!(
-                    "{folder}: more than {MAX_FILES} files are called so"
-                ));
-            }
-        }
-        paths.sort_unstable();
-        Ok(paths)
-    }
-}
-
 /// What files say.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
@@ -262,28 +195,6 @@ pub(crate) fn same(a: &Files, b: &Files) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_match_as_in_a_shell() {
-        for (pattern, name, wanted) in [
-            ("*.json", "a.json", true),
-            ("*.json", ".json", false),
-            ("*.json", ".a.json", false),
-            ("*.json", "a.json.tmp", false),
-            ("web-*-*.json", "web-1-2.json", true),
-            ("web-*-*.json", "web-1.json", false),
-            ("a*a", "a", false),
-            ("a*a", "aa", true),
-            ("a.json", "a.json", true),
-            ("a.json", "ba.json", false),
-            ("*", "x", true),
-        ] {
-            let text = format!("/f/{pattern}");
-            let is = Pattern::of(&text).matches(&Path::new("/f").join(name));
-            assert_eq!(is, wanted, "{pattern} {name}");
-        }
-        assert!(!Pattern::of("/f/*").matches(Path::new("/f/g/x")));
-    }
 
     #[test]
     fn what_is_wrong_leaves_what_was() {

@@ -92,7 +92,8 @@ impl Manager {
             }
             Wanted::Edits(edits) => {
                 let old = Arc::clone(&in_force.text);
-                let edited = blocking(move || edit::apply(&old, &edits)).await;
+                let file = file.to_owned();
+                let edited = blocking(move || edit::apply_in(&file, &old, &edits)).await;
                 edited?.into()
             }
             Wanted::Undo => {

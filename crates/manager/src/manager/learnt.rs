@@ -40,11 +40,15 @@ impl Manager {
         }
     }
 
-    /// Goes on with what the process before knew, once the first configuration comes.
-    pub fn take_over(&self, from: &Handover) {
+    /// Goes on with what the process before knew, once the first configuration comes; both have it
+    /// from `file`.
+    pub fn take_over(&self, from: &Handover, file: &Path) {
         let mut owned = self.lock();
         owned.state.learnt = from.take(LEARNT, learnt::VERSION);
         owned.changes = from.take(CHANGES, CHANGES_VERSION);
+        if let Some(changes) = &mut owned.changes {
+            changes.file = file.to_owned();
+        }
     }
 
     /// Has the first configuration come after that of the process before, with what was changed
@@ -54,7 +58,7 @@ impl Manager {
         let Some(changes) = owned.changes.take() else {
             return;
         };
-        match config::parse("the configuration before", &changes.text) {
+        match config::parse(&changes.file.display().to_string(), &changes.text) {
             Ok(config) => {
                 owned.state.snapshot = Arc::new(Snapshot {
                     generation: changes.generation,

@@ -63,7 +63,7 @@ async fn what_was_learnt_and_changed_goes_on() {
     let plane: Arc<dyn Subsystem> = Arc::new(Plane::default());
     let lookup = Names::default().lookup();
     let after = Manager::with_lookup(before.clock(), plane, lookup);
-    after.take_over(&handover);
+    after.take_over(&handover, "test.toml".as_ref());
     start(&after, TEXT).await;
     let slots = |manager: &Manager| {
         let group = manager.groups().remove(0);
@@ -107,7 +107,7 @@ async fn where_the_file_says_something_new_it_counts() {
     before.set_weight("web", "10.0.0.2:80", 4.0).unwrap();
     let handover = told(&before);
     let (after, _, _) = manager();
-    after.take_over(&handover);
+    after.take_over(&handover, "test.toml".as_ref());
     let other = TEXT.replace(
         "\"10.0.0.1:80\", ",
         "{ address = \"10.0.0.1:80\", weight = 2 }, ",
@@ -127,7 +127,7 @@ async fn names_are_not_looked_up_again() {
     let handover = told(&before);
     // Here nobody answers.
     let (after, _, _) = manager();
-    after.take_over(&handover);
+    after.take_over(&handover, "test.toml".as_ref());
     start(&after, text).await;
     assert_eq!(
         status(&after, "a.example:80").address.as_deref(),
@@ -143,7 +143,7 @@ async fn what_cannot_be_read_is_no_obstacle() {
     document["learnt"]["version"] = 77.into();
     document["changes"]["data"]["text"] = "[rule.web]\nnonsense = 1\n".into();
     let (after, _, _) = manager();
-    after.take_over(&Handover::read(document));
+    after.take_over(&Handover::read(document), "test.toml".as_ref());
     start(&after, TEXT).await;
     assert_eq!(names(&after).len(), 3);
 }

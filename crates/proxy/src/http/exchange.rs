@@ -14,13 +14,14 @@ use super::response::{Head, take_reports};
 use super::route::Routed;
 use super::sticky::Stuck;
 use super::{After, Client, Request, Summary};
-use crate::access::{End, Limit, Tries};
+use crate::access::{End, Hedged, Limit, Tries};
 use crate::http2::grpc;
 use crate::io::{Broken, Io};
 use crate::maintenance;
 use crate::pool::Upstream;
 use crate::service::{Bound, insert};
 use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect};
+use crate::trace;
 use crate::watch::Stop;
 
 /// How a response got through.
@@ -118,6 +119,10 @@ impl Client {
             } else {
                 self.attempt(request, &routed, &mut bound).await
             };
+            let status = answered.as_ref().map(|(head, _)| head.status);
+            let status = status.map_err(Failure::name);
+            let is_hedge = summary.hedged == Some(Hedged::Won);
+            request.note_attempt(&routed, &bound, status, is_hedge);
             Tries::add(&mut summary.tries, bound.tries.take());
             let failure = match answered {
                 Ok((head, upstream))
@@ -161,10 +166,12 @@ impl Client {
                 .target()
                 .group
                 .finish(bound.ticket, failure.outcome(), now);
+            request.end_attempt(failure.name(), now);
             if self.may_retry(request, &routed, &failure, summary.retries) {
                 summary.retries += 1;
                 self.session.service.metrics.retries.add(1);
                 insert(&mut tried, bound.member);
+                request.next_span(|| trace::span(&mut self.session.worker.rng.borrow_mut()));
                 not_reached = match failure {
                     Failure::Connect(failure) => Some(failure),
                     _ => None,

@@ -8,7 +8,7 @@ use super::{After, Client, Request, Summary};
 use crate::access::{End, Limit};
 use crate::http1::Version;
 use crate::http1::chunked::ChunkError;
-use crate::http1::respond::Answer;
+use crate::http1::respond::{Answer, More};
 use crate::io::Broken;
 use crate::service::{Refusal, State};
 use crate::tcp::ConnectFailure;
@@ -69,6 +69,32 @@ impl Failure {
             // Members that are slow have more of these than others.
             Failure::DeadlineExceeded => Outcome::Error,
             Failure::Silent | Failure::Garbage | Failure::TimedOut => Outcome::Failure,
+        }
+    }
+}
+
+impl Failure {
+    /// Its kind, for traces.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Failure::Connect(ConnectFailure::Refused) => "connection_refused",
+            Failure::Connect(ConnectFailure::TimedOut) => "connection_timeout",
+            Failure::Connect(ConnectFailure::NoTls) => "tls",
+            Failure::Connect(ConnectFailure::NoWebSocket) => "no_websocket",
+            Failure::Connect(ConnectFailure::Exhausted(_)) | Failure::Exhausted(_) => "exhausted",
+            Failure::Connect(ConnectFailure::Cut) | Failure::Cut => "terminated",
+            Failure::Silent => "closed",
+            Failure::Stale => "stale",
+            Failure::Refused => "refused",
+            Failure::Status(_) => "status",
+            Failure::Garbage => "bad_response",
+            Failure::TimedOut => "timeout",
+            Failure::DeadlineExceeded => "deadline_exceeded",
+            Failure::BadRequest(_) => "bad_request",
+            Failure::TooLarge => "too_large",
+            Failure::ClientTimedOut | Failure::ClientStuck => "client_timeout",
+            Failure::ClientTooSlow => "limited",
+            Failure::ClientGone => "client",
         }
     }
 }
@@ -240,8 +266,10 @@ impl Client {
             && request.version == Version::Http11
             && self.session.service.state.get() == State::Running
             && !self.is_last();
+        let id = request.answered_id(&request.routed);
         let answer = Answer {
             keep_alive,
+            more: More { id, ..answer.more },
             ..answer
         };
         let sent = self.answer(&answer, request.asked.head).await;

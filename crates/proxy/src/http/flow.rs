@@ -185,6 +185,15 @@ impl Flow {
         self
     }
 
+    /// Writes other bytes over those of the head at `at`, of which none was sent yet.
+    pub(super) fn overwrite(&mut self, at: usize, bytes: &[u8]) {
+        let end = at.saturating_add(bytes.len());
+        let in_head = end <= self.body_at && self.written == 0 && self.moved == 0;
+        if let Some(place) = self.head.get_mut(at..end).filter(|_| in_head) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
     /// A copy of the message, if it is all here.
     pub(super) fn copy(&self, copies: ToCopy) -> Option<Copy> {
         let is_here = matches!(self.framing, Framing::Done) && self.ready == 0;
@@ -636,6 +645,24 @@ mod tests {
         let mut none = none.unwrap();
         none.add_lines(b"X-A: 1\r\n", &memory).unwrap();
         assert!(none.is_done());
+    }
+
+    #[test]
+    fn bytes_of_a_head_are_overwritten_until_it_is_sent() {
+        let memory = memory(1 << 20);
+        let head = b"GET / HTTP/1.1\r\n\r\n".to_vec();
+        let mut flow = Flow::new(head, Body::None, false, None, 0, &memory).unwrap();
+        flow.overwrite(5, b"x");
+        assert!(flow.head.starts_with(b"GET /xHTTP"));
+        // Not beyond its end, and not once a part of it is on its way.
+        flow.overwrite(17, b"ab");
+        flow.overwrite(usize::MAX, b"ab");
+        flow.written = 1;
+        flow.overwrite(5, b" ");
+        assert_eq!(flow.head, b"GET /xHTTP/1.1\r\n\r\n");
+        assert!(flow.rewind());
+        flow.overwrite(5, b" ");
+        assert_eq!(flow.head, b"GET / HTTP/1.1\r\n\r\n");
     }
 
     #[test]

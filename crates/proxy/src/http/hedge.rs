@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use evenkeel_core::group::{self, Granularity, Outcome};
 use evenkeel_core::member::MemberId;
@@ -24,13 +25,16 @@ use crate::buffer::Buffer;
 use crate::io::{Io, Nobody};
 use crate::pool::Upstream;
 use crate::service::{Bound, insert};
+use crate::trace::{self, Attempt};
 
 /// A second request, which waits until it is time for it, or is under way.
 pub(super) struct Hedge {
     task: Pin<Box<dyn Future<Output = Option<Box<Won>>>>>,
-    /// The member that has it, if it was sent.
-    sent: Rc<Cell<Option<MemberId>>>,
+    /// The member that has it, and since when, if it was sent.
+    sent: Rc<Cell<Option<(MemberId, Instant)>>>,
     is_over: bool,
+    /// Its span, if the request is traced.
+    span: [u8; 8],
 }
 
 /// A second request that is answered.
@@ -90,6 +94,12 @@ impl Hedge {
 }
 
 impl Request {
+    /// Where in the member's head its span stands, if it is traced.
+    fn place_of_span(&self) -> Option<usize> {
+        let details = self.line.as_ref()?.details.as_ref()?;
+        details.trace.as_ref().map(|trace| trace.place)
+    }
+
     /// Whether a second member may be asked.
     #[inline]
     pub(super) fn is_hedged(&self, routed: &Routed, retries: u32) -> bool {
@@ -119,7 +129,13 @@ impl Client {
         };
         let copy = request.up.copy(copies)?;
         let (key, started) = (copy.key, bound.ticket.started());
-        let second = request.once_more(routed.clone(), key, Flow::whole(copy), started);
+        let mut up = Flow::whole(copy);
+        let mut span = [0; 8];
+        if let Some(place) = request.place_of_span() {
+            span = trace::span(&mut worker.rng.borrow_mut());
+            up.overwrite(place, &trace::span_text(span));
+        }
+        let second = request.once_more(routed.clone(), key, up, started);
         let client = Client::new(self.session.apart(), Io::Nobody(Nobody), Rc::default());
         let sent = Rc::default();
         let at = bound.ticket.started().after(hedge.after);
@@ -128,6 +144,7 @@ impl Client {
             task: Box::pin(task),
             sent,
             is_over: false,
+            span,
         })
     }
 
@@ -137,14 +154,14 @@ impl Client {
         mut request: Request,
         at: Instant,
         first: MemberId,
-        sent: Rc<Cell<Option<MemberId>>>,
+        sent: Rc<Cell<Option<(MemberId, Instant)>>>,
     ) -> Option<Box<Won>> {
         let worker = Rc::clone(&self.session.worker);
         worker.timers.until(at).await;
         let routed = request.routed.clone();
         let mut held = self.bind_second(&request, &routed, first)?;
         let bound = held.bound.as_mut()?;
-        sent.set(Some(bound.member));
+        sent.set(Some((bound.member, worker.now())));
         self.session.service.metrics.hedges_sent.add(1);
         let answered = self.first_bytes(&mut request, &routed, bound, true);
         match answered.await {
@@ -263,18 +280,23 @@ impl Client {
             first.await
         };
         let sent = hedge.as_ref().and_then(|hedge| hedge.sent.get());
-        let (won, outcome) = match first {
+        let span = hedge.as_ref().map(|hedge| hedge.span);
+        let (won, outcome, why) = match first {
             // The other one has been slow, which nobody has measured to its end.
-            First::Hedge(won) => (won, Outcome::Cancelled),
+            First::Hedge(won) => (won, Outcome::Cancelled, "slower"),
             First::Usual(Ok(answered)) => {
                 // Whoever has not answered is not asked again, if this response is not wanted.
-                sent.into_iter().for_each(|second| insert(tried, second));
+                self.note_lost(request, routed, sent, span);
+                sent.into_iter()
+                    .for_each(|(second, _)| insert(tried, second));
                 return (Ok(answered), sent.map(|_| Hedged::Lost));
             }
             First::Usual(Err(failure)) => match self.outlast(routed, &mut hedge, &failure).await {
-                Some(won) => (won, failure.outcome()),
+                Some(won) => (won, failure.outcome(), failure.name()),
                 None => {
-                    sent.into_iter().for_each(|second| insert(tried, second));
+                    self.note_lost(request, routed, sent, span);
+                    sent.into_iter()
+                        .for_each(|(second, _)| insert(tried, second));
                     return (Err(failure), sent.map(|_| Hedged::Lost));
                 }
             },
@@ -287,6 +309,11 @@ impl Client {
         } = *won;
         self.session.service.metrics.hedges_won.add(1);
         insert(tried, bound.member);
+        request.note_attempt(routed, bound, Err(why), false);
+        request.end_attempt(why, self.session.worker.now());
+        if let (Some(trace), Some(span)) = (request.trace(), span) {
+            trace.current = span;
+        }
         let usual = std::mem::replace(bound, second);
         if let (Some(tries), Some(usual)) = (&mut bound.tries, &usual.tries) {
             tries.queued = usual.queued;
@@ -305,6 +332,38 @@ impl Client {
             }
         };
         (answered, Some(Hedged::Won))
+    }
+
+    /// Notes in the trace a second request that was not answered first.
+    fn note_lost(
+        &self,
+        request: &mut Request,
+        routed: &Routed,
+        sent: Option<(MemberId, Instant)>,
+        span: Option<[u8; 8]>,
+    ) {
+        let (at, now) = (request.at, self.session.worker.now());
+        let (Some(trace), Some((member, since)), Some(span)) = (request.trace(), sent, span) else {
+            return;
+        };
+        let group = routed.target().group.current.load();
+        let member = group.members().iter().find(|known| known.id == member);
+        let Some(member) = member else {
+            return;
+        };
+        trace.attempts.push(Attempt {
+            span,
+            member: Arc::clone(&member.name),
+            group: Arc::clone(group.name()),
+            strategy: group.strategy().name,
+            began: since.since(at),
+            ended: Some(now.since(at)),
+            queued: Duration::ZERO,
+            connect_time: None,
+            status: None,
+            failure: Some("slower"),
+            hedge: true,
+        });
     }
 
     /// Waits for the response to the second request after the first one has failed.

@@ -29,24 +29,29 @@ use evenkeel_control::queue::Class;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
-use evenkeel_manager::config::Coding;
+use evenkeel_manager::config::{Coding, HttpOptions};
 use evenkeel_tls::challenge;
 use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use crate::access::{End, Hedged, Limit, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record, Tries};
+use crate::access::{
+    self, Details, End, Hedged, Limit, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record, Tries,
+};
 use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::chunked::ChunkError;
-use crate::http1::forward::write_changed;
+use crate::http1::forward::{Changes, Marks, parent_place, write_changed};
 use crate::http1::respond::Answer;
 use crate::http1::{Asked, Fields, HeadError, Hop, Limits, Parsed, RequestHead, Version};
 use crate::http2::{self, meter::PREFACE};
 use crate::io::{Broken, Io};
 use crate::listen::Session;
 use crate::memory::OutOfMemory;
+use crate::message;
 use crate::quota::Over;
-use crate::service::{Bindings, LocalRule};
+use crate::request_id;
+use crate::service::{Bindings, Bound, LocalRule};
+use crate::trace::{self, Attempt, Trace};
 use crate::watch::Stop;
 use flow::Flow;
 use login::Login;
@@ -181,7 +186,7 @@ struct Request {
     over: Option<Over>,
     /// The request on its way to a member.
     up: Flow,
-    /// For the access log.
+    /// For the access log, for traces, and what it is called.
     line: Option<Box<Line>>,
 }
 
@@ -189,6 +194,98 @@ struct Line {
     at: SystemTime,
     method: Box<str>,
     target: Box<str>,
+    details: Option<Box<Details>>,
+}
+
+/// What is known of a request before its head is written for a member, if somebody wants to know it.
+#[derive(Default)]
+struct Noted {
+    details: Option<Box<Details>>,
+    /// Fields of traces in its head, if something is done with them.
+    trace: Option<trace::Fields>,
+}
+
+impl Noted {
+    /// What is to be known of `request`.
+    #[inline]
+    fn of(
+        session: &Session,
+        rule: &LocalRule,
+        scheme: &'static str,
+        request: &message::Request<'_>,
+    ) -> Self {
+        match rule.rule.http.request_id.is_some() || session.worker.records.get() {
+            true => Noted::asked(session, &rule.rule.http, scheme, request),
+            false => Noted::default(),
+        }
+    }
+
+    fn asked(
+        session: &Session,
+        http: &HttpOptions,
+        scheme: &'static str,
+        request: &message::Request<'_>,
+    ) -> Self {
+        let worker = &session.worker;
+        let mut noted = Noted::default();
+        if let Some(log) = &*worker.log.borrow()
+            && !log.wants().request.is_empty()
+        {
+            noted.details().fields = access::kept(&log.wants().request, request.fields);
+        }
+        if let Some(options) = &http.request_id {
+            let mut values = request.values(&options.field);
+            let (first, second) = (values.next(), values.next());
+            let first = first.filter(|_| http.trust_forwarded && second.is_none());
+            noted.details().id = Some(match first.and_then(request_id::given) {
+                Some(given) => given.into(),
+                None => request_id::new(SystemTime::now(), &mut worker.rng.borrow_mut()),
+            });
+        }
+        if let Some(tracer) = &*worker.tracer.borrow() {
+            let rng = &mut worker.rng.borrow_mut();
+            let (trace, fields) = tracer.begin(request, http.trust_forwarded, rng);
+            noted.trace = Some(fields).filter(|fields| *fields != trace::Fields::default());
+            if let Some(mut trace) = trace {
+                let kept = |text: &str| access::kept_value(text.as_bytes());
+                let agent = request.values("user-agent").next();
+                trace.authority = request.authority.map(kept);
+                trace.scheme = scheme;
+                trace.user_agent = agent.map(access::kept_value);
+                noted.details().trace = Some(trace);
+            }
+        }
+        noted
+    }
+
+    fn details(&mut self) -> &mut Details {
+        self.details.get_or_insert_default()
+    }
+
+    /// What the member's head has of it.
+    #[inline]
+    fn marks<'a>(&'a self, http: &'a HttpOptions) -> Option<Marks<'a>> {
+        if self.details.is_none() && self.trace.is_none() {
+            return None;
+        }
+        let details = self.details.as_ref();
+        let id = details.and_then(|details| details.id.as_deref());
+        let id = http.request_id.as_ref().zip(id);
+        Some(Marks {
+            id: id.map(|(options, id)| (&*options.field, id)),
+            trace: self.trace.unwrap_or_default(),
+        })
+    }
+
+    /// The member's head is written.
+    #[inline]
+    fn written(&mut self, head: &[u8]) {
+        if let Some(details) = &mut self.details
+            && let Some(trace) = &mut details.trace
+        {
+            trace.place = parent_place(head);
+        }
+    }
 }
 
 impl Request {
@@ -199,14 +296,17 @@ impl Request {
         routed: Routed,
         given: Option<Box<Given>>,
         login: Option<Box<Login>>,
+        noted: Noted,
         head: &RequestHead<'_>,
     ) -> impl FnOnce(Flow) -> Request + use<> {
         let worker = &session.worker;
-        let line = worker.log.borrow().is_some().then(|| {
+        let details = noted.details;
+        let line = (details.is_some() || worker.log.borrow().is_some()).then(|| {
             Box::new(Line {
                 at: SystemTime::now(),
                 method: cut(head.request.method, MAX_METHOD_BYTES).into(),
                 target: cut(head.target, MAX_TARGET_BYTES).into(),
+                details,
             })
         });
         let group = routed.target().group.current.load();
@@ -272,6 +372,68 @@ impl Request {
 }
 
 impl Request {
+    /// The trace that it is in.
+    fn trace(&mut self) -> Option<&mut Trace> {
+        self.line.as_mut()?.details.as_mut()?.trace.as_mut()
+    }
+
+    /// The field with its name in the response, if there is to be one.
+    fn answered_id<'a>(&'a self, routed: &'a Routed) -> Option<(&'a str, &'a str)> {
+        let options = routed.rule.http.request_id.as_ref()?;
+        let id = self.line.as_ref()?.details.as_ref()?.id.as_deref()?;
+        options.answer.then_some((&*options.field, id))
+    }
+
+    /// Notes in the trace what has come of a try at a member.
+    fn note_attempt(
+        &mut self,
+        routed: &Routed,
+        bound: &Bound,
+        answered: Result<u16, &'static str>,
+        hedge: bool,
+    ) {
+        let at = self.at;
+        let Some(trace) = self.trace() else {
+            return;
+        };
+        let Some(tries) = &bound.tries else {
+            return;
+        };
+        let group = routed.target().group.current.load();
+        trace.attempts.push(Attempt {
+            span: trace.current,
+            member: Arc::clone(&tries.member),
+            group: Arc::clone(group.name()),
+            strategy: group.strategy().name,
+            began: bound.ticket.started().since(at),
+            ended: None,
+            queued: tries.queued,
+            connect_time: tries.connect_time,
+            status: answered.ok(),
+            failure: answered.err(),
+            hedge,
+        });
+    }
+
+    /// The last try is over, and has failed.
+    fn end_attempt(&mut self, failure: &'static str, now: Instant) {
+        let at = self.at;
+        if let Some(attempt) = self.trace().and_then(|trace| trace.attempts.last_mut()) {
+            attempt.failure = Some(failure);
+            attempt.ended = Some(now.since(at));
+        }
+    }
+
+    /// Gives what is tried next a span of its own, of which the member is told.
+    fn next_span(&mut self, span: impl FnOnce() -> [u8; 8]) {
+        let Some(trace) = self.trace() else {
+            return;
+        };
+        trace.current = span();
+        let (place, text) = (trace.place, trace::span_text(trace.current));
+        self.up.overwrite(place, &text);
+    }
+
     /// Another one for which this one is the cause, in the name of nobody: `up`, of which the group's
     /// strategy sees `key`.
     fn once_more(&self, routed: Routed, key: Option<u64>, up: Flow, at: Instant) -> Self {
@@ -505,12 +667,17 @@ impl Client {
         let mut out = worker.buffers.take_head();
         let most = routed.most();
         let login = routed.login(&head.request, hop, &self.session);
+        let mut noted = Noted::of(&self.session, rule, self.stream.scheme(), &head.request);
         if given.is_none() {
-            let changes = routed.changes(&head.request, login.as_deref());
+            let changes = Changes {
+                marks: noted.marks(http),
+                ..routed.changes(&head.request, login.as_deref())
+            };
             write_changed(&head.request, hop, changes, &mut out);
+            noted.written(&out);
         }
         let (len, body, asked) = (head.len, head.request.body, head.asked);
-        let request = Request::of(&self.session, routed, given, login, &head);
+        let request = Request::of(&self.session, routed, given, login, noted, &head);
         input.consume(len);
         let metrics = &self.session.service.metrics;
         metrics.bytes_from_clients.add(len as u64);
@@ -658,7 +825,10 @@ impl Client {
                 waits.add(answered.since(request.at));
             }
         }
-        self.session.log(|| {
+        let line = request.as_ref().and_then(|request| request.line.as_ref());
+        let details = line.and_then(|line| line.details.as_ref());
+        let traced = details.is_some_and(|details| details.trace.is_some());
+        self.session.record(traced, || {
             let began = request.as_ref().map(|request| request.at);
             let cost = request.as_ref().map(|request| request.cost);
             let routed = request.as_ref().map(|request| &request.routed);
@@ -668,10 +838,27 @@ impl Client {
                 .and_then(|(routed, over)| routed.quotas()?.label(routed.place(), over).cloned());
             let login = request.as_ref().and_then(|request| request.login.as_ref());
             let user = login.and_then(|login| login.passed().cloned());
+            let version = request.as_ref().map(|request| request.version);
             let line = request.and_then(|request| request.line.take());
+            let (protocol, head_bytes_sent) = match (&self.stream, version) {
+                (Io::Stream(stream), _) => (Some("HTTP/2.0"), stream.head_bytes()),
+                (_, version) => {
+                    let protocol = version.map(|version| match version {
+                        Version::Http10 => "HTTP/1.0",
+                        Version::Http11 => "HTTP/1.1",
+                        Version::Http2 => "HTTP/2.0",
+                    });
+                    let tries = summary.tries.as_ref();
+                    (protocol, tries.map_or(0, |tries| tries.head_bytes))
+                }
+            };
+            let (details, line) = match line {
+                Some(line) => (line.details, Some((line.at, line.method, line.target))),
+                None => (None, None),
+            };
             let now = self.session.worker.now();
             Record {
-                at: line.as_ref().map_or_else(SystemTime::now, |line| line.at),
+                at: line.as_ref().map_or_else(SystemTime::now, |(at, ..)| *at),
                 client: self.session.peer,
                 rule: Arc::clone(&self.session.service.name),
                 user,
@@ -680,10 +867,13 @@ impl Client {
                 tries: summary.tries,
                 tls: self.stream.agreed().cloned(),
                 server_name: None,
-                request: line.map(|line| (line.method, line.target)),
+                request: line.map(|(_, method, target)| (method, target)),
+                protocol,
+                details,
                 status: summary.status,
                 bytes_received: summary.received,
                 bytes_sent: summary.sent,
+                head_bytes_sent,
                 response_time: summary.response_time,
                 total_time: began.map_or(Duration::ZERO, |began| now.since(began)),
                 cost: cost.unwrap_or_default(),

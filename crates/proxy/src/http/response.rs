@@ -18,8 +18,9 @@ use super::flow::Flow;
 use super::progress::{Progress, Side};
 use super::route::Routed;
 use super::{Client, Request};
+use crate::access;
 use crate::buffer::{BUFFER_BYTES, Buffer};
-use crate::http1::forward::{self, Delivery, write_changed_response, write_response};
+use crate::http1::forward::{self, Added, Delivery, write_changed_response, write_response};
 use crate::http1::{Body, Fields, Limits, Parsed, ResponseHead, Version};
 use crate::http2::grpc;
 use crate::io::{Broken, Io};
@@ -267,6 +268,15 @@ impl Client {
             stuck.set_cookie(routed.target(), bound.member, secure, worker)
         });
         let cookie = cookie.as_deref();
+        let id = request.answered_id(routed).filter(|_| !interim);
+        if let Some((name, _)) = id {
+            head.leave_out(name);
+        }
+        let added = Added {
+            changes,
+            cookie,
+            id,
+        };
         let mut out = worker.buffers.take_head();
         let delivery = match &mut self.stream {
             // All that it gets is content; its framing says where that ends.
@@ -274,7 +284,7 @@ impl Client {
                 if !stream.may_get(head.status) {
                     return Err(Failure::Garbage);
                 }
-                stream.set_head(&head, strips, changes, cookie);
+                stream.set_head(&head, strips, added);
                 Delivery {
                     strip_chunks: false,
                     keep_alive: false,
@@ -285,7 +295,7 @@ impl Client {
                 stream.send_interim(&head);
                 write_response(&head, client, &mut out)
             }
-            _ => write_changed_response(&head, client, changes, cookie, &mut out),
+            _ => write_changed_response(&head, client, added, &mut out),
         };
         let (len, status, body) = (head.len, head.status, original);
         let until_close = head.body == Body::UntilClose;
@@ -302,6 +312,12 @@ impl Client {
             }
             _ => Outcome::Success,
         };
+        if let Some(tries) = bound.tries.as_mut().filter(|_| !interim) {
+            tries.head_bytes = out.len() as u64;
+            if let Some(log) = &*worker.log.borrow() {
+                tries.fields = access::kept(&log.wants().response, head.fields());
+            }
+        }
         buffer.consume(len);
         if interim {
             if buffer.is_empty()

@@ -173,6 +173,7 @@ impl Routed {
                 .unwrap_or_default(),
             cookies: self.own_cookies(),
             says_forwarded: false,
+            marks: None,
         }
     }
 

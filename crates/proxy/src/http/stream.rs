@@ -7,10 +7,10 @@ use http::request::Parts;
 
 use super::flow::Flow;
 use super::route::{Routed, TOO_LARGE};
-use super::{After, Client, NoRequest, Request};
+use super::{After, Client, NoRequest, Noted, Request};
 use crate::buffer::Buffer;
 use crate::http1::chunked::ChunkError;
-use crate::http1::forward::write_changed;
+use crate::http1::forward::{Changes, write_changed};
 use crate::http1::{Limits, RequestHead};
 use crate::http2::connection::Connection;
 use crate::http2::request::with_head;
@@ -79,17 +79,23 @@ impl Client {
         };
         let key = connects.then(|| websocket::new_key(&mut worker.rng.borrow_mut()));
         let hop = connection.hop(&rule);
+        let scheme = stream.scheme();
         let mut out = worker.buffers.take_head();
         let take = |head: &RequestHead<'_>| {
             let bindings = self.bindings.borrow();
             let (routed, given) = Routed::of(&self.session, &rule, &bindings, &head.request, &hop);
             let most = routed.most();
             let login = routed.login(&head.request, &hop, &self.session);
+            let mut noted = Noted::of(&self.session, &rule, scheme, &head.request);
             if given.is_none() {
-                let changes = routed.changes(&head.request, login.as_deref());
+                let changes = Changes {
+                    marks: noted.marks(&rule.rule.http),
+                    ..routed.changes(&head.request, login.as_deref())
+                };
                 write_changed(&head.request, &hop, changes, &mut out);
+                noted.written(&out);
             }
-            let request = Request::of(&self.session, routed, given, login, head);
+            let request = Request::of(&self.session, routed, given, login, noted, head);
             (head.request.body, most, request)
         };
         let taken = with_head(parts, stream.has_ended(), key.as_deref(), limits, take);

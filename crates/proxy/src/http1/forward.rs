@@ -17,6 +17,7 @@ use super::framing::{self, Version};
 use super::hop::{Hop, put_line};
 use super::response::ResponseHead;
 use crate::message::{Body, Field, FieldSet, Raw, Request, put_cookies_but};
+use crate::trace;
 
 /// What a route changes in the head of a request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +32,27 @@ pub struct Changes<'a> {
     pub cookies: Option<&'a HashSet<Box<[u8]>>>,
     /// Whether `X-Forwarded-For`, `-Proto` and `-Host` are said in any case.
     pub says_forwarded: bool,
+    /// What it is known by, to people and in traces.
+    pub marks: Option<Marks<'a>>,
+}
+
+/// What a request is known by.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Marks<'a> {
+    /// The name of a field, and the name of the request.
+    pub id: Option<(&'a str, &'a str)>,
+    /// Fields of traces.
+    pub trace: trace::Fields,
+}
+
+impl Marks<'_> {
+    /// Whether a field of the request is left out.
+    fn takes_out(&self, name: &str) -> bool {
+        let is = |own: &str| name.eq_ignore_ascii_case(own);
+        self.id.is_some_and(|(field, _)| is(field))
+            || self.trace.drops_parent && is(trace::PARENT)
+            || self.trace.drops_state && is(trace::STATE)
+    }
 }
 
 /// What a member is told of the user who sends a request.
@@ -79,6 +101,11 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         let reserved = fields.filter(|(_, field)| hop.is_reserved(field.name));
         reserved.for_each(|(index, _)| left_out.insert(index));
     }
+    if let Some(marks) = &changes.marks {
+        let fields = request.fields.iter().enumerate();
+        let those = fields.filter(|(_, field)| marks.takes_out(field.name));
+        those.for_each(|(index, _)| left_out.insert(index));
+    }
     match request.raw {
         Some(raw) => put_raw_request(request, raw, changes, left_out, out),
         None => {
@@ -125,7 +152,22 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         put_template(value, request, request.path(), hop, out);
         out.extend_from_slice(b"\r\n");
     }
+    if let Some(marks) = &changes.marks {
+        if let Some((name, id)) = marks.id {
+            put_line(&[name.as_bytes(), b": ", id.as_bytes()], out);
+        }
+        // The last one: its place is known from the end.
+        if let Some(parent) = &marks.trace.parent {
+            put_line(&[trace::PARENT.as_bytes(), b": ", parent], out);
+        }
+    }
     out.extend_from_slice(b"\r\n");
+}
+
+/// Where the parent stands in a head that [`write_changed`] has written with a trace.
+pub(crate) fn parent_place(head: &[u8]) -> usize {
+    // Flags and a dash, and the ends of the line and of the head.
+    head.len().saturating_sub(16 + 3 + 4)
 }
 
 /// Fields of a request that a question about it does not have: they are about its body, its response
@@ -282,16 +324,25 @@ pub struct Delivery {
 ///
 /// An HTTP/1.0 client does not know interim responses: do not write those to one.
 pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>) -> Delivery {
-    write_changed_response(head, client, None, None, out)
+    write_changed_response(head, client, Added::default(), out)
 }
 
-/// The same with fields that are added. Those in place of which they come were left out. `cookie` is a
-/// value of `Set-Cookie`.
+/// What a response has beside what the member says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Added<'a> {
+    /// What a route adds.
+    pub changes: Option<&'a FieldChanges>,
+    /// A value of `Set-Cookie`.
+    pub cookie: Option<&'a str>,
+    /// The name of a field, and the name of the request.
+    pub id: Option<(&'a str, &'a str)>,
+}
+
+/// The same with fields that are added. Those in place of which they come were left out.
 pub fn write_changed_response(
     head: &ResponseHead<'_>,
     client: Client,
-    changes: Option<&FieldChanges>,
-    cookie: Option<&str>,
+    added: Added<'_>,
     out: &mut Vec<u8>,
 ) -> Delivery {
     out.reserve(head.raw.len() + 64);
@@ -310,11 +361,14 @@ pub fn write_changed_response(
     if !chunks_unknown && head.meaning.respell_framing {
         put_framing(head.meaning.framing(), out);
     }
-    if let Some(changes) = changes {
+    if let Some(changes) = added.changes {
         put_fields(changes, out);
     }
-    if let Some(cookie) = cookie {
+    if let Some(cookie) = added.cookie {
         put_line(&[b"Set-Cookie: ", cookie.as_bytes()], out);
+    }
+    if let Some((name, id)) = added.id {
+        put_line(&[name.as_bytes(), b": ", id.as_bytes()], out);
     }
     for (name, [first, second]) in head.added() {
         put_line(&[name.as_bytes(), b": ", first, second], out);

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use evenkeel_manager::config::FieldChanges;
 
 use super::forward::{put_fields, put_number};
+use super::hop::put_line;
 
 /// An answer that the balancer gives by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct More<'a> {
     pub challenge: Option<&'a str>,
     /// Fields that are added, or are not to be there.
     pub fields: Option<&'a FieldChanges>,
+    /// The name of a field, and the name of the request.
+    pub id: Option<(&'a str, &'a str)>,
 }
 
 impl<'a> Answer<'a> {
@@ -103,6 +106,9 @@ impl<'a> Answer<'a> {
         out.extend_from_slice(b"\r\n");
         if let Some(fields) = self.more.fields {
             put_fields(fields, out);
+        }
+        if let Some((name, id)) = self.more.id {
+            put_line(&[name.as_bytes(), b": ", id.as_bytes()], out);
         }
         out.extend_from_slice(b"\r\n");
         if !to_head && self.has_content() {

@@ -163,6 +163,11 @@ impl<'a> ResponseHead<'a> {
         coding.into_iter().chain(vary).chain(etag)
     }
 
+    /// All its fields, in order.
+    pub(crate) fn fields(&self) -> &'a [Header<'a>] {
+        self.fields
+    }
+
     /// Keeps the fields called `name` (in any case) from the client.
     pub fn leave_out(&mut self, name: &str) {
         for (index, field) in self.fields.iter().enumerate() {

@@ -25,6 +25,7 @@ use super::held::Part;
 use super::incoming::Incoming;
 use super::outgoing::{End, Outgoing, broken};
 use crate::http1::ResponseHead;
+use crate::http1::forward::Added;
 use crate::http1::respond::Answer;
 use crate::message::{Body, Field};
 
@@ -132,16 +133,14 @@ impl Stream {
         self.outgoing.as_mut().and_then(Outgoing::take_end)
     }
 
+    /// Bytes of heads that were sent.
+    pub(crate) fn head_bytes(&self) -> u64 {
+        self.head_bytes
+    }
+
     /// Keeps the head of the final response until it is certain that it is the one. `strips`
-    /// says whether load reports in its trailers are not for the client. `cookie` is a value of
-    /// `Set-Cookie`.
-    pub(crate) fn set_head(
-        &mut self,
-        head: &ResponseHead<'_>,
-        strips: bool,
-        changes: Option<&FieldChanges>,
-        cookie: Option<&str>,
-    ) {
+    /// says whether load reports in its trailers are not for the client.
+    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>, strips: bool, added: Added<'_>) {
         self.strips_reports = strips;
         let (status, body) = match head.status {
             // The other protocol begins.
@@ -149,12 +148,13 @@ impl Stream {
             status => (status, head.body),
         };
         self.head = response(head, status).map(|mut response| {
-            if let Some(changes) = changes {
+            if let Some(changes) = added.changes {
                 add_fields(response.headers_mut(), changes);
             }
-            if let Some(Ok(cookie)) = cookie.map(HeaderValue::from_str) {
+            if let Some(Ok(cookie)) = added.cookie.map(HeaderValue::from_str) {
                 response.headers_mut().append(SET_COOKIE, cookie);
             }
+            add_id(response.headers_mut(), added.id);
             (response, body)
         });
     }
@@ -195,6 +195,7 @@ impl Stream {
             if let Ok(text) = HeaderValue::from_str(&text) {
                 fields.insert("grpc-message", text);
             }
+            add_id(fields, answer.more.id);
             self.send(response, Body::None)?;
             return Ok(self.head_bytes);
         }
@@ -226,6 +227,7 @@ impl Stream {
             }
             add_fields(fields, changes);
         }
+        add_id(fields, answer.more.id);
         if let Some(seconds) = answer.retry_after {
             fields.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -242,6 +244,17 @@ impl Stream {
     /// Ends a response whose end is that of the member's connection.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         self.outgoing.as_mut().map_or(Ok(()), Outgoing::end)
+    }
+}
+
+/// Adds the name of the request.
+fn add_id(fields: &mut HeaderMap, id: Option<(&str, &str)>) {
+    let Some((name, id)) = id else {
+        return;
+    };
+    let name = HeaderName::from_bytes(name.as_bytes());
+    if let (Ok(name), Ok(id)) = (name, HeaderValue::from_str(id)) {
+        fields.insert(name, id);
     }
 }
 

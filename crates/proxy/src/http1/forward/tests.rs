@@ -67,6 +67,55 @@ fn what_needs_no_change_is_not_changed() {
 }
 
 #[test]
+fn what_a_request_is_known_by_stands_in_place_of_what_came() {
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nTraceParent: x\r\nX-Request-Id: theirs\r\n\
+                tracestate: a=b\r\nX-REQUEST-ID: more\r\nX: y\r\n\r\n";
+    let written = |marks: Option<Marks<'_>>| {
+        let mut fields = Fields::new();
+        let parsed = RequestHead::parse(head.as_bytes(), LIMITS, &mut fields);
+        let Ok(Parsed::Head(head)) = parsed else {
+            panic!("{parsed:?}");
+        };
+        let mut out = Vec::new();
+        let changes = Changes {
+            marks,
+            ..Changes::default()
+        };
+        let hop = hop(&options(), "192.0.2.7");
+        write_changed(&head.request, &hop, changes, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(written(None), head);
+    let id = Some(("X-Request-ID", "ours"));
+    let mut fields = trace::Fields::default();
+    assert_eq!(
+        written(Some(Marks { id, trace: fields })),
+        "GET / HTTP/1.1\r\nHost: a\r\nTraceParent: x\r\ntracestate: a=b\r\nX: y\r\nX-Request-ID: ours\r\n\r\n"
+    );
+    fields.drops_parent = true;
+    fields.parent = parent.as_bytes().try_into().ok();
+    let traced = written(Some(Marks { id, trace: fields }));
+    assert_eq!(
+        traced,
+        format!(
+            "GET / HTTP/1.1\r\nHost: a\r\ntracestate: a=b\r\nX: y\r\nX-Request-ID: ours\r\ntraceparent: {parent}\r\n\r\n"
+        )
+    );
+    let place = parent_place(traced.as_bytes());
+    assert_eq!(traced.get(place..place + 16), Some("00f067aa0ba902b7"));
+    fields.drops_state = true;
+    fields.parent = None;
+    assert_eq!(
+        written(Some(Marks {
+            id: None,
+            trace: fields
+        })),
+        "GET / HTTP/1.1\r\nHost: a\r\nX-Request-Id: theirs\r\nX-REQUEST-ID: more\r\nX: y\r\n\r\n"
+    );
+}
+
+#[test]
 fn fields_of_this_hop_end_here() {
     becomes(
         "GET / HTTP/1.1\r\nConnection: Keep-Alive, x-one\r\nHost: a\r\nKeep-Alive: 5\r\n\

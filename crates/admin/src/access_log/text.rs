@@ -1,0 +1,309 @@
+//! Lines of the access log that are no JSON.
+//!
+//! What clients say is escaped as nginx does it, so that whoever reads lines reads the same: a quote, a
+//! backslash, and all bytes but those of visible ASCII and the space become `\xHH`. What is not there is `-`.
+
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+use evenkeel_core::cost::Cost;
+use evenkeel_manager::config::{LogField, LogTemplate};
+use evenkeel_proxy::access::{Limit, Record, Wants};
+use jiff::Timestamp;
+
+use super::{millis, request_id, rfc3339, trace_id};
+
+/// What stands for what is not there.
+const NONE: &str = "-";
+
+/// Text that is escaped while it is written.
+struct Escaped<'b>(&'b mut Vec<u8>);
+
+impl Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+        let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0');
+        for byte in text.bytes() {
+            match byte {
+                b'"' | b'\\' | 0..0x20 | 0x7f.. => {
+                    let escape = [b'\\', b'x', digit(byte >> 4), digit(byte & 15)];
+                    self.0.extend_from_slice(&escape);
+                }
+                _ => self.0.push(byte),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put(value: Option<impl Display>, line: &mut Vec<u8>) {
+    match value {
+        // Writing to a vector cannot fail.
+        Some(value) => {
+            let _ = write!(Escaped(line), "{value}");
+        }
+        None => line.extend_from_slice(NONE.as_bytes()),
+    }
+}
+
+/// The same of a text; an empty one is not there.
+fn put_text(text: Option<&str>, line: &mut Vec<u8>) {
+    put(text.filter(|text| !text.is_empty()), line);
+}
+
+/// Appends a line in the combined format:
+/// `ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER AGENT"`.
+pub(super) fn combined(record: &Record, wants: &Wants, line: &mut Vec<u8>) {
+    let field = |name: &'static str| LogField::Named(name);
+    put_field(&field("client_ip"), record, wants, line);
+    line.extend_from_slice(b" - ");
+    // The columns are found by spaces.
+    let user = record
+        .user
+        .as_deref()
+        .map(|user| user.replace(' ', "\\x20"));
+    match user.filter(|user| !user.is_empty()) {
+        Some(user) => user.split("\\x20").enumerate().for_each(|(index, part)| {
+            if index > 0 {
+                line.extend_from_slice(b"\\x20");
+            }
+            let _ = Escaped(line).write_str(part);
+        }),
+        None => line.extend_from_slice(NONE.as_bytes()),
+    }
+    line.extend_from_slice(b" [");
+    put_field(&field("time_local"), record, wants, line);
+    line.extend_from_slice(b"] \"");
+    match &record.request {
+        Some((method, target)) => {
+            put_text(Some(method), line);
+            line.push(b' ');
+            put_text(Some(target), line);
+            if let Some(protocol) = record.protocol {
+                line.push(b' ');
+                line.extend_from_slice(protocol.as_bytes());
+            }
+        }
+        None => line.extend_from_slice(NONE.as_bytes()),
+    }
+    line.extend_from_slice(b"\" ");
+    // A column of three digits, as other balancers have it for a client that got none.
+    put(Some(record.status.unwrap_or(499)), line);
+    line.push(b' ');
+    put_field(&field("body_bytes_sent"), record, wants, line);
+    for name in ["referer", "user_agent"] {
+        line.extend_from_slice(b" \"");
+        put_field(&field(name), record, wants, line);
+        line.push(b'"');
+    }
+    line.push(b'\n');
+}
+
+/// Appends a line as the template has it.
+pub(super) fn custom(template: &LogTemplate, record: &Record, wants: &Wants, line: &mut Vec<u8>) {
+    for (text, field) in template.pieces() {
+        line.extend_from_slice(text.as_bytes());
+        if let Some(field) = field {
+            put_field(field, record, wants, line);
+        }
+    }
+    line.push(b'\n');
+}
+
+/// A header field that was kept, by the place of its name in what was wanted.
+fn kept<'r>(names: &[Box<str>], name: &str, kept: &'r [Option<Box<str>>]) -> Option<&'r str> {
+    let place = names.iter().position(|known| **known == *name)?;
+    kept.get(place)?.as_deref()
+}
+
+fn put_field(field: &LogField, record: &Record, wants: &Wants, line: &mut Vec<u8>) {
+    let tries = record.tries.as_deref();
+    let ms = |time: Option<Duration>| time.map(millis);
+    let header = |name: &str| {
+        let details = record.details.as_ref()?;
+        kept(&wants.request, name, &details.fields)
+    };
+    let name = match field {
+        LogField::Named(name) => *name,
+        LogField::Request(name) => return put_text(header(name), line),
+        LogField::Response(name) => {
+            let value = tries.and_then(|tries| kept(&wants.response, name, &tries.fields));
+            return put_text(value, line);
+        }
+    };
+    let request = record.request.as_ref();
+    match name {
+        "time" => put(Some(rfc3339(record.at)), line),
+        "time_local" => {
+            let at = Timestamp::try_from(record.at).unwrap_or_default();
+            put(Some(at.strftime("%d/%b/%Y:%H:%M:%S +0000")), line);
+        }
+        "rule" => put_text(Some(&record.rule), line),
+        "client" => put(Some(record.client), line),
+        "client_ip" => match record.client.ip() {
+            Some(ip) => put(Some(ip.to_canonical()), line),
+            None => put(Some("unix"), line),
+        },
+        "client_port" => put(record.client.0.map(|address| address.port()), line),
+        "user" => put_text(record.user.as_deref(), line),
+        "route" => put_text(record.route.as_deref(), line),
+        "group" => put_text(record.group.as_deref(), line),
+        "member" => put_text(tries.map(|tries| &*tries.member), line),
+        "tried" => {
+            let before = tries.map(|tries| tries.before.join(","));
+            put_text(before.as_deref(), line);
+        }
+        "tls" => put(record.tls.as_ref().map(|tls| tls.version), line),
+        "server_name" => put_text(record.asked_name(), line),
+        "method" => put_text(request.map(|(method, _)| &**method), line),
+        "target" => put_text(request.map(|(_, target)| &**target), line),
+        "protocol" => put(record.protocol, line),
+        "status" => put(record.status, line),
+        "bytes_received" => put(Some(record.bytes_received), line),
+        "bytes_sent" => put(Some(record.bytes_sent), line),
+        "body_bytes_sent" => {
+            let body = record.bytes_sent.saturating_sub(record.head_bytes_sent);
+            put(Some(body), line);
+        }
+        "queue_ms" => put(ms(tries.map(|tries| tries.queued)), line),
+        "connect_ms" => put(ms(tries.and_then(|tries| tries.connect_time)), line),
+        "response_ms" => put(ms(record.response_time), line),
+        "total_ms" => put(Some(millis(record.total_time)), line),
+        "cost" => put(Some(record.cost).map(Cost::get), line),
+        "retries" => put(Some(record.retries), line),
+        "end" => put(Some(record.end.name()), line),
+        "limit" => {
+            let named = record.request_limit.as_deref();
+            put_text(named.or(record.limit.map(Limit::name)), line);
+        }
+        "hedge" => put(record.hedged.map(<&str>::from), line),
+        "request_id" => put_text(request_id(record), line),
+        "trace_id" => put(trace_id(record), line),
+        "referer" => put_text(header("referer"), line),
+        "user_agent" => put_text(header("user-agent"), line),
+        _ => put_text(None, line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_manager::config::LogFormat;
+    use evenkeel_proxy::access::{Details, Peer};
+
+    use super::super::tests::record;
+    use super::super::{Lines, wants};
+    use super::*;
+
+    fn details(fields: &[Option<&str>]) -> Option<Box<Details>> {
+        let fields = fields.iter().map(|field| field.map(Box::from)).collect();
+        Some(Box::new(Details {
+            fields,
+            id: Some("id-1".into()),
+            trace: None,
+        }))
+    }
+
+    fn line(format: LogFormat, record: &Record) -> String {
+        let mut line = Vec::new();
+        Lines::of(format).push(record, &mut line);
+        String::from_utf8(line).unwrap()
+    }
+
+    #[test]
+    fn the_combined_format_is_that_of_other_servers() {
+        let record = Record {
+            client: Peer(Some("[::ffff:192.0.2.7]:4711".parse().unwrap())),
+            user: Some("an na\"".into()),
+            details: details(&[Some("http://a/\"x\"\\"), Some("curl/8 (ä\n)")]),
+            ..record("/a?b=c")
+        };
+        assert_eq!(
+            line(LogFormat::Combined, &record),
+            "192.0.2.7 - an\\x20na\\x22 [29/Feb/2024:12:34:56 +0000] \"GET /a?b=c HTTP/1.1\" 200 1200 \
+             \"http://a/\\x22x\\x22\\x5C\" \"curl/8 (\\xC3\\xA4\\x0A)\"\n"
+        );
+        let record = Record {
+            request: None,
+            protocol: None,
+            status: None,
+            client: Peer(None),
+            details: None,
+            tries: None,
+            ..record
+        };
+        assert_eq!(
+            line(
+                LogFormat::Combined,
+                &Record {
+                    user: None,
+                    ..record
+                }
+            ),
+            "unix - - [29/Feb/2024:12:34:56 +0000] \"-\" 499 1200 \"-\" \"-\"\n"
+        );
+    }
+
+    #[test]
+    fn no_value_makes_a_second_line_or_ends_a_text() {
+        let all: String = (0..=0x2100u32).filter_map(char::from_u32).collect();
+        let every: String = LogField::NAMES
+            .iter()
+            .map(|name| format!("\"{{{name}}}\" "))
+            .collect();
+        let template = LogTemplate::parse(&format!("{every}{{request.header.a}}")).unwrap();
+        let format = LogFormat::Custom(template);
+        let wanted = wants(&format);
+        assert_eq!(wanted.request.len(), 3);
+        let mut record = Record {
+            user: Some(all.as_str().into()),
+            details: details(&[Some(all.as_str()); 3]),
+            server_name: Some(all.as_str().into()),
+            ..record(&all)
+        };
+        if let Some((method, _)) = &mut record.request {
+            *method = all.as_str().into();
+        }
+        for format in [format, LogFormat::Combined] {
+            let line = line(format, &record);
+            assert_eq!(line.matches('\n').count(), 1);
+            assert!(
+                line.trim_end()
+                    .bytes()
+                    .all(|byte| (b' '..0x7f).contains(&byte))
+            );
+        }
+    }
+
+    #[test]
+    fn each_field_says_what_the_record_says() {
+        let record = Record {
+            details: details(&[Some("x")]),
+            ..record("/")
+        };
+        for (text, wanted) in [
+            ("{{{time}}}", "{2024-02-29T12:34:56.789Z}}"),
+            ("{client} {client_ip} {client_port}", "[::1]:4711 ::1 4711"),
+            (
+                "{rule} {group} {member} {tried} {route}",
+                "web app a:80 b:80,c:80 -",
+            ),
+            (
+                "{queue_ms} {connect_ms} {response_ms} {total_ms}",
+                "3 0.15 1.25 2.5",
+            ),
+            (
+                "{status} {end} {limit} {hedge} {cost} {retries}",
+                "200 complete - - 1 1",
+            ),
+            (
+                "{bytes_sent} {body_bytes_sent} {bytes_received}",
+                "1234 1200 0",
+            ),
+            ("{request_id} {trace_id} {tls} {server_name}", "id-1 - - -"),
+            ("{request.header.X-A}|{response.header.b}", "x|-"),
+        ] {
+            let format = LogFormat::Custom(LogTemplate::parse(text).unwrap());
+            assert_eq!(line(format, &record), format!("{wanted}\n"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Traces as the configuration wants them at the moment.
+
+use std::io;
+
+use evenkeel_admin::otlp::{Counts, Exporter};
+use evenkeel_manager::config::Tracing;
+use evenkeel_proxy::Proxy;
+use evenkeel_proxy::trace::Tracer;
+
+/// Who gets traces, and what makes them.
+pub(crate) struct Traces {
+    proxy: Proxy,
+    settings: Option<Tracing>,
+    running: Option<(Tracer, Exporter)>,
+    counts: Counts,
+}
+
+impl Traces {
+    pub(crate) fn new(proxy: Proxy) -> Self {
+        Traces {
+            proxy,
+            settings: None,
+            running: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// What became of them.
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts.clone()
+    }
+
+    /// Starts, changes or ends them.
+    pub(crate) fn follow(&mut self, settings: Option<&Tracing>) -> io::Result<()> {
+        if self.settings.as_ref() == settings {
+            return Ok(());
+        }
+        self.running = match (settings, self.running.take()) {
+            (Some(settings), Some((tracer, exporter))) => {
+                exporter.change(settings.clone());
+                Some((tracer.with_share(settings.sample), exporter))
+            }
+            (Some(settings), None) => {
+                let lost = self.counts.of_queue();
+                let (tracer, records) = Tracer::channel(settings.sample, lost);
+                let exporter = Exporter::start(settings.clone(), records, self.counts.clone())?;
+                Some((tracer, exporter))
+            }
+            // The exporter ends by itself when the last worker has let go of the tracer.
+            (None, _) => None,
+        };
+        let tracer = self.running.as_ref().map(|(tracer, _)| tracer);
+        self.proxy.set_tracer(tracer);
+        self.settings = settings.cloned();
+        Ok(())
+    }
+
+    /// Sends what is left. The workers must have ended.
+    pub(crate) fn finish(self) {
+        if let Some((tracer, exporter)) = self.running {
+            drop(tracer);
+            exporter.finish();
+        }
+    }
+}

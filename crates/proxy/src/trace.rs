@@ -1,0 +1,414 @@
+//! Traces of requests (W3C Trace Context): which requests are traced, what members are told, and what
+//! is kept of a request that is.
+//!
+//! What is kept is in the box of what the access log wants of a request, and goes to whoever exports
+//! traces through a bounded channel, as records of the access log do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use crate::access::Record;
+use crate::message::Request;
+
+/// Traced requests that may wait to be exported.
+const QUEUE: usize = 4096;
+
+/// Longest `tracestate` that is kept, in bytes.
+const MAX_STATE: usize = 512;
+
+/// Length of a `traceparent` of version 00.
+const PARENT_BYTES: usize = 55;
+
+/// Flag of a trace that is recorded.
+const SAMPLED: u8 = 1;
+
+/// Where a request is in a trace, as `traceparent` says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// The trace.
+    pub trace: [u8; 16],
+    /// The span that is the parent of what comes.
+    pub span: [u8; 8],
+    /// Flags; the first bit is set if it is recorded.
+    pub flags: u8,
+}
+
+impl Context {
+    /// Reads a `traceparent`; `None` if it is none. What later versions add is left out.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let (head, rest) = text.split_at_checked(PARENT_BYTES)?;
+        let part = |from: usize, len: usize| head.get(from..from + len);
+        let [version] = hex(part(0, 2)?)?;
+        let dashes = [2, 35, 52].map(|at| head.get(at) == Some(&b'-'));
+        let follows = match version {
+            0 => rest.is_empty(),
+            0xff => false,
+            _ => matches!(rest.first(), None | Some(b'-')),
+        };
+        if dashes != [true; 3] || !follows {
+            return None;
+        }
+        let (trace, span) = (hex(part(3, 32)?)?, hex(part(36, 16)?)?);
+        let [flags] = hex(part(53, 2)?)?;
+        (trace != [0; 16] && span != [0; 8]).then_some(Context { trace, span, flags })
+    }
+
+    /// As a `traceparent`.
+    pub fn to_bytes(self) -> [u8; PARENT_BYTES] {
+        let mut text = [b'-'; PARENT_BYTES];
+        put_hex(&[0], &mut text, 0);
+        put_hex(&self.trace, &mut text, 3);
+        put_hex(&self.span, &mut text, 36);
+        put_hex(&[self.flags], &mut text, 53);
+        text
+    }
+}
+
+/// Bytes from lower-case hexadecimal digits.
+fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        let [high, low] = pair else { return None };
+        *byte = digit(*high)? << 4 | digit(*low)?;
+    }
+    (text.len() == 2 * N).then_some(bytes)
+}
+
+fn put_hex(bytes: &[u8], out: &mut [u8], at: usize) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let places = out.iter_mut().skip(at);
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    for (place, digit) in places.zip(digits) {
+        *place = DIGITS.get(usize::from(digit)).copied().unwrap_or(b'0');
+    }
+}
+
+/// A traced request.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// The trace.
+    pub id: [u8; 16],
+    /// The span of the client, if it is in the trace.
+    pub parent: Option<[u8; 8]>,
+    /// The span of the request here.
+    pub span: [u8; 8],
+    /// Flags of the trace.
+    pub flags: u8,
+    /// The client's `tracestate`.
+    pub state: Option<Box<str>>,
+    /// What the request was for: `host[:port]`.
+    pub authority: Option<Box<str>>,
+    /// `http` or `https`.
+    pub scheme: &'static str,
+    /// The field `User-Agent` (at most 256 bytes).
+    pub user_agent: Option<Box<str>>,
+    /// What was tried at members.
+    pub attempts: Vec<Attempt>,
+    /// The span of what is being tried.
+    pub(crate) current: [u8; 8],
+    /// Where in the member's head the parent stands.
+    pub(crate) place: usize,
+}
+
+/// A try at a member.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Its span.
+    pub span: [u8; 8],
+    /// The member.
+    pub member: Arc<str>,
+    /// The group.
+    pub group: Arc<str>,
+    /// The strategy by which it was chosen.
+    pub strategy: &'static str,
+    /// When it began, after the request's head was complete.
+    pub began: Duration,
+    /// When it was over; `None` if that was the end of the request.
+    pub ended: Option<Duration>,
+    /// How long the request had waited for the member in the group's queue.
+    pub queued: Duration,
+    /// What it took to connect, if no connection was used again.
+    pub connect_time: Option<Duration>,
+    /// The status of the response, if there was one.
+    pub status: Option<u16>,
+    /// Why it has failed, if it has.
+    pub failure: Option<&'static str>,
+    /// Whether it was the second request of a hedge.
+    pub hedge: bool,
+}
+
+/// What is done with the fields of traces in a request's head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// Whether `traceparent` is left out.
+    pub(crate) drops_parent: bool,
+    /// Whether `tracestate` is.
+    pub(crate) drops_state: bool,
+    /// The `traceparent` that is said.
+    pub(crate) parent: Option<[u8; PARENT_BYTES]>,
+}
+
+/// Fields of traces.
+pub(crate) const PARENT: &str = "traceparent";
+pub(crate) const STATE: &str = "tracestate";
+
+/// The data plane's end of traces.
+#[derive(Clone, Debug)]
+pub struct Tracer {
+    sender: SyncSender<Record>,
+    /// A random number below this is a request that is traced.
+    threshold: u64,
+    lost: Arc<AtomicU64>,
+}
+
+impl Tracer {
+    /// Traces a `share` of requests, from 0 to 1; and the end from which they are to be exported.
+    /// Those for which there is no room are counted as `lost`.
+    pub fn channel(share: f64, lost: Arc<AtomicU64>) -> (Tracer, Receiver<Record>) {
+        let (sender, receiver) = sync_channel(QUEUE);
+        let tracer = Tracer {
+            sender,
+            threshold: 0,
+            lost,
+        };
+        (tracer.with_share(share), receiver)
+    }
+
+    /// The same for another share.
+    #[must_use]
+    pub fn with_share(self, share: f64) -> Self {
+        // A float beyond the range becomes its bound.
+        let threshold = (share * (1u64 << 63) as f64) as u64;
+        Tracer { threshold, ..self }
+    }
+
+    /// Hands a traced request over.
+    pub(crate) fn record(&self, record: Record) {
+        if self.sender.try_send(record).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a request is traced, and what its member is told. What clients say counts if they are
+    /// `trusted`.
+    pub(crate) fn begin(
+        &self,
+        request: &Request<'_>,
+        trusted: bool,
+        rng: &mut fastrand::Rng,
+    ) -> (Option<Trace>, Fields) {
+        let mut said = request.values(PARENT);
+        let (first, second) = (said.next(), said.next());
+        let there_is = first.is_some();
+        let parent = first.filter(|_| trusted && second.is_none());
+        let parent = parent.and_then(Context::parse);
+        let mut trace = Trace::default();
+        match parent {
+            Some(parent) if parent.flags & SAMPLED == 0 => return (None, Fields::default()),
+            Some(parent) => {
+                trace.id = parent.trace;
+                trace.parent = Some(parent.span);
+                trace.flags = parent.flags & 3;
+                trace.state = state(request);
+            }
+            None => {
+                // The lower half decides, as it does elsewhere.
+                let low = rng.u64(..);
+                let sampled = low >> 1 < self.threshold;
+                let drops = Fields {
+                    drops_parent: there_is,
+                    drops_state: true,
+                    parent: None,
+                };
+                if !sampled {
+                    return (None, drops);
+                }
+                let high = rng.u64(..).to_be_bytes();
+                for (byte, new) in trace
+                    .id
+                    .iter_mut()
+                    .zip(high.into_iter().chain(low.to_be_bytes()))
+                {
+                    *byte = new;
+                }
+                trace.flags = SAMPLED;
+            }
+        }
+        trace.span = span(rng);
+        trace.current = span(rng);
+        let fields = Fields {
+            drops_parent: there_is,
+            drops_state: parent.is_none(),
+            parent: Some(trace.context().to_bytes()),
+        };
+        (Some(trace), fields)
+    }
+}
+
+impl Trace {
+    /// What a member is told.
+    pub(crate) fn context(&self) -> Context {
+        Context {
+            trace: self.id,
+            span: self.current,
+            flags: self.flags,
+        }
+    }
+}
+
+/// A new name for a span.
+pub(crate) fn span(rng: &mut fastrand::Rng) -> [u8; 8] {
+    // 0 is none.
+    rng.u64(1..).to_be_bytes()
+}
+
+/// A span as it stands in a `traceparent`.
+pub(crate) fn span_text(span: [u8; 8]) -> [u8; 16] {
+    let mut text = [0; 16];
+    put_hex(&span, &mut text, 0);
+    text
+}
+
+/// What `tracestate` says, if it is not too long and all of it can be read.
+fn state(request: &Request<'_>) -> Option<Box<str>> {
+    let mut all = String::new();
+    for value in request.values(STATE) {
+        let value = std::str::from_utf8(value).ok()?;
+        if all.len() + value.len() + 1 > MAX_STATE || !value.is_ascii() {
+            return None;
+        }
+        if !all.is_empty() {
+            all.push(',');
+        }
+        all.push_str(value);
+    }
+    (!all.is_empty()).then(|| all.into())
+}
+
+/// Digits of a trace, as logs show it.
+pub fn trace_text(id: [u8; 16]) -> String {
+    let mut text = [0; 32];
+    put_hex(&id, &mut text, 0);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::message::tests::with_request;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn a_traceparent_is_read_and_written() {
+        let context = Context::parse(GOOD.as_bytes()).unwrap();
+        assert_eq!(context.flags, 1);
+        assert_eq!(context.to_bytes(), GOOD.as_bytes());
+        assert_eq!(trace_text(context.trace), GOOD[3..35]);
+        assert_eq!(span_text(context.span), GOOD.as_bytes()[36..52]);
+        // A later version may add something.
+        let later = format!("01{}-what-comes", &GOOD[2..]);
+        assert_eq!(Context::parse(later.as_bytes()), Some(context));
+    }
+
+    #[test]
+    fn what_is_no_traceparent_is_none() {
+        let replaced = |from: usize, with: &str| {
+            let mut text = GOOD.to_owned();
+            text.replace_range(from..from + with.len(), with);
+            text
+        };
+        for bad in [
+            String::new(),
+            GOOD[..54].into(),
+            format!("{GOOD}-"),
+            format!("01{}x", &GOOD[2..]),
+            replaced(0, "ff"),
+            replaced(2, "_"),
+            replaced(35, "0"),
+            replaced(52, "0"),
+            replaced(3, "4BF9"),
+            replaced(3, &"0".repeat(32)),
+            replaced(36, &"0".repeat(16)),
+            replaced(53, "0g"),
+            replaced(0, "é"),
+        ] {
+            assert_eq!(Context::parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn anything_is_read_without_a_panic(text in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(context) = Context::parse(&text) {
+                let written = context.to_bytes();
+                prop_assert_eq!(Context::parse(&written), Some(context));
+            }
+        }
+    }
+
+    fn begin(head: &str, share: f64, trusted: bool) -> (Option<Trace>, Fields) {
+        let (tracer, _records) = Tracer::channel(share, Arc::default());
+        let mut rng = fastrand::Rng::with_seed(7);
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");
+        with_request(&head, |request| tracer.begin(request, trusted, &mut rng))
+    }
+
+    #[test]
+    fn a_trusted_client_decides_and_others_do_not() {
+        let head = format!("traceparent: {GOOD}\r\ntracestate: a=b\r\nTraceState: c=d\r\n");
+        let (trace, fields) = begin(&head, 0.0, true);
+        let trace = trace.unwrap();
+        assert_eq!(
+            trace.parent,
+            Some([0, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7])
+        );
+        assert_eq!(trace.state.as_deref(), Some("a=b,c=d"));
+        let told = Context::parse(&fields.parent.unwrap()).unwrap();
+        assert_eq!((told.trace, told.span), (trace.id, trace.current));
+        assert!(fields.drops_parent && !fields.drops_state);
+        assert_ne!(trace.span, trace.current);
+        // It says no, which counts as well; what it said stays.
+        let not = head.replace("-01\r\n", "-00\r\n");
+        let (trace, fields) = begin(&not, 1.0, true);
+        assert!(trace.is_none());
+        assert_eq!(fields, Fields::default());
+        // A stranger.
+        let (trace, fields) = begin(&head, 1.0, false);
+        let trace = trace.unwrap();
+        assert!(trace.parent.is_none() && trace.state.is_none());
+        assert_ne!(trace_text(trace.id), GOOD[3..35]);
+        assert!(fields.drops_parent && fields.drops_state);
+        let (trace, fields) = begin(&head, 0.0, false);
+        assert!(trace.is_none() && fields.parent.is_none());
+        assert!(fields.drops_parent && fields.drops_state);
+        // Two of them are none.
+        let (trace, _) = begin(&format!("{head}traceparent: {GOOD}\r\n"), 0.0, true);
+        assert!(trace.is_none());
+    }
+
+    #[test]
+    fn the_share_of_requests_is_the_one_wanted() {
+        let (tracer, _records) = Tracer::channel(0.25, Arc::default());
+        let mut rng = fastrand::Rng::with_seed(1);
+        let traced = (0..10_000).filter(|_| {
+            with_request("GET / HTTP/1.1\r\nHost: a\r\n\r\n", |request| {
+                tracer.begin(request, false, &mut rng).0.is_some()
+            })
+        });
+        let traced = traced.count();
+        assert!((2300..2700).contains(&traced), "{traced}");
+        for (share, wanted) in [(0.0, false), (1.0, true)] {
+            assert_eq!(begin("", share, false).0.is_some(), wanted);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Programs in Python with packages that are installed for the tests alone.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::process::{installed, program, skipped};
+
+/// Where `scripts/setup test` puts the packages.
+const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/python");
+
+/// A program of this folder that needs a package; `None`, which is said, if it cannot run.
+pub fn python(file: &str, package: &str) -> Option<Command> {
+    if !installed(&["python3"]) {
+        return None;
+    }
+    if !Path::new(PACKAGES).join(package).exists() {
+        skipped(&format!(
+            "the Python package {package} is not installed: scripts/setup test"
+        ));
+        return None;
+    }
+    let mut command = program("python3");
+    let file = format!("{}/{file}", env!("CARGO_MANIFEST_DIR"));
+    command.arg(file).env("PYTHONPATH", PACKAGES);
+    Some(command)
+}
