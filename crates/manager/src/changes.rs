@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,9 @@ pub(crate) struct Changes {
     /// The text in force: where another one says something new, that
     /// counts.
     pub text: String,
+    /// Where that is from: what it includes is found from there.
+    #[serde(skip)]
+    pub file: PathBuf,
     pub generation: u64,
     pub enabled: HashMap<String, bool>,
     pub maintenance: HashMap<String, bool>,

@@ -1,5 +1,6 @@
 //! What the manager tells the process that takes the place of this one, and what it takes over.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use evenkeel_core::learnt;
@@ -108,6 +109,7 @@ fn changes_of(inputs: &Inputs, text: String, generation: u64) -> Changes {
     };
     Changes {
         text,
+        file: PathBuf::new(),
         generation,
         enabled: live.enabled.clone(),
         maintenance: live.maintenance.clone(),

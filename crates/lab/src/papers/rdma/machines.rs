@@ -131,20 +131,6 @@ Arms take turns, in each second round in reverse. All ratios are of one round. C
     real: Some(Real {
         set_up: "`kernel machines` of `bench`. A value for each round.",
         needs: NEEDS,
-        claims: &[
-            "klm-over-pklm-rdma",
-            "klm-over-pklm-query",
-            "pklm-over-ulm-rdma",
-            "pklm-over-ulm-query",
-            "klm-over-static",
-            "klm-over-ulm-changing",
-            "pending-seen",
-            "klm-fresher",
-            "one-sided",
-            "klm-third",
-            "klm-moment-third",
-            "ulm-lags",
-        ],
         run,
     }),
 };
