@@ -108,7 +108,7 @@ test:
 test-vm:
 	@scripts/setup test
 	cargo test -p evenkeel-e2e --test kernel_vm -- --nocapture
-	cargo test -p evenkeel-bench --test machines -- --nocapture
+	cargo test -p evenkeel-bench --test machines -- --nocapture --ignored
 
 # Hot paths are held by the instructions that they take, which do not depend on what else the
 # machine does.

@@ -12,6 +12,7 @@ use evenkeel_e2e::vm::Image;
 use evenkeel_e2e::{balancer, process};
 
 #[test]
+#[ignore = "takes minutes, and a machine with nothing else to do: make test-vm"]
 fn machines_are_measured_and_all_that_is_judged_is_written() {
     if let Err(lacking) = Image::build(&[]) {
         return process::skipped(&lacking);
@@ -36,16 +37,19 @@ fn machines_are_measured_and_all_that_is_judged_is_written() {
     let text = fs::read_to_string(folder.join("machines.csv")).unwrap();
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("scene,arm,round,figure,value"));
-    let mut all: BTreeMap<[&str; 3], f64> = BTreeMap::new();
+    let mut all: BTreeMap<[String; 3], f64> = BTreeMap::new();
     for line in lines {
         let cells: Vec<&str> = line.split(',').collect();
         let [scene, arm, _, figure, value] = cells[..] else {
             panic!("{line}");
         };
-        all.insert([scene, arm, figure], value.parse().unwrap());
+        all.insert(
+            [scene, arm, figure].map(str::to_owned),
+            value.parse().unwrap(),
+        );
     }
-    let of = |scene, arm, figure| {
-        let found = all.get(&[scene, arm, figure]);
+    let of = |scene: &str, arm: &str, figure: &str| {
+        let found = all.get(&[scene, arm, figure].map(str::to_owned));
         *found.unwrap_or_else(|| panic!("{scene}, {arm}: no {figure}\n{text}"))
     };
     for scene in ["steady", "changing"] {

@@ -1323,7 +1323,9 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[rule.x]\n{rule}{header}\n{needed}\n{line}\n{groups}")
         }
-        "[rule.x.compression]" => format!("[rule.x]\n{rule}{header}\n{line}"),
+        "[rule.x.compression]" | "[rule.x.http.request_id]" => {
+            format!("[rule.x]\n{rule}{header}\n{line}")
+        }
         "[rule.x.maintenance]" => {
             let page = match line.split(' ').next() {
                 Some("page") => "",

@@ -177,11 +177,10 @@ pub struct Wants {
 
 /// The first values of the fields called `names`, bounded.
 pub(crate) fn kept(names: &[Box<str>], fields: &[Field<'_>]) -> Box<[Option<Box<str>>]> {
-    let value = |name: &Box<str>| {
-        let value = values(fields, name).next()?;
-        Some(kept_value(value))
-    };
-    names.iter().map(value).collect()
+    let names = names.iter();
+    names
+        .map(|name| values(fields, name).next().map(kept_value))
+        .collect()
 }
 
 /// A value of a field, bounded.

@@ -6,7 +6,6 @@
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
-use evenkeel_core::cost::Cost;
 use evenkeel_manager::config::{LogField, LogTemplate};
 use evenkeel_proxy::access::{Limit, Record, Wants};
 use jiff::Timestamp;
@@ -169,7 +168,7 @@ fn put_field(field: &LogField, record: &Record, wants: &Wants, line: &mut Vec<u8
         "connect_ms" => put(ms(tries.and_then(|tries| tries.connect_time)), line),
         "response_ms" => put(ms(record.response_time), line),
         "total_ms" => put(Some(millis(record.total_time)), line),
-        "cost" => put(Some(record.cost).map(Cost::get), line),
+        "cost" => put(Some(record.cost.get()), line),
         "retries" => put(Some(record.retries), line),
         "end" => put(Some(record.end.name()), line),
         "limit" => {

@@ -60,16 +60,16 @@ pub(crate) fn document_with<T>(
         let message = format!("is too large: more than {MAX_FILE_SIZE} bytes");
         return Err(Errors::of_file(file.into(), message));
     }
+    // The document is made of their texts, too.
+    let mut files = Vec::new();
     let mut report = Report::new(file, text, tables);
     let (document, syntax) = DeTable::parse_recoverable(text);
     report.syntax(&syntax, document.get_ref(), 0);
     let mut document = document.into_inner();
     variables::expand_all(&mut document, with.variables, &mut report);
-    let files = match with.includes {
-        true => include::read_all(file, &document, &mut report),
-        false => Vec::new(),
-    };
-    let mut document = document;
+    if with.includes {
+        files = include::read_all(file, &document, &mut report);
+    }
     for (name, text) in &files {
         include::add(name, text, &mut document, with.variables, &mut report);
     }

@@ -122,10 +122,8 @@ fn value(
     report: &mut Report<'_>,
 ) {
     match found {
-        DeValue::Table(inner) => {
-            if holds_any(inner) {
-                table(&path(), inner, lookup, left, report);
-            }
+        DeValue::Table(inner) if holds_any(inner) => {
+            table(&path(), inner, lookup, left, report);
         }
         DeValue::Array(list) => {
             for (index, element) in list.iter_mut().enumerate() {
