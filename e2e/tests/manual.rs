@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 26] = [
+const FOLLOWED: [&str; 28] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -50,6 +50,7 @@ const FOLLOWED: [&str; 26] = [
     "docs/service.md",
     "docs/simulator.md",
     "docs/strategies.md",
+    "docs/telemetry.md",
     "docs/tls.md",
     "docs/tutorial-load-reports.md",
     "modules/java/README.md",
@@ -120,6 +121,11 @@ fn u10_arm() {
 #[test]
 fn u10_service() {
     follow("docs/service.md", INSTALLED);
+}
+
+#[test]
+fn u10_telemetry() {
+    follow("docs/telemetry.md", INSTALLED);
 }
 
 #[test]

@@ -323,7 +323,7 @@ fn judge(csv: &Csv) -> Result<Findings, String> {
 mod tests {
     use super::*;
     use crate::claim::Verdict;
-    use crate::record::{self, Mode};
+    use crate::record;
 
     /// What `kernel machines` writes where KLM is `better` times as good as pKLM, and so on, in three rounds.
     fn written(better: f64) -> Csv {
@@ -359,7 +359,7 @@ mod tests {
     fn verdicts(better: f64) -> BTreeMap<String, Verdict> {
         let found = judge(&written(better)).unwrap_or_default();
         assert!(found.tables.iter().any(|table| table.name == "accuracy"));
-        let judged = record::judge(&EXPERIMENT, Mode::Real, &found).into_iter();
+        let judged = record::judge(&EXPERIMENT, &found).into_iter();
         judged.map(|(id, judged)| (id, judged.verdict)).collect()
     }
 
@@ -383,7 +383,7 @@ mod tests {
         let csv =
             Csv::parse("scene,arm,round,figure,value\nsteady,round robin,0,requests_per_s,1\n");
         let found = judge(&csv).unwrap_or_default();
-        let judged = record::judge(&EXPERIMENT, Mode::Real, &found);
+        let judged = record::judge(&EXPERIMENT, &found);
         assert!(
             judged
                 .values()
