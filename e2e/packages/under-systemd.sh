@@ -38,7 +38,14 @@ for i in $(seq 300); do [ -e /var/log/evenkeel/access.log ] && break; sleep 0.1;
 
 say upgrade
 before=$(main)
-dpkg -i new/evenkeel_*.deb new/evenkeel-bin_*.deb
+# Clients come all the time: none may be refused. (The member is not there: an answer says so.)
+(while [ ! -e /tmp/enough ]; do curl -s -o /dev/null http://127.0.0.1:80/ || echo "curl: $?" >> /tmp/lost; done) &
+dpkg -i new/evenkeel_*.deb new/evenkeel-bin_*.deb > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }
+touch /tmp/enough
+wait $!
+cat /tmp/said
+if grep "is restarted" /tmp/said; then systemctl status evenkeel; exit 1; fi
+if [ -e /tmp/lost ]; then cat /tmp/lost; exit 1; fi
 systemctl is-active evenkeel
 echo "main process: $before before, $(main) now"
 [ "$(main)" != "$before" ]
