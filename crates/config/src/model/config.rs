@@ -138,7 +138,7 @@ section! {
         shutdown_grace: Duration [Time(secs(0), DAY)] = secs(30); r#""1m""#,
     }
     keys ACCESS_LOG {
-        /// Where the [access log](cli.md#access-log) is written: one line per request (HTTP) or connection (TCP).
+        /// Where the [access log](cli.md#the-access-log) is written: one line per request (HTTP) or connection (TCP).
         /// A file is appended to, and opened again on SIGHUP. If the disk is too slow, lines are
         /// dropped and counted; traffic never waits for it.
         access_log "output": Option<AccessLog> = None; r#""/var/log/evenkeel/access.log""#,
