@@ -103,11 +103,10 @@ fn upgrades_and_reloads_under_load_cost_no_answer() {
     }
     let members = servers.each_ref().map(Server::address);
     let tls = format!(
-        "[rule.tls]\nlisten = \"127.0.0.1:0\"\ngroup = \"web\"\nmembers = {:?}\n\
+        "[rule.tls]\nlisten = \"127.0.0.1:0\"\nmembers = {:?}\n\
          [rule.tls.tls]\ncertificates = [{{ certificate = \"own.pem\", key = \"own.pem\" }}]\n",
         members.each_ref().map(ToString::to_string)
-    )
-    .replace("group = \"web\"\n", "");
+    );
     let text = |more: &str| config(&members, &format!("{more}{tls}"));
     let mut balancer = start(&text(""), "", |folder| {
         certificate(folder, "own", Key::Ecdsa, "IP:127.0.0.1", None);
