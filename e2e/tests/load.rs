@@ -197,6 +197,19 @@ fn tls_and_http2_are_spoken() {
 }
 
 #[test]
+fn requests_of_http2_that_a_server_gives_back_unread_are_sent_again() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    // Each connection ends with the fiftieth stream (GOAWAY), whatever is behind it.
+    let server = Server::nginx_secured("http2", "keepalive_requests 50;");
+    let url = format!("http://{}/echo/a", server.address());
+    let run = load(&url, "--http2 --connections 1 --streams 8 --requests 600");
+    all_well(&run, 600, "200");
+    assert!(count(&run, "connections_made") >= 12, "{run}");
+}
+
+#[test]
 fn redirects_are_followed_and_counted_apart() {
     if !installed(&["nginx"]) {
         return;

@@ -5,6 +5,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
+use h2::Reason;
 use h2::client::SendRequest;
 
 use crate::client::Under;
@@ -60,14 +61,66 @@ fn kind(error: &h2::Error) -> Kind {
     }
 }
 
-/// Sends a request of a client (its number in its thread, and of all) and reads its response.
+/// How often a request is sent that servers give back unread.
+const TRIES: usize = 4;
+
+/// Why a request has no answer.
+struct Unanswered {
+    kind: Kind,
+    /// The server has said that it did nothing with it, so that it can be sent again.
+    is_unread: bool,
+}
+
+impl From<Kind> for Unanswered {
+    fn from(kind: Kind) -> Unanswered {
+        Unanswered {
+            kind,
+            is_unread: false,
+        }
+    }
+}
+
+impl From<h2::Error> for Unanswered {
+    /// What may be sent again is above the last stream of a server that takes no more, or refused
+    /// (RFC 9113, section 8.7).
+    fn from(error: h2::Error) -> Unanswered {
+        let ends = error.is_go_away() && error.reason() == Some(Reason::NO_ERROR);
+        let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+        Unanswered {
+            kind: kind(&error),
+            is_unread: error.is_remote() && (ends || refused),
+        }
+    }
+}
+
+/// Sends a request of a client (its number in its thread, and of all) and reads its response. As
+/// clients do, it is sent once more if the server has given it back unread: one that ends a
+/// connection cannot know what is on its way there.
 pub(crate) async fn exchange(
+    context: &Context,
+    client: (usize, usize),
+    origin: &Rc<Origin>,
+    under: &mut Under<'_>,
+    begun: Instant,
+) -> Result<Answer, Kind> {
+    let mut tries = TRIES;
+    loop {
+        tries -= 1;
+        match attempt(context, client, origin, under, begun).await {
+            Ok(answer) => return Ok(answer),
+            Err(why) if why.is_unread && tries > 0 => {}
+            Err(why) => return Err(why.kind),
+        }
+    }
+}
+
+async fn attempt(
     context: &Context,
     (client, of_all): (usize, usize),
     origin: &Rc<Origin>,
     under: &mut Under<'_>,
     begun: Instant,
-) -> Result<Answer, Kind> {
+) -> Result<Answer, Unanswered> {
     let shared = context.shared(client, origin).ok_or(Kind::Connect)?;
     let mut send = loop {
         let mut place = shared.lock().await;
@@ -82,7 +135,7 @@ pub(crate) async fn exchange(
                 known
             }
             None => {
-                let send = connect(context, origin, of_all).await?;
+                let send = connect(context, origin, of_all).await.map_err(Kind::from)?;
                 under.sent.get_or_insert_with(Instant::now);
                 send
             }
@@ -96,7 +149,7 @@ pub(crate) async fn exchange(
             Err(_) => {
                 // The next client makes another one.
                 *shared.lock().await = None;
-                return Err(Kind::Closed);
+                return Err(Kind::Closed.into());
             }
         }
     };
@@ -122,16 +175,11 @@ pub(crate) async fn exchange(
     }
     let request = request.body(()).map_err(|_| Kind::Redirect)?;
     let body = if under.has_body { &plan.body[..] } else { &[] };
-    let failed = |error: h2::Error| kind(&error);
-    let (response, mut upload) = send
-        .send_request(request, body.is_empty())
-        .map_err(failed)?;
+    let (response, mut upload) = send.send_request(request, body.is_empty())?;
     if !body.is_empty() {
-        upload
-            .send_data(Bytes::copy_from_slice(body), true)
-            .map_err(failed)?;
+        upload.send_data(Bytes::copy_from_slice(body), true)?;
     }
-    let (head, mut body) = response.await.map_err(failed)?.into_parts();
+    let (head, mut body) = response.await?.into_parts();
     let mut bytes = 0u64;
     while let Some(part) = body.data().await {
         let part = part.map_err(|error| match kind(&error) {
