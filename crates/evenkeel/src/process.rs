@@ -38,7 +38,9 @@ pub(crate) fn filter_of(args: &cli::Log) -> Result<EnvFilter, Failure> {
         .ok()
         .filter(|text| !text.is_empty());
     let given = args.log.as_deref().or(from_environment.as_deref());
-    let filter = EnvFilter::builder().parse(given.unwrap_or("info"));
+    // Unless they are asked for by name, messages of the HTTP/2 library are left out: it warns of each
+    // stream that a client resets, which the metrics count.
+    let filter = EnvFilter::builder().parse(format!("h2=error,{}", given.unwrap_or("info")));
     filter.map_err(|error| Failure {
         code: 2,
         message: format!("--log (or $RUST_LOG) is not understood: {error}"),
@@ -183,4 +185,33 @@ pub(crate) fn ready(listening: &str) {
     let _ = io::stdout().lock().write_all(listening.as_bytes());
     let _ = io::stdout().lock().flush();
     notify("READY=1");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_of_http2_is_logged_if_it_is_named() {
+        let filter = |log: &str| {
+            let args = cli::Log {
+                log: Some(log.to_owned()),
+                log_format: LogFormat::Text,
+            };
+            filter_of(&args).map(|filter| filter.to_string())
+        };
+        for (log, wanted) in [
+            ("info", "h2=error"),
+            ("debug", "h2=error"),
+            ("info,h2=debug", "h2=debug"),
+        ] {
+            let filter = filter(log).unwrap();
+            let of_h2: Vec<&str> = filter
+                .split(',')
+                .filter(|one| one.starts_with("h2"))
+                .collect();
+            assert_eq!(of_h2, [wanted], "{log}: {filter}");
+        }
+        assert!(filter("info,=").is_err());
+    }
 }
