@@ -30,7 +30,7 @@ use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
-use evenkeel_net::inherited::{self, Handed};
+use evenkeel_net::inherited::Handed;
 use evenkeel_net::key_file;
 use rustix::net::sockopt;
 use tokio::sync::Notify;
@@ -263,12 +263,8 @@ impl Subsystem for Reporting {
 
     fn sockets(&self) -> io::Result<Vec<Handed>> {
         let sockets = Arc::clone(&self.task.lock().sockets);
-        let handed = sockets.iter().map(|bound| {
-            let name = inherited::udp(bound.wanted, WHOSE).into();
-            let socket = bound.socket.try_clone()?.into();
-            Ok(Handed { name, socket })
-        });
-        handed.collect()
+        let handed = |bound: &Bound| datagram::handed(&bound.socket, bound.wanted, WHOSE);
+        sockets.iter().map(handed).collect()
     }
 
     fn hand_over(&self, to: &mut Handover) {

@@ -12,7 +12,7 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 use tracing::error;
 
-use crate::inherited;
+use crate::inherited::{self, Handed};
 
 /// Pause after an error that would else come again at once.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -162,6 +162,18 @@ pub fn open(address: SocketAddr, buffer: usize, whose: &str) -> io::Result<UdpSo
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// A socket that was [opened](open) at `address`, for another process that opens the same.
+///
+/// # Errors
+///
+/// The system gives no further handle.
+pub fn handed(socket: &UdpSocket, address: SocketAddr, whose: &str) -> io::Result<Handed> {
+    Ok(Handed {
+        name: inherited::udp(address, whose).into(),
+        socket: socket.try_clone()?.into(),
+    })
 }
 
 /// Whether another socket has the address, so that datagrams would not reach this process.

@@ -25,7 +25,7 @@ use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
-use evenkeel_net::inherited::{self, Handed};
+use evenkeel_net::inherited::Handed;
 
 use crate::poll::Followed;
 
@@ -430,12 +430,8 @@ impl Subsystem for Statsd {
 
     fn sockets(&self) -> io::Result<Vec<Handed>> {
         let sockets = Arc::clone(&self.task.lock().sockets);
-        let handed = sockets.iter().map(|bound| {
-            let name = inherited::udp(bound.wanted, WHOSE).into();
-            let socket = bound.socket.try_clone()?.into();
-            Ok(Handed { name, socket })
-        });
-        handed.collect()
+        let handed = |bound: &Bound| datagram::handed(&bound.socket, bound.wanted, WHOSE);
+        sockets.iter().map(handed).collect()
     }
 
     fn hand_over(&self, _: &mut Handover) {
