@@ -48,6 +48,15 @@ impl Server {
         Self::nginx_with(behind, "", "")
     }
 
+    /// Starts several that have the same document at `/files/NAME`.
+    pub fn nginx_alike<const N: usize>(name: &str, content: &str) -> [Self; N] {
+        std::array::from_fn(|_| {
+            let server = Self::nginx(None);
+            server.serve(name, content);
+            server
+        })
+    }
+
     /// Starts nginx that listens at `other`, too: two servers that are equally fast, as one process
     /// serves both.
     pub fn nginx_also_at(other: SocketAddr) -> Self {

@@ -93,14 +93,7 @@ fn upgrades_and_reloads_under_load_cost_no_answer() {
         return;
     }
     let content = "0123456789abcdef".repeat(64);
-    let servers = [
-        Server::nginx(None),
-        Server::nginx(None),
-        Server::nginx(None),
-    ];
-    for server in &servers {
-        server.serve("document", &content);
-    }
+    let servers: [Server; 3] = Server::nginx_alike("document", &content);
     let members = servers.each_ref().map(Server::address);
     let tls = format!(
         "[rule.tls]\nlisten = \"127.0.0.1:0\"\nmembers = {:?}\n\
