@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak fuzz build deb container console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak fuzz build deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -18,6 +18,8 @@ help:
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for six minutes)"
 	@echo "make bench-balance  how well they balance, and Traefik: slow, stalling, failing members and more (90 minutes; BENCH_QUICK=1 for six)"
 	@echo "make bench-console  what open pages of the web console cost (15 minutes; BENCH_QUICK=1 for four)"
+	@echo "make bench-upgrade  how much later requests are answered while the balancer is replaced (six minutes)"
+	@echo "make bench-telemetry  what the access log and traces cost (15 minutes; BENCH_QUICK=1 for three)"
 	@echo "make bench-load  how fast and how late the load generator is itself, and wrk (two minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
@@ -140,6 +142,18 @@ bench-console:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel
 	bench/console.py target/dist/evenkeel
+
+# What the access log and traces cost.
+bench-telemetry:
+	@scripts/setup bench
+	cargo build --profile dist -p evenkeel
+	bench/telemetry.py target/dist/evenkeel
+
+# How much later requests are answered during an upgrade.
+bench-upgrade:
+	@scripts/setup bench
+	cargo build --profile dist -p evenkeel $(FEATURES)
+	bench/upgrade.py
 
 bench-arm:
 	@scripts/setup apache

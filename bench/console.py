@@ -108,31 +108,41 @@ def alternate(balancer, groups, measure):
     return pairs
 
 
-def requests(folder):
-    """Small requests over connections that are kept, as fast as they are answered."""
-    members = [free_port() for _ in range(3)]
-    servers = "".join(f'server {{ listen 127.0.0.1:{port}; location / {{ return 200 "ok"; }} }}\n' for port in members)
+def servers(folder):
+    """Three servers of one nginx, that answer at once: the process, and their ports."""
+    ports = [free_port() for _ in range(3)]
+    lines = "".join(f'server {{ listen 127.0.0.1:{port}; location / {{ return 200 "ok"; }} }}\n' for port in ports)
     conf = os.path.join(folder, "nginx.conf")
     with open(conf, "w") as file:
         file.write(
             f"daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log /dev/null;\n"
-            f"events {{}}\nhttp {{ access_log off; keepalive_requests 1000000000;\n{servers}}}\n"
+            f"events {{}}\nhttp {{ access_log off; keepalive_requests 1000000000;\n{lines}}}\n"
         )
     nginx = subprocess.Popen(["nginx", "-c", conf, "-e", "/dev/null"], stderr=subprocess.DEVNULL)
+    for port in ports:
+        wait_for(port)
+    return nginx, ports
+
+
+def answered(port):
+    """How many small requests are answered over 32 connections that are kept, as fast as they are."""
+    words = ["wrk", "-t1", "-c32", f"-d{SECONDS}s", f"http://127.0.0.1:{port}/"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return int(next(line.split()[0] for line in told.splitlines() if " requests in " in line))
+
+
+def requests(folder):
+    nginx, members = servers(folder)
     port = free_port()
     names = ", ".join(f'"127.0.0.1:{member}"' for member in members)
     rule = f'[rule.web]\nlisten = "127.0.0.1:{port}"\nmembers = [{names}]\n'
-    for member in members:
-        wait_for(member)
     balancer = Balancer(folder, rule)
     wait_for(port)
 
     def measure(pid):
         before = cpu_seconds(pid)
-        url = f"http://127.0.0.1:{port}/"
-        told = subprocess.run(["wrk", "-t1", "-c32", f"-d{SECONDS}s", url], capture_output=True, text=True, check=True).stdout
-        rate = float(next(line.split()[1] for line in told.splitlines() if line.startswith("Requests/sec")))
-        return rate, (cpu_seconds(pid) - before) / (rate * SECONDS)
+        count = answered(port)
+        return count, (cpu_seconds(pid) - before) / count
 
     measure(balancer.process.pid)
     pairs = alternate(balancer, ["web"], measure)
