@@ -1,5 +1,6 @@
-//! Has what unwinds the stack linked into the binary with `static`, so that it needs nothing but the C
-//! library: Rust asks for libgcc_s.so, which is a package of its own, and there is an archive of the same.
+//! With the feature `static` the binary is made to be distributed: what unwinds the stack is linked into it, so
+//! that it needs nothing but the C library (Rust asks for libgcc_s.so, which is a package of its own, and there is an
+//! archive of the same), and functions that are the same are one.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,6 +14,7 @@ fn main() {
     let Some(folder) = env::var_os("OUT_DIR").filter(|_| wanted && is_gnu) else {
         return;
     };
+    fold_functions();
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
     let archive = Command::new(compiler)
         .arg("-print-file-name=libgcc_eh.a")
@@ -29,5 +31,28 @@ fn main() {
             "cargo::rustc-link-search=native={}",
             Path::new(&folder).display()
         );
+    }
+}
+
+/// Has the linker fold functions with the same instructions, if it is the one that comes with the compiler and knows how.
+fn fold_functions() {
+    let target = env::var("TARGET").unwrap_or_default();
+    // Other flags may choose another linker.
+    let as_usual = env::var("CARGO_ENCODED_RUSTFLAGS").is_ok_and(|flags| flags.is_empty());
+    if target != "x86_64-unknown-linux-gnu"
+        || env::var("HOST").ok() != Some(target.clone())
+        || !as_usual
+    {
+        return;
+    }
+    let compiler = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let root = Command::new(compiler).args(["--print", "sysroot"]).output();
+    let is_there = root.is_ok_and(|output| {
+        let root = String::from_utf8_lossy(&output.stdout).into_owned();
+        let linker = format!("lib/rustlib/{target}/bin/gcc-ld/ld.lld");
+        Path::new(root.trim()).join(linker).exists()
+    });
+    if is_there {
+        println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
     }
 }
