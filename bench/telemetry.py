@@ -50,7 +50,9 @@ def main():
         nginx, members = servers(folder)
         last.callback(nginx.terminate)
         names = ", ".join(f'"127.0.0.1:{member}"' for member in members)
-        log = f'[access_log]\noutput = "{folder}/%s.log"\n'
+        # Not where configurations are: the balancer watches that folder.
+        logs = last.enter_context(tempfile.TemporaryDirectory())
+        log = f'[access_log]\noutput = "{logs}/%s.log"\n'
         traces = f'[tracing]\nendpoint = "http://127.0.0.1:{collector.server_address[1]}"\nsample = 0.01\n'
         arms = {
             "none": "",

@@ -25,6 +25,11 @@ mod text;
 /// Bytes after which a batch is written even if more records wait.
 const BATCH: usize = 64 * 1024;
 
+/// How long records gather before they are written. A thread that waited for each of them would have to be
+/// woken for each, which costs the data plane more than the record does. The channel has room for what comes
+/// in this time.
+const GATHER: Duration = Duration::from_millis(5);
+
 /// How long the thread sleeps at most before it looks whether to reopen the file.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -228,6 +233,9 @@ fn write_all(
     let mut complaints = Complaints::default();
     loop {
         let first = records.recv_timeout(LOOK);
+        if first.is_ok() {
+            std::thread::sleep(GATHER);
+        }
         let reopened = next.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((target, format)) = reopened {
             match Sink::open(&target) {
