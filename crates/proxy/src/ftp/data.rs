@@ -289,6 +289,8 @@ impl Waiting {
         let accepted = match accepted {
             Ok(accepted) => accepted,
             Err(Stop::Expired) => {
+                // Whoever sees it counted finds nobody there.
+                drop(self.listener);
                 metrics.ftp_unconnected.add(1);
                 return match mode {
                     Mode::Passive => End::ClientTimeout,
