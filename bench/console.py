@@ -94,6 +94,17 @@ def spread(values):
     return {"median": round(middle, 4), "low": round(low, 4), "high": round(high, 4), "rounds": len(values)}
 
 
+def keep(found, name):
+    """Prints what was found, and writes it to bench/results; a quick run replaces nothing there."""
+    print(json.dumps(found, indent=1))
+    os.makedirs("bench/results", exist_ok=True)
+    path = f"bench/results/{name}.json"
+    if not QUICK or not os.path.exists(path):
+        with open(path, "w") as file:
+            json.dump(found, file, indent=1)
+            file.write("\n")
+
+
 def alternate(balancer, groups, measure):
     """Ratios or differences of neighbours are the caller's: pairs (closed, open)."""
     pairs = []
@@ -184,12 +195,7 @@ def main():
         found = {"seconds": SECONDS, "http": requests(folder)}
         for groups, members in [(20, 200), (1, 10_000)]:
             found[f"{members} members in {groups} groups"] = idle(folder, groups, members)
-    print(json.dumps(found, indent=1))
-    os.makedirs("bench/results", exist_ok=True)
-    if not QUICK or not os.path.exists("bench/results/console.json"):
-        with open("bench/results/console.json", "w") as file:
-            json.dump(found, file, indent=1)
-            file.write("\n")
+    keep(found, "console")
 
 
 if __name__ == "__main__":

@@ -90,6 +90,16 @@ class Server:
             return len(b"".join(iter(lambda: one.recv(65536), b"")))
 
 
+def set_up(last):
+    """A folder, and servers in it, for as long as `last`."""
+    folder = last.enter_context(tempfile.TemporaryDirectory())
+    servers = [Server(folder, number, port) for number, port in enumerate(free_ports(SERVERS))]
+    for one in servers:
+        one.start()
+        last.callback(one.kill)
+    return folder, servers
+
+
 class Balancer:
     """The balancer, whose process changes with each upgrade."""
 
@@ -380,11 +390,7 @@ def main():
         if not shutil.which(program) and not os.path.exists(f"/usr/sbin/{program}"):
             raise SystemExit(f"{program} is not installed: scripts/setup bench does that")
     with contextlib.ExitStack() as last:
-        folder = last.enter_context(tempfile.TemporaryDirectory())
-        servers = [Server(folder, number, port) for number, port in enumerate(free_ports(SERVERS))]
-        for one in servers:
-            one.start()
-            last.callback(one.kill)
+        folder, servers = set_up(last)
         good = soak(args, folder, servers)
     sys.exit(0 if good else 1)
 

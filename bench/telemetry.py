@@ -8,13 +8,11 @@ of them are printed, and written to bench/results/telemetry.json.
 
 import contextlib
 import http.server
-import json
-import os
 import random
 import tempfile
 import threading
 
-from console import QUICK, ROUNDS, SECONDS, Balancer, answered, cpu_seconds, free_port, servers, spread, wait_for
+from console import ROUNDS, SECONDS, Balancer, answered, cpu_seconds, free_port, keep, servers, spread, wait_for
 
 
 class Collector(http.server.BaseHTTPRequestHandler):
@@ -79,12 +77,7 @@ def main():
         found = {"seconds": SECONDS, "cpu_per_request_us": spread([one["none"] * 1e6 for one in rounds])}
         for name in list(arms)[1:]:
             found[f"{name} / none"] = spread([one[name] / one["none"] for one in rounds])
-    print(json.dumps(found, indent=1))
-    path = "bench/results/telemetry.json"
-    if not QUICK or not os.path.exists(path):
-        with open(path, "w") as file:
-            json.dump(found, file, indent=1)
-            file.write("\n")
+    keep(found, "telemetry")
 
 
 if __name__ == "__main__":
