@@ -36,13 +36,12 @@ fn main() {
 
 /// Has the linker fold functions with the same instructions, if it is the one that comes with the compiler and knows how.
 fn fold_functions() {
-    let target = env::var("TARGET").unwrap_or_default();
-    // Other flags may choose another linker.
-    let as_usual = env::var("CARGO_ENCODED_RUSTFLAGS").is_ok_and(|flags| flags.is_empty());
-    if target != "x86_64-unknown-linux-gnu"
-        || env::var("HOST").ok() != Some(target.clone())
-        || !as_usual
-    {
+    let target = "x86_64-unknown-linux-gnu";
+    let is = |name: &str| env::var(name).is_ok_and(|value| value == target);
+    // Somebody's flags and settings may choose another linker.
+    let as_usual = env::var("CARGO_ENCODED_RUSTFLAGS").is_ok_and(|flags| flags.is_empty())
+        && env::var_os("RUSTC_LINKER").is_none();
+    if !(is("HOST") && is("TARGET") && as_usual) {
         return;
     }
     let compiler = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
