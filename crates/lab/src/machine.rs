@@ -12,8 +12,6 @@ use serde::{Deserialize, Serialize};
 pub enum Need {
     /// The rights of root.
     Root,
-    /// Virtual machines (KVM).
-    Kvm,
     /// A program on the path, and the package that has it.
     Program(&'static str, &'static str),
     /// Debian's kernel for x86-64, which emulated machines boot: its package, or a copy of it from an earlier
@@ -34,16 +32,10 @@ pub fn lacks(needs: &[Need]) -> Vec<String> {
 
 fn lack(need: Need) -> Option<String> {
     match need {
-        Need::Root => (!rustix::process::geteuid().is_root()).then(|| {
-            "it needs root, for network namespaces and control groups: run it with sudo".into()
-        }),
-        Need::Kvm => (!Path::new("/dev/kvm").exists()).then(|| {
-            "it needs virtual machines, and there is no /dev/kvm: a machine with hardware virtualisation, \
-             or nested virtualisation switched on, would do"
-                .into()
-        }),
-        Need::Program(name, package) => (!is_on_path(name))
-            .then(|| format!("it needs {name}: install the package {package}")),
+        Need::Root => no_root(rustix::process::geteuid().is_root()),
+        Need::Program(name, package) => {
+            (!is_on_path(name)).then(|| format!("it needs {name}: install the package {package}"))
+        }
         Need::DebianKernel => no_kernel(
             std::env::consts::ARCH,
             Path::new(KERNEL).exists(),
@@ -59,6 +51,12 @@ fn lack(need: Need) -> Option<String> {
         }
         Need::Quiet(most) => too_busy(calibrate(), most),
     }
+}
+
+fn no_root(is_root: bool) -> Option<String> {
+    (!is_root).then(|| {
+        "it needs root, for network namespaces and control groups: run it with sudo".into()
+    })
 }
 
 /// The package that stands for Debian's newest kernel, and where its files are unpacked.
@@ -244,6 +242,13 @@ mod tests {
         );
         assert!((variation(&[1.0, 3.0]) - 0.5).abs() < 1e-12);
         assert!(calibrate().is_finite());
+    }
+
+    #[test]
+    fn a_user_who_is_not_root_is_told_how_to_be() {
+        assert_eq!(no_root(true), None);
+        let told = no_root(false).unwrap();
+        assert!(told.contains("sudo"), "{told}");
     }
 
     #[test]
