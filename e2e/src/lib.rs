@@ -15,6 +15,7 @@ pub mod corba;
 pub mod engine;
 pub mod folder;
 pub mod ftp;
+pub mod haproxy;
 pub mod httpd;
 pub mod jacorb;
 pub mod libarm;

@@ -3,11 +3,9 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,8 +13,9 @@ use evenkeel_e2e::agent::{Agent, key_file};
 use evenkeel_e2e::balancer::{Balancer, evenkeel};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::haproxy::Haproxy;
 use evenkeel_e2e::libarm::Instrumented;
-use evenkeel_e2e::process::{installed, program};
+use evenkeel_e2e::process::installed;
 use evenkeel_e2e::server::address;
 use serde_json::Value;
 
@@ -89,83 +88,6 @@ fn people_see_what_would_be_reported_and_what_is_wrong() {
     );
 }
 
-/// HAProxy in front of servers, of which it asks an agent.
-struct Haproxy {
-    folder: Folder,
-    process: Child,
-}
-
-impl Haproxy {
-    fn start(servers: &str) -> Self {
-        let folder = Folder::new();
-        let socket = folder.join("socket");
-        let config = folder.write(
-            "haproxy.cfg",
-            format!(
-                "global\n  stats socket {} mode 600 level admin\n  maxconn 100\n\
-                 defaults\n  mode http\n  timeout connect 5s\n  timeout client 5s\n  \
-                 timeout server 5s\nbackend web\n{servers}",
-                socket.display()
-            ),
-        );
-        let output = File::create(folder.join("output.log")).unwrap();
-        let process = program("haproxy")
-            .args(["-db", "-f"])
-            .arg(config)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().unwrap())
-            .stderr(output)
-            .spawn()
-            .unwrap();
-        let mut haproxy = Self { folder, process };
-        eventually("HAProxy is there", || {
-            if let Some(status) = haproxy.process.try_wait().unwrap() {
-                panic!("{status}: {}", haproxy.folder.text("output.log"));
-            }
-            UnixStream::connect(haproxy.folder.join("socket")).is_ok()
-        });
-        haproxy
-    }
-
-    /// Columns of `show servers state` for a server: operational state (2 is up), weight,
-    /// and administrative state (flags: 1 maintenance, 8 drain).
-    fn state(&self, server: &str) -> (u32, u32, u32) {
-        let mut socket = UnixStream::connect(self.folder.join("socket")).unwrap();
-        socket.write_all(b"show servers state web\n").unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).unwrap();
-        let lines = answer
-            .lines()
-            .map(|line| line.split(' ').collect::<Vec<_>>());
-        let line = lines.clone().find(|line| line.get(3) == Some(&server));
-        let line = line.unwrap_or_else(|| panic!("{answer}"));
-        let number = |column: usize| line[column].parse().unwrap();
-        (number(5), number(7), number(6))
-    }
-
-    fn wait_for(&self, server: &str, wanted: (u32, u32, u32)) {
-        let mut last = None;
-        eventually(&format!("{server} becomes {wanted:?}"), || {
-            let state = self.state(server);
-            if last.replace(state) != Some(state) {
-                eprintln!("{server}: {state:?}");
-            }
-            state == wanted
-        });
-    }
-}
-
-impl Drop for Haproxy {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        if std::thread::panicking() {
-            eprintln!("HAProxy:\n{}", self.folder.text("output.log"));
-        }
-    }
-}
-
 #[test]
 fn haproxy_follows_load_and_state() {
     if !installed(&["haproxy", "cc"]) {
@@ -200,7 +122,7 @@ fn haproxy_follows_load_and_state() {
     // another server with it.
     let check = "weight 100 agent-inter 100ms agent-addr 127.0.0.1";
     let haproxy = Haproxy::start(&format!(
-        "  server a {address} {check} agent-check agent-port {own} agent-send \"\\n\"\n  \
+        "backend web\n  server a {address} {check} agent-check agent-port {own} agent-send \"\\n\"\n  \
            server b {address} {check} agent-check agent-port {named} agent-send \"shop\\n\"\n  \
            server c {address} {check} agent-check agent-port {named} agent-send \"nobody\\n\"\n"
     ));

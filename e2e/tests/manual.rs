@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 28] = [
+const FOLLOWED: [&str; 29] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -49,6 +49,7 @@ const FOLLOWED: [&str; 28] = [
     "docs/routing.md",
     "docs/service.md",
     "docs/simulator.md",
+    "docs/steer.md",
     "docs/strategies.md",
     "docs/telemetry.md",
     "docs/tls.md",
@@ -265,6 +266,16 @@ fn u10_negotiation() {
 #[test]
 fn u10_simulator() {
     follow("docs/simulator.md", INSTALLED);
+}
+
+#[test]
+fn u10_steer() {
+    // A file that the configuration names, and a folder for another one.
+    let files = "mkdir nginx; (umask 077; echo \"1:$(openssl rand -hex 32)\" > broker.key)";
+    follow(
+        "docs/steer.md",
+        &format!("{INSTALLED}{BALANCED} {files}; balance evenkeel.toml"),
+    );
 }
 
 #[test]

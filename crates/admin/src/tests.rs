@@ -26,6 +26,7 @@ use evenkeel_manager::{AdminState, Manager};
 use evenkeel_monitor::Monitor;
 use evenkeel_net::Clock;
 use evenkeel_proxy::Proxy;
+use evenkeel_steer::Steering;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -86,6 +87,7 @@ impl Balancer {
             Arc::new(Corba::new(clock)),
             Arc::new(Monitor::new(clock).unwrap()),
             Arc::new(Acme::default()),
+            Arc::new(Steering::new(clock)),
         ];
         subsystems.extend(evenkeel_report::sources(clock).unwrap());
         let manager = Manager::new(clock, Arc::new(subsystems));

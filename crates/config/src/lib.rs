@@ -49,6 +49,7 @@ pub use model::request_id::RequestId;
 pub use model::route::{FieldChanges, FixedAnswer, MaxBody, Route, Routes, content_of};
 pub use model::rule::{HttpOptions, Protocol, Rule, groups};
 pub use model::sections::{Section, Sections};
+pub use model::steer::{OnStop, Steer, SteerHaproxy, SteerNginx};
 pub use model::sticky::{SameSite, Sticky};
 pub use model::timeouts::Timeouts;
 pub use model::tls::{CertificateFiles, ClientCertificates, ClientTls, Tls, TlsVersion};

@@ -1267,6 +1267,23 @@ fn document_with(header: &str, line: &str) -> String {
             let acme = "[acme]\nfolder = \"f\"\nagree_to_terms = true";
             format!("{acme}\n[rule.x]\n{rule}{header}\n{line}")
         }
+        "[steer.x]" | "[steer.x.haproxy]" | "[steer.x.nginx]" => {
+            let groups = "[group.web]\nmembers = [\"a:1\"]\n[group.g]\nmembers = [\"a:1\"]";
+            let is = |key: &str| line.split(' ').next() == Some(key);
+            let group = if is("group") { "" } else { "group = \"g\"" };
+            let needed = match header.as_str() {
+                "[steer.x.haproxy]" if !is("socket") => "socket = \"unix:/h\"",
+                "[steer.x.nginx]" if !is("file") => "file = \"f\"",
+                "[steer.x]" if !is("haproxy") && !is("nginx") => {
+                    "haproxy = { socket = \"unix:/h\" }"
+                }
+                _ => "",
+            };
+            match header == "[steer.x]" {
+                true => format!("{groups}\n{header}\n{group}\n{needed}\n{line}"),
+                false => format!("{groups}\n[steer.x]\n{group}\n{header}\n{needed}\n{line}"),
+            }
+        }
         "[negotiator]" | "[corba]" if line.starts_with("listen") => format!("{header}\n{line}"),
         "[negotiator]" | "[corba]" => format!("{header}\nlisten = \"127.0.0.1:80\"\n{line}"),
         "[cluster.x]" if line.starts_with("group") => cluster(line),

@@ -23,3 +23,4 @@ pub mod pulse;
 pub mod queue;
 pub mod rate;
 pub mod round;
+pub mod shares;

@@ -61,6 +61,11 @@ pub(crate) enum Command {
     },
     /// Inspect or control a running balancer through its admin API
     Ctl(Ctl),
+    /// Show the other balancers, HAProxy and nginx, that get the weights of groups (`[steer.NAME]`)
+    ///
+    /// Each with its members, the weights that they should have and those that they have there. docs/steer.md
+    /// has the manual.
+    Steer(Steer),
     /// Put the program that is now in its file in the place of a running balancer, without a drop
     ///
     /// The balancer starts it with its own arguments, and passes its sockets and what it has learnt on
@@ -444,6 +449,21 @@ pub(crate) struct Upgrade {
     /// Print the API's JSON answer instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+/// `evenkeel steer`.
+#[derive(Debug, Args)]
+pub(crate) struct Steer {
+    /// The API.
+    #[command(flatten)]
+    pub api: Api,
+    /// Print the API's JSON answer instead of text
+    #[arg(long, conflicts_with = "dry_run")]
+    pub json: bool,
+    /// Ask no balancer, but HAProxy itself: what one with this configuration would send when it starts. Changes
+    /// nothing
+    #[arg(long, value_name = "FILE")]
+    pub dry_run: Option<PathBuf>,
 }
 
 /// What is logged, and how.

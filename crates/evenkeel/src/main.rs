@@ -14,6 +14,7 @@ mod privileges;
 mod process;
 mod run;
 mod sim;
+mod steer;
 mod strategies;
 mod traces;
 mod upgrade;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Agent(args) => agent::agent(&args),
         Command::Check { file } => check::check(&file).and_then(print),
         Command::Ctl(args) => ctl::run(&args).and_then(print),
+        Command::Steer(args) => steer::run(&args).and_then(print),
         Command::Upgrade(args) => upgrade::run(&args).and_then(print),
         Command::Top(args) => top(&args),
         Command::Kernel(args) => kernel::run(&args),

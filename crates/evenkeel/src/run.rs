@@ -25,6 +25,7 @@ use evenkeel_monitor::Monitor;
 use evenkeel_net::{Clock, inherited};
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
+use evenkeel_steer::Steering;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -135,6 +136,7 @@ pub(crate) fn subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Failure>
         #[cfg(feature = "corba")]
         Arc::new(evenkeel_corba::subsystem::Corba::new(clock)),
         Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),
+        Arc::new(Steering::new(clock)),
     ];
     all.extend(evenkeel_report::sources(clock).map_err(cannot("load sources"))?);
     Ok(all)

@@ -22,6 +22,7 @@ use super::protocol::{MemberProtocol, Source};
 use super::reach::Reach;
 use super::route;
 use super::rule::{self, Defaults, Protocol, Rule};
+use super::steer::{self, Steer};
 use super::tls::{self, ClientTls, Tls};
 use super::tracing::{self, Tracing};
 use super::{
@@ -120,6 +121,8 @@ section! {
         clusters: Vec<Cluster> = Vec::new(),
         /// The CORBA service; `None` is none.
         corba: Option<Corba> = None,
+        /// Other balancers that get weights, in the order of the file. Names are unique.
+        steer: Vec<Steer> = Vec::new(),
         /// The files that it includes, in their order.
         included: Vec<PathBuf> = Vec::new(),
         /// What is allowed but probably not meant (a group that nobody uses).
@@ -208,7 +211,9 @@ impl Config {
             }
             _ => None,
         });
+        let steered = self.steer.iter().filter_map(Steer::file);
         log.chain(audit.map(|path| ("admin.audit_log", path)))
+            .chain(steered.map(|path| ("steer.nginx.file", path)))
             .chain(state.map(|path| ("corba.state_file", path)))
             .chain(reference.map(|path| ("corba.ior_file", path)))
             .chain(sockets)
@@ -374,6 +379,8 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     }
     config.broker = broker::read(&mut top, folder, report);
     config.corba = corba::read(&mut top, folder, &mut listeners, report);
+    let process = &config.process;
+    config.steer = steer::read(&mut top, folder, &groups, process, &mut used, report);
     for (span, group) in &groups {
         if group.agents_may_join && config.broker.is_none() {
             let message = "agents may join this group, but there is no [broker] for them";
@@ -529,5 +536,6 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.extend([member::tables(), location::tables(), broker::tables()]);
     tables.extend(negotiator::tables());
     tables.push(corba::tables());
+    tables.extend(steer::tables());
     tables
 }

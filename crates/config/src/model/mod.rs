@@ -41,6 +41,7 @@ pub(crate) mod rule;
 pub mod scenario;
 pub(crate) mod sections;
 pub mod sources;
+pub(crate) mod steer;
 pub(crate) mod sticky;
 pub(crate) mod strategy;
 pub(crate) mod timeouts;

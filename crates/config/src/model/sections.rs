@@ -77,13 +77,15 @@ impl Config {
             .with(self.negotiator.as_ref())
             .with(Some(&self.clusters))
             .with(self.corba.as_ref())
+            .with(Some(&self.steer))
             .with(Some(&monitors))
             .with(Some(&sources))
     }
 
     /// The groups whose members subsystems look at, by name. Some may come more than once.
     pub fn groups_of_sections(&self) -> impl Iterator<Item = &str> {
-        self.clusters.iter().map(|cluster| &*cluster.group)
+        let clusters = self.clusters.iter().map(|cluster| &*cluster.group);
+        clusters.chain(self.steer.iter().map(|steer| &*steer.group))
     }
 
     /// The addresses on which it says that this process accepts TCP connections.

@@ -11,6 +11,7 @@ use crate::cost::Cost;
 use crate::key::Key;
 use crate::member::{self, Digest, Member, MemberId};
 use crate::relocation::Client;
+use crate::strategy::follow::Follow;
 use crate::strategy::kind::{Kind, Sees, Strategy, Values};
 use crate::time::Instant;
 use crate::trace::{Short, Trace};
@@ -40,6 +41,8 @@ pub struct Group {
     strategy: Box<dyn Strategy>,
     /// Whether requests that may wait do so for the member that will have them done first.
     binds_late: bool,
+    /// What [`Group::weights`] go by where the strategy has no weights that follow loads.
+    follow: Follow,
     pool: Pool,
 }
 
@@ -60,6 +63,7 @@ impl Group {
             name: name.into(),
             kind,
             strategy: (kind.build)(strategy, &pool.members),
+            follow: Follow::default(),
             pool,
         };
         group.heed_weights();
@@ -135,6 +139,22 @@ impl Group {
     /// The members as a strategy sees them for `request`.
     pub fn view<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
         self.pool.view(request)
+    }
+
+    /// What the weight of each member is for somebody else who spreads requests in proportion to weights
+    /// and sees nothing of the group, such as another balancer: above 0 for each member that may be
+    /// picked in `view`. `weights` has one for each member then.
+    ///
+    /// With `weighted_by_load` and `client_weighted_round_robin` they are those by which the strategy gives
+    /// turns. With other strategies that look at loads, weights follow these as with
+    /// `weighted_by_load` and its default parameters. With those that do not, they are the configured
+    /// ones. Slow start counts. A step that is due is taken, as by a decision.
+    pub fn weights(&self, view: &View<'_>, weights: &mut Vec<f32>) {
+        weights.clear();
+        weights.extend((0..view.len()).map(|index| view.weight(index)));
+        if !self.strategy.weigh(view, weights) && self.kind.looks_at_loads {
+            self.follow.weigh(view, weights);
+        }
     }
 
     /// Chooses a member and binds a request to it.

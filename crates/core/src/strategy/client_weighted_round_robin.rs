@@ -271,4 +271,12 @@ impl Strategy for ClientWeighted {
         }
         Some(index)
     }
+
+    fn weigh(&self, view: &View<'_>, weights: &mut [f32]) -> bool {
+        self.adjust(view);
+        for (index, weight) in weights.iter_mut().enumerate() {
+            *weight *= self.factor(view, index);
+        }
+        true
+    }
 }

@@ -16,6 +16,13 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// there is one, and notes in `trace` what it looked at.
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize>;
 
+    /// Multiplies `weights`, one for each member, with what the strategy makes of them by loads, after the
+    /// step that is due: for [`Group::weights`](crate::group::Group::weights). Answers whether it has
+    /// such factors.
+    fn weigh(&self, _view: &View<'_>, _weights: &mut [f32]) -> bool {
+        false
+    }
+
     /// Above which effective load a location is told to shed what it has, if the
     /// strategy has an opinion about that.
     fn alert_threshold(&self) -> Option<Threshold> {

@@ -8,6 +8,7 @@ mod best;
 mod by_load;
 mod choose;
 mod client_weighted_round_robin;
+pub(crate) mod follow;
 mod hash;
 mod k_least_loaded;
 pub mod kind;

@@ -1,0 +1,397 @@
+//! `[steer.NAME]`: other balancers that get their weights from a group.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::group::GroupConfig;
+use super::process::Process;
+use crate::schema::address::Address;
+use crate::schema::document::Span;
+use crate::schema::field::{Texts, blank, choice_field};
+use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::similar::{similar, unknown};
+use crate::schema::table::{AsTable, NAMES, Table};
+
+section! {
+    /// Another balancer that gets the weights of a group.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Steer {
+        /// Unique name.
+        name: String = String::new(),
+    }
+    keys STEER {
+        /// The group whose weights and states the other balancer gets. **Required.** It needs no rule; rules,
+        /// clusters and several `[steer.NAME]` may share it.
+        group: String = String::new(); r#""web""#,
+        /// A backend of HAProxy, told over its stats socket: a table, see below. Either this or `nginx`.
+        haproxy: Option<SteerHaproxy> = None; r#"{ socket = "unix:/run/haproxy/admin.sock" }"#,
+        /// An upstream of nginx, told by a file: a table, see below.
+        nginx: Option<SteerNginx> = None; r#"{ file = "/etc/nginx/evenkeel/web.conf" }"#,
+        /// Time constant with which weights follow: after this time two thirds of a change have been made.
+        /// What takes a member out, or brings it back, is not damped.
+        damping: Duration [Time(secs(0), HOUR)] = millis(300); r#""2s""#,
+        /// What happens at the end: when the process stops, or the table is no longer in the configuration. With `restore`
+        /// weights go back to those that the other balancer's configuration (HAProxy) or the group's
+        /// (nginx) has; with `keep` all stays as it is. An upgrade is no end.
+        on_stop: OnStop = OnStop::Restore; r#""keep""#,
+        /// Whether nothing is changed there: the status and `evenkeel steer` say what would be.
+        dry_run: bool = false; "true",
+    }
+}
+
+section! {
+    /// How a backend of HAProxy is told.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct SteerHaproxy {}
+    keys HAPROXY {
+        /// HAProxy's stats socket (`stats socket` in its section `global`), with `level admin`. **Required.** One at a TCP address
+        /// has no protection but who can reach it.
+        socket: Address [UnixToo] = Address::default(); r#""unix:/run/haproxy/admin.sock""#,
+        /// Name of the backend (or of the section `listen`). Without it, the name of the group.
+        backend: String [Text(BACKENDS)] = String::new(); r#""web""#,
+        /// Whether members that HAProxy does not have are added, and with which parameters of a line `server`: `false`, or a
+        /// text, which may be empty. Servers that were added are called `evenkeel-` and their address, and are removed
+        /// when they are members no longer. Needs HAProxy 2.4 or newer.
+        add_servers: Option<String> [Text(SERVER)] = None; r#""check inter 2s""#,
+        /// Least time between two changes of weights, as long as nothing else changes.
+        interval: Duration [Time(millis(50), HOUR)] = millis(200); r#""1s""#,
+        /// How often HAProxy is asked what it has: a restart, or a change by somebody else, is noticed so soon.
+        check_interval: Duration [Time(millis(100), HOUR)] = secs(1); r#""5s""#,
+        /// Changes of a weight below this share of it are not sent.
+        smallest_change: f32 [Number(0.0, 1.0, "")] = 0.03; "0.1",
+        /// Time limit of each conversation.
+        timeout: Duration [Time(millis(10), secs(60))] = secs(2); r#""500ms""#,
+    }
+}
+
+section! {
+    /// How an upstream of nginx is told.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct SteerNginx {}
+    keys NGINX {
+        /// The file that is written: a line `server ADDRESS weight=N;` for each member, to be included within
+        /// `upstream`. **Required.** Nothing else may be in it. A relative path starts at the configuration's folder.
+        file: PathBuf = PathBuf::new(); r#""/etc/nginx/evenkeel/web.conf""#,
+        /// A program and its arguments, run when the file is new; if its exit code is not 0, the file is put back and
+        /// nginx is not reloaded. An empty list is none.
+        check: Vec<String> [Text(WORDS)] = vec!["nginx".into(), "-t".into()]; r#"["nginx", "-t", "-q"]"#,
+        /// A program and its arguments that reloads nginx. Instead of `pid_file`; with neither of them
+        /// somebody else has to notice that the file has changed.
+        reload: Vec<String> [Text(WORDS)] = Vec::new(); r#"["systemctl", "reload", "nginx"]"#,
+        /// The file with nginx's process id: it gets SIGHUP.
+        pid_file: Option<PathBuf> = None; r#""/run/nginx.pid""#,
+        /// What is added to each line `server`.
+        parameters: String [Text(PARAMETERS)] = String::new(); r#""max_fails=3 fail_timeout=10s""#,
+        /// Least time between two reloads, as long as only weights change: each reload starts new worker processes.
+        interval: Duration [Time(millis(100), DAY)] = secs(30); r#""5m""#,
+        /// Least time between two reloads when a member has to be taken out or comes back.
+        urgent_interval: Duration [Time(millis(100), DAY)] = secs(1); r#""10s""#,
+        /// Changes of a weight below this share of it are no reason for a reload.
+        smallest_change: f32 [Number(0.0, 1.0, "")] = 0.1; "0.25",
+        /// Time limit of each program that is run.
+        timeout: Duration [Time(millis(10), HOUR)] = secs(10); r#""30s""#,
+    }
+}
+
+/// What happens to weights at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStop {
+    /// They go back to what they were.
+    Restore,
+    /// They stay as they are.
+    Keep,
+}
+
+choice_field!(OnStop, "restore" => OnStop::Restore, "keep" => OnStop::Keep);
+
+const BACKENDS: Texts = (
+    "1 to 128 letters, digits, \"-\", \"_\", \".\" or \":\"",
+    |text| {
+        (1..=128).contains(&text.len())
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
+    },
+);
+
+const SERVER: Texts = (
+    "parameters of HAProxy, as in \"check inter 2s\", without `weight`, `disabled`, \";\", \"#\", quotes, backslashes and control characters",
+    |text| {
+        let forbidden = |c: char| c.is_control() || ";#\"'\\<".contains(c);
+        let mut words = text.split_whitespace();
+        text.len() <= 1000
+            && !text.contains(forbidden)
+            && words.all(|word| word != "weight" && word != "disabled")
+    },
+);
+
+const WORDS: Texts = ("a text", |text| !text.is_empty() && !text.contains('\0'));
+
+const PARAMETERS: Texts = (
+    "parameters of nginx, as in \"max_fails=3 fail_timeout=10s\", without `weight`, `down`, \";\", \"{\", \"}\", \"#\", quotes and control characters",
+    |text| {
+        let forbidden = |c: char| c.is_control() || ";{}#\"'\\$".contains(c);
+        let mut words = text.split_whitespace();
+        text.len() <= 1000
+            && !text.contains(forbidden)
+            && words.all(|word| word != "down" && !word.starts_with("weight="))
+    },
+);
+
+impl AsTable for SteerHaproxy {
+    const ALLOWED: &'static str = "a table with `socket`";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(HAPROXY, self, report);
+        table.require("socket", report);
+    }
+}
+blank!(SteerHaproxy);
+
+impl AsTable for SteerNginx {
+    const ALLOWED: &'static str = "a table with `file`";
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(NGINX, self, report);
+        table.require("file", report);
+        if !self.reload.is_empty() && self.pid_file.is_some() {
+            let message = "`reload` does it already: leave one of the two out";
+            table.problem("pid_file", message, report);
+        }
+    }
+}
+blank!(SteerNginx);
+
+impl Steer {
+    /// The file that it has written, if it has one.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.nginx.as_ref().map(|nginx| nginx.file.as_path())
+    }
+
+    /// The other balancer, in words: two that are the same are one.
+    pub fn target(&self) -> String {
+        match (&self.haproxy, &self.nginx) {
+            (Some(haproxy), _) => format!("HAProxy {} backend {}", haproxy.at(), haproxy.backend),
+            (None, Some(nginx)) => format!("nginx {}", nginx.file.display()),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+impl SteerHaproxy {
+    /// The socket as it is written.
+    pub fn at(&self) -> String {
+        match self.unix() {
+            Some(path) => format!("unix:{path}"),
+            None => self.socket.to_string(),
+        }
+    }
+
+    /// The path of the socket if it is a Unix socket.
+    pub fn unix(&self) -> Option<&str> {
+        self.socket.host.strip_prefix("unix:")
+    }
+}
+
+/// Reads all tables `[steer.NAME]`. `used` gets the groups that they name.
+pub(crate) fn read(
+    top: &mut Table<'_>,
+    folder: &Path,
+    groups: &[(Span, GroupConfig)],
+    process: &Process,
+    used: &mut HashSet<String>,
+    report: &mut Report<'_>,
+) -> Vec<Steer> {
+    let mut all = Vec::new();
+    let mut targets: HashMap<String, String> = HashMap::new();
+    for mut table in top.named_tables("steer", NAMES, report) {
+        let mut steer = Steer {
+            name: table.name(),
+            ..Steer::default()
+        };
+        table.read(STEER, &mut steer, report);
+        table.require("group", report);
+        let is_known = groups.iter().any(|(_, group)| group.name == steer.group);
+        if !is_known && table.given("group") {
+            let names = groups.iter().map(|(_, group)| group.name.as_str());
+            let message = unknown("group", similar(&steer.group, names));
+            table.misplaced("group", message, report);
+        }
+        match (table.given("haproxy"), table.given("nginx")) {
+            (false, false) => {
+                let message = "says nobody whom it steers: `haproxy` or `nginx` is missing";
+                table.lacks(message, None, report);
+            }
+            (true, true) => {
+                let message = "one table steers one balancer: write another [steer.NAME] for nginx";
+                table.problem("nginx", message, report);
+            }
+            _ => {}
+        }
+        if let Some(haproxy) = &mut steer.haproxy
+            && haproxy.backend.is_empty()
+        {
+            haproxy.backend.clone_from(&steer.group);
+        }
+        if let Some(nginx) = &mut steer.nginx {
+            nginx.file = folder.join(&nginx.file);
+            if let Some(file) = &mut nginx.pid_file {
+                *file = folder.join(&*file);
+            }
+            let runs = !nginx.check.is_empty() || !nginx.reload.is_empty();
+            if process.user.is_some() && runs && !steer.dry_run {
+                let message = "`check` and `reload` run with the few rights that `user` in [process] leaves, with which nginx \
+                               can hardly be tested or reloaded: write check = [] and let systemd do both when the file \
+                               has changed (docs/steer.md)";
+                report.warning(&table.span_of("nginx"), &table.path_of("nginx"), message);
+            }
+        }
+        let target = steer.target();
+        if !target.is_empty()
+            && let Some(other) = targets.insert(target, steer.name.clone())
+        {
+            let message = format!("[steer.{other}] tells the same one already");
+            table.lacks(message, None, report);
+        }
+        used.insert(steer.group.clone());
+        all.push(steer);
+        table.finish(report);
+    }
+    all
+}
+
+/// The tables, for the reference.
+pub(crate) fn tables() -> [TableDoc; 3] {
+    let steer = "Another balancer, HAProxy or nginx, that gets the weights and states of a group's members: see \
+                 [steer.md](steer.md).";
+    let haproxy = "A backend of HAProxy, whose servers get weights over its stats socket.";
+    let nginx = "An upstream of nginx, whose servers are written into a file, with a reload.";
+    [
+        TableDoc::new("[steer.NAME]", steer, [docs(STEER, Steer::default())]),
+        TableDoc::new(
+            "[steer.NAME.haproxy]",
+            haproxy,
+            [docs(HAPROXY, SteerHaproxy::default())],
+        ),
+        TableDoc::new(
+            "[steer.NAME.nginx]",
+            nginx,
+            [docs(NGINX, SteerNginx::default())],
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+
+    const GROUP: &str = "[group.pool]\nmembers = [\"192.0.2.1:80\"]\n";
+
+    #[test]
+    fn targets_are_read_and_the_group_is_in_use() {
+        let text = format!(
+            "{GROUP}[steer.edge]\ngroup = \"pool\"\nhaproxy = {{ socket = \"unix:/run/h.sock\" }}\n\
+             [steer.other]\ngroup = \"pool\"\n[steer.other.haproxy]\nsocket = \"127.0.0.1:9999\"\nbackend = \"b\"\n\
+             [steer.front]\ngroup = \"pool\"\non_stop = \"keep\"\n\
+             [steer.front.nginx]\nfile = \"up.conf\"\nreload = [\"x\", \"-s\"]\ncheck = []\n"
+        );
+        let config = parse("/etc/evenkeel/e.toml", &text).unwrap();
+        assert_eq!(config.warnings, []);
+        let targets: Vec<_> = config.steer.iter().map(Steer::target).collect();
+        assert_eq!(
+            targets,
+            [
+                "HAProxy unix:/run/h.sock backend pool",
+                "HAProxy 127.0.0.1:9999 backend b",
+                "nginx /etc/evenkeel/up.conf"
+            ]
+        );
+        let [edge, _, front] = &config.steer[..] else {
+            panic!("{:?}", config.steer);
+        };
+        assert_eq!(edge.haproxy.as_ref().unwrap().unix(), Some("/run/h.sock"));
+        assert_eq!(front.on_stop, OnStop::Keep);
+        assert!(front.nginx.as_ref().unwrap().check.is_empty());
+        let written: Vec<_> = config.written().map(|(_, path)| path).collect();
+        assert_eq!(written, [Path::new("/etc/evenkeel/up.conf")]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let haproxy = "haproxy = { socket = \"unix:/h\" }\n";
+        for (text, wanted) in [
+            (format!("[steer.a]\n{haproxy}"), "`group` is missing"),
+            (
+                format!("[steer.a]\ngroup = \"pol\"\n{haproxy}"),
+                "did you mean \"pool\"",
+            ),
+            (
+                "[steer.a]\ngroup = \"pool\"\n".into(),
+                "`haproxy` or `nginx` is missing",
+            ),
+            (
+                "[steer.a]\ngroup = \"pool\"\nhaproxy = {}\n".into(),
+                "`socket` is missing",
+            ),
+            (
+                "[steer.a]\ngroup = \"pool\"\nnginx = {}\n".into(),
+                "`file` is missing",
+            ),
+            (
+                format!("[steer.a]\ngroup = \"pool\"\n{haproxy}nginx = {{ file = \"f\" }}\n"),
+                "steers one balancer",
+            ),
+            (
+                "[steer.a]\ngroup = \"pool\"\nhaproxy = { socket = \"/h\" }\n".into(),
+                "needs `unix:`",
+            ),
+            (
+                "[steer.a]\ngroup = \"pool\"\nhaproxy = { socket = \"unix:/h\", backend = \"a b\" }\n"
+                    .into(),
+                "not valid here",
+            ),
+            (
+                "[steer.a]\ngroup = \"pool\"\nhaproxy = { socket = \"unix:/h\", add_servers = \"check; quit\" }\n"
+                    .into(),
+                "not valid here",
+            ),
+            (
+                "[steer.a]\ngroup = \"pool\"\nnginx = { file = \"f\", parameters = \"x; }\" }\n".into(),
+                "not valid here",
+            ),
+            (
+                "[steer.a]\ngroup = \"pool\"\nnginx = { file = \"f\", parameters = \"weight=3\" }\n".into(),
+                "not valid here",
+            ),
+            (
+                "[steer.a]\ngroup = \"pool\"\nnginx = { file = \"f\", reload = \"x\", pid_file = \"p\" }\n".into(),
+                "leave one of the two out",
+            ),
+            (
+                format!("[steer.a]\ngroup = \"pool\"\n{haproxy}[steer.b]\ngroup = \"pool\"\n{haproxy}"),
+                "[steer.a] tells the same one",
+            ),
+        ] {
+            let text = format!("{GROUP}{text}");
+            let errors = parse("test.toml", &text).unwrap_err().to_string();
+            assert!(errors.contains(wanted), "{errors}");
+            assert_eq!(errors.lines().count(), 1, "{errors}");
+        }
+    }
+
+    #[test]
+    fn programs_without_rights_are_warned_of() {
+        let text = format!(
+            "{GROUP}[process]\nuser = \"nobody\"\n[steer.a]\ngroup = \"pool\"\nnginx = {{ file = \"f\" }}\n"
+        );
+        let warnings = parse("test.toml", &text).unwrap().warnings;
+        assert!(
+            warnings[0].to_string().contains("check = []"),
+            "{warnings:?}"
+        );
+    }
+}

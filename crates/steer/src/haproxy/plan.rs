@@ -1,0 +1,523 @@
+//! What is to be sent to HAProxy, by what it has and what members should get. No I/O.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::net::SocketAddr;
+
+use evenkeel_control::shares::Standing;
+use evenkeel_core::address::Address;
+
+use super::answers::Server;
+use crate::status::SteeredMember;
+use crate::wanted::Wanted;
+
+/// A command to HAProxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Name of the backend.
+    pub backend: String,
+    /// Name of the server.
+    pub server: String,
+    /// What it is to be.
+    pub set: Set,
+}
+
+/// What a server is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// There, at this address and with these parameters. It begins in maintenance.
+    Added(SocketAddr, String),
+    /// There no longer.
+    Deleted,
+    /// Checked, as its parameters say.
+    Checked,
+    /// Its weight, 0 to 256. With 0 it gets nothing new but from clients that are bound to it.
+    Weight(u32),
+    /// Its weight is that of HAProxy's configuration again.
+    Initial,
+    /// It gets nothing at all.
+    Maintenance,
+    /// That is over.
+    Ready,
+}
+
+/// As it is sent.
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Order {
+            backend,
+            server,
+            set,
+        } = self;
+        match set {
+            Set::Added(address, parameters) => {
+                let before = if parameters.is_empty() { "" } else { " " };
+                write!(
+                    f,
+                    "add server {backend}/{server} {address}{before}{parameters}"
+                )
+            }
+            Set::Deleted => write!(f, "del server {backend}/{server}"),
+            Set::Checked => write!(f, "enable health {backend}/{server}"),
+            Set::Weight(weight) => write!(f, "set server {backend}/{server} weight {weight}"),
+            Set::Initial => write!(f, "set server {backend}/{server} weight 100%"),
+            Set::Maintenance => write!(f, "set server {backend}/{server} state maint"),
+            Set::Ready => write!(f, "set server {backend}/{server} state ready"),
+        }
+    }
+}
+
+impl Order {
+    /// Whether this is what HAProxy says if it has carried the order out.
+    pub fn is_success(&self, said: &str) -> bool {
+        let wanted = match self.set {
+            Set::Added(..) => "New server registered",
+            Set::Deleted => "Server deleted",
+            _ => return said.trim().is_empty(),
+        };
+        said.contains(wanted)
+    }
+
+    /// Whether it does no harm to send it twice.
+    pub fn is_repeatable(&self) -> bool {
+        !matches!(self.set, Set::Added(..) | Set::Deleted)
+    }
+}
+
+/// What the names of servers begin with that we have added.
+const ADDED: &str = "evenkeel-";
+
+/// What is known beside what HAProxy says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Servers that we have put into maintenance.
+    pub maintained: BTreeSet<String>,
+    /// Whether the backend's algorithm takes no weights but 0 and those of the configuration.
+    pub is_static: bool,
+    /// With which parameters members are added that HAProxy does not have; `None` is not at all.
+    pub adds: Option<String>,
+}
+
+impl Known {
+    /// Whether we have put a server into maintenance: none that we have added is in maintenance by somebody
+    /// else.
+    fn is_ours(&self, server: &Server) -> bool {
+        self.maintained.contains(&server.name) || self.is_added(server)
+    }
+
+    fn is_added(&self, server: &Server) -> bool {
+        self.adds.is_some() && server.name.starts_with(ADDED)
+    }
+}
+
+/// What is to be sent, and how members are found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// In their order: whoever comes back comes before others leave.
+    pub orders: Vec<Order>,
+    /// The members, in their order, with what they have now. A member at which HAProxy has several
+    /// servers comes once for each.
+    pub members: Vec<SteeredMember>,
+    /// Servers that belong to no member.
+    pub others: Vec<String>,
+}
+
+const NO_SERVER: &str = "HAProxy has no server at this address in the backend";
+const NO_ADDRESS: &str = "HAProxy does not say where its servers on Unix sockets listen";
+const MAINTAINED: &str = "in maintenance by somebody else: left alone";
+const DRAINED: &str = "drained by somebody else: left alone";
+const STATIC: &str =
+    "the backend's `balance` takes no weights but 0 and its own: use roundrobin or leastconn";
+
+/// What is to be sent so that the servers of `backend` are as `wanted`.
+pub fn plan(backend: &str, servers: &[Server], wanted: &[Wanted], known: &Known) -> Plan {
+    let mut by_address: HashMap<SocketAddr, Vec<&Server>> = HashMap::new();
+    for server in servers {
+        if let Some(address) = server.address {
+            by_address.entry(address).or_default().push(server);
+        }
+    }
+    let mut plan = Plan::default();
+    let mut found: BTreeSet<&str> = BTreeSet::new();
+    for want in wanted {
+        let row = |server: Option<&Server>, note: Option<&str>| SteeredMember {
+            member: want.member.to_string(),
+            address: want.address.to_string(),
+            state: want.standing.name().into(),
+            weight: want.weight,
+            server: server.map(|server| server.name.clone()),
+            has: server.map(|server| server.weight),
+            note: note.map(str::to_owned),
+        };
+        let Address::Ip(address) = want.address else {
+            plan.members.push(row(None, Some(NO_ADDRESS)));
+            continue;
+        };
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        let there = by_address.get(&address).map_or(&[][..], Vec::as_slice);
+        if there.is_empty() {
+            plan.members.push(match &known.adds {
+                None => row(None, Some(NO_SERVER)),
+                Some(parameters) => {
+                    let name = format!("{ADDED}{}:{}", address.ip(), address.port());
+                    plan.orders
+                        .extend(added(backend, &name, address, parameters, want));
+                    SteeredMember {
+                        server: Some(name),
+                        ..row(None, None)
+                    }
+                }
+            });
+        }
+        for server in there {
+            found.insert(&server.name);
+            let note = not_ours(server, known);
+            if note.is_none() {
+                plan.orders.extend(orders(backend, server, want, known));
+            }
+            let is_odd = known.is_static && want.weight > 0;
+            let note = note.or(is_odd.then_some(STATIC));
+            plan.members.push(row(Some(server), note));
+        }
+    }
+    let leaves = |order: &Order| matches!(order.set, Set::Maintenance | Set::Weight(0));
+    plan.orders.sort_by_key(leaves);
+    let others = servers
+        .iter()
+        .filter(|server| !found.contains(&*server.name));
+    for server in others {
+        if !known.is_added(server) {
+            plan.others.push(server.name.clone());
+            continue;
+        }
+        // A server that has connections is not deleted: it is tried again.
+        let set = match server.is_maintained() {
+            true => Set::Deleted,
+            false => Set::Maintenance,
+        };
+        plan.orders.push(Order {
+            backend: backend.into(),
+            server: server.name.clone(),
+            set,
+        });
+    }
+    plan
+}
+
+/// What brings a server into being.
+fn added(
+    backend: &str,
+    name: &str,
+    address: SocketAddr,
+    parameters: &str,
+    want: &Wanted,
+) -> Vec<Order> {
+    let order = |set| Order {
+        backend: backend.into(),
+        server: name.into(),
+        set,
+    };
+    let parameters = parameters.split_whitespace().collect::<Vec<_>>();
+    let is_checked = parameters.contains(&"check");
+    let mut orders = vec![
+        order(Set::Added(address, parameters.join(" "))),
+        order(Set::Weight(want.weight)),
+    ];
+    orders.extend(is_checked.then(|| order(Set::Checked)));
+    // With a weight of 0 the next round does it: its weight is told after this otherwise.
+    if want.weight > 0 {
+        orders.push(order(Set::Ready));
+    }
+    orders
+}
+
+/// Why a server is not touched, if it is not.
+fn not_ours(server: &Server, known: &Known) -> Option<&'static str> {
+    if known.is_ours(server) {
+        return None;
+    }
+    match (server.is_maintained(), server.is_drained()) {
+        (true, _) => Some(MAINTAINED),
+        (false, true) => Some(DRAINED),
+        (false, false) => None,
+    }
+}
+
+fn orders(backend: &str, server: &Server, want: &Wanted, known: &Known) -> Vec<Order> {
+    let order = |set| Order {
+        backend: backend.into(),
+        server: server.name.clone(),
+        set,
+    };
+    let mut orders = Vec::new();
+    if want.standing == Standing::Maintenance {
+        if !server.is_maintained() {
+            orders.push(order(Set::Maintenance));
+        }
+        return orders;
+    }
+    if server.is_maintained() {
+        orders.push(order(Set::Ready));
+    }
+    let weight = match want.weight {
+        0 => 0,
+        _ if known.is_static => server.initial,
+        weight => weight,
+    };
+    if server.weight != weight {
+        orders.push(order(Set::Weight(weight)));
+    }
+    orders
+}
+
+/// What brings the servers of `wanted` back to HAProxy's own configuration.
+pub fn restoration(
+    backend: &str,
+    servers: &[Server],
+    wanted: &[Wanted],
+    known: &Known,
+) -> Vec<Order> {
+    let addresses: BTreeSet<SocketAddr> = wanted
+        .iter()
+        .filter_map(|want| want.address.socket())
+        .map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
+        .collect();
+    let mut orders = Vec::new();
+    for server in servers {
+        let is_member = server
+            .address
+            .is_some_and(|address| addresses.contains(&address));
+        if !is_member || not_ours(server, known).is_some() {
+            continue;
+        }
+        let order = |set| Order {
+            backend: backend.into(),
+            server: server.name.clone(),
+            set,
+        };
+        if server.is_maintained() {
+            orders.push(order(Set::Ready));
+        }
+        if server.weight != server.initial {
+            orders.push(order(Set::Initial));
+        }
+    }
+    orders
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn server(name: &str, port: u16, weight: u32, admin: u32) -> Server {
+        Server {
+            name: name.into(),
+            address: Some(SocketAddr::from(([127, 0, 0, 1], port))),
+            weight,
+            initial: 7,
+            admin,
+        }
+    }
+
+    fn wanted(port: u16, weight: u32, standing: Standing) -> Wanted {
+        Wanted {
+            member: format!("m{port}").into(),
+            address: SocketAddr::from(([127, 0, 0, 1], port)).into(),
+            weight,
+            standing,
+        }
+    }
+
+    fn texts(orders: &[Order]) -> Vec<String> {
+        orders.iter().map(Order::to_string).collect()
+    }
+
+    #[test]
+    fn what_differs_is_sent_to_the_server_at_the_address() {
+        let servers = [
+            server("a", 1, 7, 0),
+            server("b", 2, 100, 0),
+            server("c", 3, 50, 0),
+            server("stranger", 9, 1, 0),
+        ];
+        let all = [
+            wanted(2, 100, Standing::Serving),
+            wanted(1, 256, Standing::Serving),
+            wanted(3, 0, Standing::Draining),
+            wanted(4, 10, Standing::Serving),
+        ];
+        let plan = plan("web", &servers, &all, &Known::default());
+        assert_eq!(
+            texts(&plan.orders),
+            ["set server web/a weight 256", "set server web/c weight 0"]
+        );
+        assert_eq!(plan.others, ["stranger"]);
+        assert_eq!(plan.members[3].note.as_deref(), Some(NO_SERVER));
+        assert_eq!(plan.members[1].server.as_deref(), Some("a"));
+        assert_eq!(plan.members[1].has, Some(7));
+    }
+
+    #[test]
+    fn what_others_have_taken_out_is_left_alone() {
+        let servers = [
+            server("a", 1, 7, 1),
+            server("b", 2, 7, 8),
+            server("c", 3, 7, 5),
+        ];
+        let all = [1, 2, 3].map(|port| wanted(port, 10, Standing::Serving));
+        let known = Known::default();
+        let left = plan("web", &servers, &all, &known);
+        assert!(left.orders.is_empty());
+        assert_eq!(left.members[0].note.as_deref(), Some(MAINTAINED));
+        assert_eq!(left.members[1].note.as_deref(), Some(DRAINED));
+        assert_eq!(restoration("web", &servers, &all, &known), []);
+    }
+
+    #[test]
+    fn maintenance_that_we_have_said_ends_when_we_say_so() {
+        let all = [wanted(1, 0, Standing::Maintenance)];
+        let begins = plan("web", &[server("a", 1, 7, 0)], &all, &Known::default());
+        assert_eq!(texts(&begins.orders), ["set server web/a state maint"]);
+        let known = Known {
+            maintained: ["a".to_owned()].into(),
+            ..Known::default()
+        };
+        let there = [server("a", 1, 7, 1)];
+        assert!(plan("web", &there, &all, &known).orders.is_empty());
+        let all = [wanted(1, 9, Standing::Serving)];
+        let ends = plan("web", &there, &all, &known);
+        assert_eq!(
+            texts(&ends.orders),
+            ["set server web/a state ready", "set server web/a weight 9"]
+        );
+        let there = [server("a", 1, 9, 1)];
+        assert_eq!(
+            texts(&restoration("web", &there, &all, &known)),
+            [
+                "set server web/a state ready",
+                "set server web/a weight 100%"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_static_algorithm_gets_all_or_nothing() {
+        let known = Known {
+            is_static: true,
+            ..Known::default()
+        };
+        let servers = [
+            server("a", 1, 0, 0),
+            server("b", 2, 7, 0),
+            server("c", 3, 7, 0),
+        ];
+        let all = [
+            wanted(1, 200, Standing::Serving),
+            wanted(2, 30, Standing::Serving),
+            wanted(3, 0, Standing::Down),
+        ];
+        let plan = plan("web", &servers, &all, &known);
+        assert_eq!(
+            texts(&plan.orders),
+            ["set server web/a weight 7", "set server web/c weight 0"]
+        );
+    }
+
+    #[test]
+    fn members_that_are_missing_are_added_and_removed_if_that_is_wanted() {
+        let known = Known {
+            adds: Some(" check  inter 2s ".into()),
+            ..Known::default()
+        };
+        let all = [wanted(1, 9, Standing::Serving)];
+        let first = plan("web", &[server("stranger", 9, 1, 0)], &all, &known);
+        assert_eq!(
+            texts(&first.orders),
+            [
+                "add server web/evenkeel-127.0.0.1:1 127.0.0.1:1 check inter 2s",
+                "set server web/evenkeel-127.0.0.1:1 weight 9",
+                "enable health web/evenkeel-127.0.0.1:1",
+                "set server web/evenkeel-127.0.0.1:1 state ready"
+            ]
+        );
+        assert_eq!(first.others, ["stranger"]);
+        let name = "evenkeel-127.0.0.1:1";
+        assert_eq!(first.members[0].server.as_deref(), Some(name));
+        let orders = |servers: &[Server], wanted: &[Wanted]| {
+            texts(&plan("web", servers, wanted, &known).orders)
+        };
+        // It is in maintenance if a process before this one had no time for the rest.
+        let half = orders(&[server(name, 1, 9, 1)], &all);
+        assert_eq!(half, [format!("set server web/{name} state ready")]);
+        assert!(orders(&[server(name, 1, 9, 0)], &all).is_empty());
+        let gone = orders(&[server(name, 1, 9, 0)], &[]);
+        assert_eq!(gone, [format!("set server web/{name} state maint")]);
+        let gone = orders(&[server(name, 1, 9, 1)], &[]);
+        assert_eq!(gone, [format!("del server web/{name}")]);
+        // Where nothing is added, nothing is removed.
+        let left = plan("web", &[server(name, 1, 9, 1)], &[], &Known::default());
+        assert!(left.orders.is_empty() && left.others == [name]);
+        let add = &first.orders[0];
+        assert!(add.is_success("New server registered.\n\n") && !add.is_success(""));
+        assert!(!add.is_repeatable());
+        let set = &first.orders[1];
+        assert!(set.is_success("\n") && !set.is_success("No such server.\n"));
+    }
+
+    proptest! {
+        /// What HAProxy has after all orders needs no more orders, and nobody is touched who is not ours.
+        #[test]
+        fn done_is_done(
+            states in prop::collection::vec((1u16..6, 0u32..257, prop::sample::select(vec![0u32, 1, 8])), 0..6),
+            wants in prop::collection::vec((0u32..257, any::<bool>()), 5),
+            ours in prop::collection::vec(any::<bool>(), 6),
+        ) {
+            let mut servers: Vec<Server> = states
+                .iter()
+                .enumerate()
+                .map(|(index, (port, weight, admin))| server(&format!("s{index}"), *port, *weight, *admin))
+                .collect();
+            let all: Vec<Wanted> = wants
+                .iter()
+                .zip(1u16..)
+                .map(|((weight, out), port)| match out {
+                    true => wanted(port, 0, Standing::Maintenance),
+                    false if *weight == 0 => wanted(port, 0, Standing::Down),
+                    false => wanted(port, *weight, Standing::Serving),
+                })
+                .collect();
+            let mut known = Known::default();
+            for (server, ours) in servers.iter().zip(&ours) {
+                if *ours && server.admin == 1 {
+                    known.maintained.insert(server.name.clone());
+                }
+            }
+            let left: Vec<String> = servers
+                .iter()
+                .filter(|server| server.admin != 0 && !known.maintained.contains(&server.name))
+                .map(|server| server.name.clone())
+                .collect();
+            let first = plan("web", &servers, &all, &known);
+            for order in &first.orders {
+                prop_assert!(!left.contains(&order.server));
+                let server = servers.iter_mut().find(|server| server.name == order.server).unwrap();
+                match order.set {
+                    Set::Added(..) | Set::Deleted | Set::Checked => prop_assert!(false, "{order}"),
+                    Set::Weight(weight) => server.weight = weight,
+                    Set::Initial => server.weight = server.initial,
+                    Set::Maintenance => {
+                        server.admin |= 1;
+                        known.maintained.insert(server.name.clone());
+                    }
+                    Set::Ready => {
+                        server.admin = 0;
+                        known.maintained.remove(&server.name);
+                    }
+                }
+            }
+            prop_assert_eq!(plan("web", &servers, &all, &known).orders, vec![]);
+        }
+    }
+}

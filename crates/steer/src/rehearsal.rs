@@ -1,0 +1,163 @@
+//! `evenkeel steer --dry-run`: what a balancer with this configuration would send when it starts. It only asks.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use evenkeel_config::{Config, GroupConfig, MemberConfig, Steer};
+use evenkeel_control::shares::{Seen, Shares, Standing};
+use evenkeel_core::address::Address;
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
+
+use crate::haproxy::Haproxy;
+use crate::nginx;
+use crate::status::SteerStatus;
+use crate::wanted::Wanted;
+
+/// What each `[steer.NAME]` of `config` would send, with the weights of the configuration: loads and health are
+/// known to a balancer that runs only.
+pub async fn rehearse(config: &Config) -> Vec<SteerStatus> {
+    let mut all = Vec::new();
+    for steer in &config.steer {
+        let group = config.groups.iter().find(|group| group.name == steer.group);
+        let status = SteerStatus {
+            name: steer.name.clone(),
+            group: steer.group.clone(),
+            target: steer.target(),
+            dry_run: true,
+            ..SteerStatus::default()
+        };
+        all.push(match group {
+            Some(group) => one(steer, group, status).await,
+            None => status,
+        });
+    }
+    all
+}
+
+async fn one(steer: &Steer, group: &GroupConfig, status: SteerStatus) -> SteerStatus {
+    let (wanted, problems) = wanted(steer, group);
+    let mut status = match (&steer.haproxy, &steer.nginx) {
+        (Some(haproxy), _) => match Haproxy::default().round(haproxy, &wanted, true).await {
+            Ok(round) => SteerStatus {
+                peer: Some(format!(
+                    "HAProxy {}, process {}",
+                    round.about.version, round.about.pid
+                )),
+                members: round.members,
+                others: round.others,
+                pending: round.orders.iter().map(ToString::to_string).collect(),
+                ..status
+            },
+            Err(error) => SteerStatus {
+                error: Some(error.to_string()),
+                ..status
+            },
+        },
+        (None, Some(nginx)) => {
+            let text = nginx::text(&steer.name, &steer.group, nginx, &wanted);
+            SteerStatus {
+                members: nginx::members(&wanted),
+                pending: text.lines().map(str::to_owned).collect(),
+                ..status
+            }
+        }
+        (None, None) => status,
+    };
+    if status.error.is_none() && !problems.is_empty() {
+        status.error = Some(problems.join("; "));
+    }
+    status
+}
+
+/// The members of a group with the weights of the configuration, and what is wrong with others.
+fn wanted(steer: &Steer, group: &GroupConfig) -> (Vec<Wanted>, Vec<String>) {
+    let mut problems = Vec::new();
+    let mut found: Vec<(Arc<str>, Address, &MemberConfig)> = Vec::new();
+    for member in &group.members {
+        let name = member.name();
+        if let Some(path) = member.unix() {
+            found.push((name.into(), Address::Unix(path.into()), member));
+            continue;
+        }
+        let addresses: Vec<SocketAddr> = match (member.host.as_str(), member.port).to_socket_addrs()
+        {
+            Ok(addresses) => addresses.collect(),
+            Err(error) => {
+                problems.push(format!("{name} has no address: {error}"));
+                continue;
+            }
+        };
+        let several = addresses.len() > 1;
+        for address in addresses {
+            let name = match several {
+                true => format!("{name}/{}", address.ip()),
+                false => name.clone(),
+            };
+            found.push((name.into(), address.into(), member));
+        }
+    }
+    if !group.services.is_empty() || !group.members_files.is_empty() {
+        problems.push("members from DNS services and files are left out here".into());
+    }
+    let seen: Vec<Seen> = found
+        .iter()
+        .zip(0u64..)
+        .map(|((_, _, member), id)| Seen {
+            id: MemberId(id),
+            weight: member.weight.get(),
+            standing: match (member.drain || member.weight.get() <= 0.0, member.backup) {
+                (true, _) => Standing::Draining,
+                (false, true) => Standing::Standby,
+                (false, false) => Standing::Serving,
+            },
+        })
+        .collect();
+    let mut shares = Shares::new(crate::subsystem::settings(steer));
+    let said = shares.update(Instant::from_nanos(1), &seen);
+    let said = said.unwrap_or_default();
+    let wanted = said
+        .iter()
+        .zip(found)
+        .map(|(share, (member, address, _))| Wanted {
+            member,
+            address,
+            weight: share.weight,
+            standing: share.standing,
+        });
+    (wanted.collect(), problems)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_would_be_sent_is_told_without_a_balancer() {
+        let folder = std::env::temp_dir().join("evenkeel-nobody-is-there");
+        let text = format!(
+            "[group.web]\nmembers = [\"127.0.0.1:1\", {{ address = \"127.0.0.1:2\", weight = 2 }}, \
+             {{ address = \"127.0.0.1:3\", backup = true }}, {{ address = \"127.0.0.1:4\", drain = true }}]\n\
+             [steer.edge]\ngroup = \"web\"\nhaproxy = {{ socket = \"unix:{0}/none\" }}\n\
+             [steer.front]\ngroup = \"web\"\nnginx = {{ file = \"{0}/up.conf\" }}\n",
+            folder.display()
+        );
+        let config = evenkeel_config::parse("evenkeel.toml", &text).unwrap();
+        let all = rehearse(&config).await;
+        let [edge, front] = &all[..] else {
+            panic!("{all:?}");
+        };
+        let error = edge.error.as_deref().unwrap();
+        assert!(error.contains("does HAProxy run"), "{error}");
+        assert_eq!(
+            front.pending[1..],
+            [
+                "server 127.0.0.1:1 weight=128;",
+                "server 127.0.0.1:2 weight=256;",
+                "server 127.0.0.1:3 down; # standby",
+                "server 127.0.0.1:4 down; # draining"
+            ]
+        );
+        assert!(!folder.exists());
+    }
+}

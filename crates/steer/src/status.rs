@@ -1,0 +1,165 @@
+//! What administrators see of the balancers that get weights.
+
+use evenkeel_manager::text;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A `[steer.NAME]`, as the admin API shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct SteerStatus {
+    /// Its name.
+    pub name: String,
+    /// The group whose weights are told.
+    pub group: String,
+    /// Who is told: kind, socket and backend, or kind and file.
+    pub target: String,
+    /// Whether nothing is changed there.
+    pub dry_run: bool,
+    /// Who answers there; `null` if nobody has, or if it is a file.
+    pub peer: Option<String>,
+    /// Why the last try has failed; `null` if it has not.
+    pub error: Option<String>,
+    /// How often weights or states were changed there.
+    pub changes: u64,
+    /// How many tries have failed.
+    pub failures: u64,
+    /// How often the other balancer was found to be another process than before.
+    pub restarts: u64,
+    /// How many weights were found that somebody else had changed.
+    pub overridden: u64,
+    /// The members, in their order; one with several servers comes once for each.
+    pub members: Vec<SteeredMember>,
+    /// Servers of the other balancer that are no members: they are left alone.
+    pub others: Vec<String>,
+    /// With a dry run, what would be sent.
+    pub pending: Vec<String>,
+}
+
+/// A member of a group whose weights are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct SteeredMember {
+    /// Its name.
+    pub member: String,
+    /// Where it listens.
+    pub address: String,
+    /// Whether it may serve: `serving`, `draining`, `maintenance`, `down`, `shedding` or `standby`.
+    pub state: String,
+    /// The weight that it should have, 0 to 256.
+    pub weight: u32,
+    /// The other balancer's name of it; `null` if there is none.
+    pub server: Option<String>,
+    /// The weight that it has there; `null` if it is not there.
+    pub has: Option<u32>,
+    /// What is to be said of it.
+    pub note: Option<String>,
+}
+
+/// All of them, for people.
+pub fn table(all: &[SteerStatus]) -> String {
+    if all.is_empty() {
+        return "nobody is steered: the configuration has no [steer.NAME]\n".into();
+    }
+    let tables: Vec<String> = all.iter().map(one).collect();
+    tables.join("\n")
+}
+
+fn one(status: &SteerStatus) -> String {
+    let SteerStatus {
+        name,
+        group,
+        target,
+        changes,
+        failures,
+        ..
+    } = status;
+    let mut shown = format!("{name}: group {group}, {target}\n");
+    if let Some(peer) = &status.peer {
+        shown += &format!("{peer}\n");
+    }
+    if status.dry_run {
+        shown += "dry run: nothing is changed\n";
+    }
+    if let Some(error) = &status.error {
+        shown += &format!("failed: {error}\n");
+    }
+    shown += &format!(
+        "{changes} changes, {failures} failures, {} restarts, {} weights changed by others\n",
+        status.restarts, status.overridden
+    );
+    let sum: u32 = status
+        .members
+        .iter()
+        .fold(0u32, |sum, member| sum.saturating_add(member.weight));
+    let row = |member: &SteeredMember| {
+        let share = match sum {
+            0 => 0.0,
+            sum => f64::from(member.weight) * 100.0 / f64::from(sum),
+        };
+        vec![
+            member.member.clone(),
+            member.state.clone(),
+            format!("{share:.1}"),
+            member.weight.to_string(),
+            member.has.map_or("-".into(), |weight| weight.to_string()),
+            member.server.clone().unwrap_or_else(|| "-".into()),
+            member.note.clone().unwrap_or_default(),
+        ]
+    };
+    let names = [
+        "MEMBER", "STATE", ">SHARE%", ">WEIGHT", ">HAS", "SERVER", "NOTE",
+    ];
+    shown += &text::table(&names, status.members.iter().map(row));
+    if !status.others.is_empty() {
+        shown += &format!("no members, left alone: {}\n", status.others.join(" "));
+    }
+    for order in &status.pending {
+        shown += &format!("would send: {order}\n");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_see_shares_and_what_is_wrong() {
+        let member = |name: &str, weight, has: Option<u32>, note: Option<&str>| SteeredMember {
+            member: name.into(),
+            address: name.into(),
+            state: if weight > 0 { "serving" } else { "draining" }.into(),
+            weight,
+            server: has.map(|_| "s1".into()),
+            has,
+            note: note.map(Into::into),
+        };
+        let status = SteerStatus {
+            name: "edge".into(),
+            group: "web".into(),
+            target: "HAProxy unix:/h backend web".into(),
+            error: Some("cannot connect".into()),
+            changes: 7,
+            members: vec![
+                member("10.0.0.1:80", 30, Some(30), None),
+                member("10.0.0.2:80", 10, None, Some("HAProxy has no server")),
+                member("10.0.0.3:80", 0, Some(0), None),
+            ],
+            others: vec!["x".into(), "y".into()],
+            pending: vec!["set server web/s1 weight 30".into()],
+            ..SteerStatus::default()
+        };
+        let shown = table(&[status]);
+        for wanted in [
+            "edge: group web, HAProxy unix:/h backend web\n",
+            "failed: cannot connect\n",
+            "7 changes, 0 failures",
+            "10.0.0.1:80  serving     75.0      30   30  s1",
+            "HAProxy has no server\n",
+            "no members, left alone: x y\n",
+            "would send: set server web/s1 weight 30\n",
+        ] {
+            assert!(shown.contains(wanted), "{shown}");
+        }
+        assert!(table(&[]).contains("no [steer.NAME]"));
+    }
+}

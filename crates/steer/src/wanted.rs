@@ -1,0 +1,38 @@
+//! What the members of a group should get, with their addresses.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use evenkeel_control::shares::{Share, Standing};
+use evenkeel_core::address::Address;
+use evenkeel_core::group::Group;
+use evenkeel_core::member::{Member, MemberId};
+
+/// A member and its share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// Name of the member.
+    pub member: Arc<str>,
+    /// Where it listens: by this the other balancer's servers are found.
+    pub address: Address,
+    /// 0 if it does not serve.
+    pub weight: u32,
+    /// Whether it may serve.
+    pub standing: Standing,
+}
+
+/// What the members of `group` should get by `shares`. A member that has left since is left out.
+pub(crate) fn of(group: &Group, shares: &[Share]) -> Vec<Wanted> {
+    let members = group.members().iter();
+    let members: HashMap<MemberId, &Member> = members.map(|member| (member.id, member)).collect();
+    let known = shares.iter().filter_map(|share| {
+        let member = members.get(&share.id)?;
+        Some(Wanted {
+            member: Arc::clone(&member.name),
+            address: member.address.clone(),
+            weight: share.weight,
+            standing: share.standing,
+        })
+    });
+    known.collect()
+}
