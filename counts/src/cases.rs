@@ -13,7 +13,7 @@ use evenkeel_core::key::hash;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
 use evenkeel_core::time::Instant;
-use evenkeel_counts::group;
+use evenkeel_counts::{group, group_in_zones};
 use evenkeel_giop::cdr::Endian;
 use evenkeel_giop::ior::Ior;
 use evenkeel_giop::message::{self, Content, Header, Message, Target, Version as Giop};
@@ -34,6 +34,7 @@ use crate::Counter;
 /// Counts all of them.
 pub(crate) fn all(counter: &mut Counter) {
     decisions(counter);
+    zones(counter);
     heads(counter);
     routes(counter);
     limits(counter);
@@ -57,6 +58,21 @@ fn decisions(counter: &mut Counter) {
             });
             counter.count(&format!("pick {} {members}", kind.name), times, || {
                 load.pick();
+            });
+        }
+    }
+}
+
+/// The choice alone where members are in two zones.
+fn zones(counter: &mut Counter) {
+    for name in ["adaptive", "round_robin"] {
+        let kind = strategy::find(name).unwrap();
+        for members in [10, 100] {
+            let group = group_in_zones(kind, members);
+            let mut load = Load::new(&group);
+            (0..128).for_each(|_| load.pick());
+            counter.count(&format!("choose {name} {members} in zones"), 64, || {
+                load.choose();
             });
         }
     }

@@ -11,6 +11,7 @@ use evenkeel_core::load::{LoadId, LoadValue, Location};
 use evenkeel_core::member::{Member, MemberId, Slot, Weight};
 use evenkeel_core::strategy::{Kind, Values};
 use evenkeel_core::time::Instant;
+use evenkeel_core::zone::ZoneSettings;
 
 /// A group of a strategy with its defaults: members of two weights with fresh reports of CPU
 /// and observed latencies, as in production. It is the same each time.
@@ -18,8 +19,21 @@ use evenkeel_core::time::Instant;
 /// # Panics
 ///
 /// If a group cannot be made, which is a fault of this function.
-#[expect(clippy::unwrap_used, reason = "all values are known to be good")]
 pub fn group(kind: &'static Kind, members: usize) -> Group {
+    build(kind, members, None)
+}
+
+/// The same with half of the members in the balancer's own zone, and half in another one.
+///
+/// # Panics
+///
+/// As [`group`].
+pub fn group_in_zones(kind: &'static Kind, members: usize) -> Group {
+    build(kind, members, Some(["a", "b"]))
+}
+
+#[expect(clippy::unwrap_used, reason = "all values are known to be good")]
+fn build(kind: &'static Kind, members: usize, zones: Option<[&str; 2]>) -> Group {
     let mut rng = fastrand::Rng::with_seed(2);
     let now = Instant::from_nanos(59_000_000_000);
     let members: Vec<Member> = (0..members)
@@ -34,6 +48,7 @@ pub fn group(kind: &'static Kind, members: usize) -> Group {
                 host: "192.0.2.1".into(),
                 max_connections: Some(1000),
                 location: Arc::new(location),
+                zone: zones.map(|zones| zones[i / 2 % 2].into()),
                 slot: Arc::new(Slot::new(Weight::new([1.0, 2.0][i % 2]).unwrap())),
             }
         })
@@ -41,9 +56,14 @@ pub fn group(kind: &'static Kind, members: usize) -> Group {
     let values = Values::defaults(kind);
     let settings = GroupSettings {
         load_max_age: Duration::from_secs(86_400),
+        zones: Some(ZoneSettings {
+            own: zones.map(|[own, _]| own.into()),
+            ..ZoneSettings::default()
+        }),
         ..GroupSettings::default()
     };
     let group = Group::new("g", settings, &values, members, Arc::default());
+    group.take_ranks();
     for index in 0..group.members().len() {
         let ticket = group.bind(index, now).unwrap();
         let took = Duration::from_micros(rng.u64(500..20_000));

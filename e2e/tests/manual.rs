@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 29] = [
+const FOLLOWED: [&str; 30] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -54,6 +54,7 @@ const FOLLOWED: [&str; 29] = [
     "docs/telemetry.md",
     "docs/tls.md",
     "docs/tutorial-load-reports.md",
+    "docs/zones.md",
     "modules/java/README.md",
     "modules/omniorb/README.md",
 ];
@@ -284,6 +285,11 @@ fn u10_strategies() {
         "docs/strategies.md",
         &format!("{INSTALLED}{BALANCED} balance evenkeel.toml"),
     );
+}
+
+#[test]
+fn u10_zones() {
+    follow("docs/zones.md", INSTALLED);
 }
 
 #[test]

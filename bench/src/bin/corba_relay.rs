@@ -178,6 +178,7 @@ fn relay(members: &[String]) -> Result<()> {
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(index.to_string())),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::ONE)),
         })
         .collect();

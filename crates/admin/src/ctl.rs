@@ -4,6 +4,7 @@ pub mod config;
 
 use evenkeel_manager::status::{
     ClassStatus, ClusterStatus, GroupStatus, LocationStatus, RuleLimitStatus, RuleStatus, Status,
+    ZoneStatus,
 };
 use evenkeel_manager::text;
 use serde::Serialize;
@@ -143,10 +144,11 @@ fn status(status: &Status) -> String {
     let restart = status.needs_restart.iter();
     let restart: String = restart.map(|what| format!("\n{what}")).collect();
     format!(
-        "configuration {}{reload}{restart}\n\n{}\n{}{clusters}{}{}",
+        "configuration {}{reload}{restart}\n\n{}\n{}{}{clusters}{}{}",
         status.generation,
         rule_table(&status.rules),
         limit_table(&status.rules),
+        zone_table(&status.groups),
         member_tables(status),
         refused(&status.groups)
     )
@@ -242,6 +244,39 @@ fn limit_table(rules: &[RuleStatus]) -> String {
     }
     let names = [
         "RULE", "LIMIT", "RATE", "KEY", ">CLIENTS", ">REFUSED", ">LIFTED",
+    ];
+    text::table(&names, rows) + "\n"
+}
+
+/// The zones of groups, if any goes by them.
+fn zone_table(groups: &[GroupStatus]) -> String {
+    let rows = groups.iter().flat_map(|group| {
+        let row = |zone: &ZoneStatus| {
+            let name = zone.name.as_deref().unwrap_or("(none)");
+            vec![
+                group.name.clone(),
+                format!("{name}{}", if zone.own { " (own)" } else { "" }),
+                text::percent(zone.share),
+                zone.load.map_or(String::new(), |load| format!("{load:.2}")),
+                text::percent(zone.usable.into()),
+                zone.members.to_string(),
+                zone.requests.to_string(),
+            ]
+        };
+        group.zones.iter().map(row)
+    });
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let names = [
+        "GROUP",
+        "ZONE",
+        ">SHARE",
+        ">LOAD",
+        ">USABLE",
+        ">MEMBERS",
+        ">REQUESTS",
     ];
     text::table(&names, rows) + "\n"
 }

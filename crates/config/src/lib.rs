@@ -41,6 +41,7 @@ pub use model::member::{MemberConfig, member_address};
 pub use model::mirror::{MIRRORED, Mirror};
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
+pub use model::node::Node;
 pub use model::priority::{ClientPriority, PRIORITY};
 pub use model::process::Process;
 pub use model::protocol::{MemberProtocol, SendProxy, Source};

@@ -25,6 +25,13 @@ pub enum Event {
     Panic,
     /// Not any more.
     PanicOver,
+    /// The zone that comes first keeps another part of the group's requests.
+    Zone {
+        /// Which, in a word.
+        stay: Stay,
+        /// From 0 to 1.
+        kept: f32,
+    },
     /// A location is under alert.
     AlertRaised {
         /// Which.
@@ -47,6 +54,17 @@ pub enum Event {
         /// How long it was under alert.
         after: Duration,
     },
+}
+
+/// Which part of the requests stays in the zone that comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// All.
+    All,
+    /// Some; others go to other zones.
+    Part,
+    /// None: nobody there can serve.
+    Nothing,
 }
 
 impl Event {

@@ -8,6 +8,7 @@ use crate::alerts::Alerts;
 use crate::event::Event;
 use crate::health;
 use crate::outlier::{self, Outliers};
+use crate::zones::Zones;
 
 /// What the configuration says of a group, as far as rounds need it and
 /// [`GroupSettings`](evenkeel_core::group::GroupSettings) do not say it.
@@ -28,6 +29,7 @@ pub struct GroupControl {
     pub outliers: Outliers,
     /// Its load alerts.
     pub alerts: Alerts,
+    zones: Zones,
 }
 
 impl GroupControl {
@@ -37,6 +39,7 @@ impl GroupControl {
             rules,
             outliers: Outliers::default(),
             alerts: Alerts::default(),
+            zones: Zones::default(),
         }
     }
 
@@ -47,10 +50,11 @@ impl GroupControl {
             rules,
             outliers: self.outliers.clone(),
             alerts: self.alerts.next(),
+            zones: self.zones.clone(),
         }
     }
 
-    /// What a round does to the group by itself: ejections, alerts, panic, slow start.
+    /// What a round does to the group by itself: ejections, alerts, panic, zones, slow start.
     pub(crate) fn round(&mut self, group: &Group, now: Instant, act: &mut impl FnMut(Event)) {
         for change in self.outliers.tick(group, now) {
             let member = change.index;
@@ -65,7 +69,7 @@ impl GroupControl {
         }
         self.alerts.raise(group, &self.rules.shaping, now, act);
         let settings = group.settings();
-        let reasons = group.members().iter().map(|member| member.slot.reasons());
+        let reasons = group.members().iter().map(|member| member.slot.bits());
         let panics = health::panics(reasons, settings.panic_threshold);
         if group.state().set_panicking(panics) {
             act(if panics {
@@ -74,6 +78,7 @@ impl GroupControl {
                 Event::PanicOver
             });
         }
+        self.zones.round(group, now, act);
         for (index, member) in group.members().iter().enumerate() {
             if health::end_slow_start(&member.slot, settings.slow_start, now) {
                 act(Event::SlowStartOver(index));

@@ -8,8 +8,9 @@
 use std::time::Duration;
 
 use crate::opinion::{Opinion, Opinions, Source};
-use evenkeel_core::member::{Reason, Slot, Weight};
+use evenkeel_core::member::{self, Reason, Slot, Weight};
 use evenkeel_core::time::Instant;
+use evenkeel_core::zone::RANKS;
 
 /// How many results in a row change a member's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,22 +209,26 @@ pub fn end_slow_start(slot: &Slot, slow_start: Duration, now: Instant) -> bool {
 /// routed to. When that many members look dead, it is more likely that the checks, or
 /// a shared dependency, are at fault than that the few others can take all the load.
 ///
-/// `reasons` are the reason bits of each member. A load alert speaks of no one's health
+/// `reasons` are the [bits](Slot::bits) of each member. A load alert speaks of no one's health
 /// ([`Reason::SOFT`]). Members that are out for a fact
 /// (drained, in maintenance, unresolved, dead) do not count at all: panic cannot bring
 /// them back. With a threshold of 1 a group never panics.
 ///
 /// Where there are backups ([`Reason::Standby`]) they are there for members that are down, so the
-/// share is to be exceeded among them as well as among the others.
+/// share is to be exceeded among them as well as among the others. The same is true of zones of
+/// different ranks: there are others for one that is down.
 pub fn panics(reasons: impl IntoIterator<Item = u32>, threshold: f32) -> bool {
-    // Of members, and of backups: how many count, and how many of those are out.
-    let mut counts = [(0u32, 0u32); 2];
+    // Of members, and of backups, of each rank: how many count, and how many of those are out.
+    let mut counts = [[(0u32, 0u32); 2]; RANKS];
     for bits in reasons {
-        let hard = bits & !Reason::SOFT;
+        let rank = member::rank_of(bits);
+        let hard = member::reasons_of(bits) & !Reason::SOFT;
+        let Some([members, backups]) = counts.get_mut(rank.unwrap_or(0)) else {
+            continue;
+        };
         if hard & !Reason::OVERRIDDEN_BY_PANIC != 0 {
             continue;
         }
-        let [members, backups] = &mut counts;
         let count = match bits & Reason::Standby as u32 {
             0 => members,
             _ => backups,
@@ -231,7 +236,8 @@ pub fn panics(reasons: impl IntoIterator<Item = u32>, threshold: f32) -> bool {
         count.0 += 1;
         count.1 += u32::from(hard != 0);
     }
-    let mut some = counts.iter().filter(|(all, _)| *all > 0).peekable();
+    let counts = counts.iter().flatten();
+    let mut some = counts.filter(|(all, _)| *all > 0).peekable();
     // Multiplied out, so that nothing is divided by zero.
     some.peek().is_some() && some.all(|&(all, out)| out as f32 > threshold * all as f32)
 }
@@ -365,6 +371,15 @@ mod tests {
         assert!(
             panics([down, backup | drained], 0.5),
             "a drained backup is none"
+        );
+        let of_rank = |rank: u32, bits: u32| bits | 1 << (24 + rank);
+        assert!(
+            !panics([of_rank(0, down), of_rank(0, down), of_rank(1, up)], 0.5),
+            "another zone is there for this"
+        );
+        assert!(
+            panics([of_rank(0, down), of_rank(0, down), of_rank(1, down)], 0.5),
+            "it is down, too"
         );
         assert!(!panics([down, down], 1.0));
         assert!(panics([up, down], 0.0));

@@ -24,3 +24,4 @@ pub mod queue;
 pub mod rate;
 pub mod round;
 pub mod shares;
+pub mod zones;

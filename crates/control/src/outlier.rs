@@ -317,6 +317,7 @@ mod tests {
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("l{id}"))),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::ONE)),
         }
     }

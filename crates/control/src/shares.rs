@@ -32,7 +32,7 @@ pub enum Standing {
     Down,
     /// Its location is under a load alert, and others can serve.
     Shedding,
-    /// It is a backup that is not needed.
+    /// It is a backup that is not needed, or in a zone to which no request goes.
     Standby,
 }
 
@@ -91,6 +91,9 @@ pub struct Seen {
 /// Who may serve is what a decision would find: if no member is fit, backups are, then those under
 /// a load alert. If there is nobody even then, all serve that were not taken out on purpose (as
 /// whoever forwards the requests may reach them when we cannot, and sees by itself who answers).
+///
+/// Where members are of [zones](evenkeel_core::zone) with different ranks, those of a rank get together
+/// what decisions send there, and are [on standby](Standing::Standby) if that is nothing.
 pub fn look(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
     let request = Request::at(now);
     let view = group.view(&request);
@@ -117,6 +120,48 @@ pub fn look(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
             standing,
         }
     }));
+    spread_over_zones(group, seen);
+}
+
+/// Gives the members of each rank of zones together the share of the requests that goes there.
+fn spread_over_zones(group: &Group, seen: &mut [Seen]) {
+    let Some(ranks) = group.ranks() else {
+        return;
+    };
+    let count = ranks.count();
+    let mut weights = vec![0.0; count];
+    for (index, member) in seen.iter().enumerate() {
+        if let Some(weight) = weights.get_mut(ranks.of(index))
+            && member.standing == Standing::Serving
+        {
+            *weight += f64::from(member.weight);
+        }
+    }
+    // What comes to a rank where nobody serves goes to the first one where somebody does, as a decision
+    // would find.
+    let serves = |rank: &usize| weights.get(*rank).is_some_and(|weight| *weight > 0.0);
+    let Some(first) = (0..count).find(serves) else {
+        return;
+    };
+    let mut shares = vec![0.0; count];
+    for (rank, share) in group.state().zones().shares(count).into_iter().enumerate() {
+        let rank = Some(rank).filter(serves).unwrap_or(first);
+        if let Some(sum) = shares.get_mut(rank) {
+            *sum += share;
+        }
+    }
+    for (index, member) in seen.iter_mut().enumerate() {
+        let rank = ranks.of(index);
+        if member.standing != Standing::Serving {
+            continue;
+        }
+        match (shares.get(rank), weights.get(rank)) {
+            (Some(&share), Some(&weight)) if share > 0.0 && weight > 0.0 => {
+                member.weight = (f64::from(member.weight) * share / weight) as f32;
+            }
+            _ => member.standing = Standing::Standby,
+        }
+    }
 }
 
 /// What each member of `group` should get if nobody looks after it any more: its configured weight, or
@@ -300,7 +345,7 @@ impl Shares {
         let constant = self.settings.damping.as_secs_f64();
         // The part of the way that is left.
         let rest = match passed {
-            Some(passed) if constant > 0.0 => (-passed / constant).exp(),
+            Some(passed) if constant > 0.0 => libm::exp(-passed / constant),
             _ => 0.0,
         };
         let same = self.damped.len() == members.len()
@@ -401,6 +446,7 @@ mod tests {
     use evenkeel_core::load::{LoadId, LoadValue, Location};
     use evenkeel_core::member::{Member, Slot, Weight};
     use evenkeel_core::strategy::{self, Values};
+    use evenkeel_core::zone::{Reading, WHOLE, ZoneSettings};
     use proptest::prelude::*;
 
     use super::*;
@@ -539,17 +585,16 @@ mod tests {
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("l{index}"))),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::new(weight).unwrap())),
         });
+        grouped(strategy, members.collect(), GroupSettings::default())
+    }
+
+    fn grouped(strategy: &str, members: Vec<Member>, settings: GroupSettings) -> Group {
         let values = Values::defaults(strategy::find(strategy).unwrap());
-        let settings = GroupSettings::default();
-        Group::new(
-            "g",
-            settings,
-            &values,
-            members.collect(),
-            Arc::<GroupState>::default(),
-        )
+        let state = Arc::<GroupState>::default();
+        Group::new("g", settings, &values, members, state)
     }
 
     fn report(group: &Group, loads: &[f64], now: Instant) {
@@ -638,6 +683,66 @@ mod tests {
         }
         let weights: Vec<_> = seen.iter().map(|seen| seen.weight).collect();
         assert_eq!(weights, [1.0, 2.0]);
+    }
+
+    #[test]
+    fn members_of_a_zone_get_together_what_decisions_send_there() {
+        use Standing::{Maintenance, Serving, Standby};
+        let ids = group("round_robin", &[1.0, 3.0, 1.0, 1.0])
+            .members()
+            .to_vec();
+        let zones = ["a", "a", "b", "c"];
+        let members = ids.into_iter().zip(zones).map(|(member, zone)| Member {
+            zone: Some(zone.into()),
+            ..member
+        });
+        let settings = GroupSettings {
+            zones: Some(ZoneSettings {
+                own: Some("a".into()),
+                order: vec!["b".into()],
+                ..ZoneSettings::default()
+            }),
+            ..GroupSettings::default()
+        };
+        let group = grouped("round_robin", members.collect(), settings);
+        group.take_ranks();
+        let weights = || {
+            let mut seen = Vec::new();
+            look(&group, at(1), &mut seen);
+            let serving = seen.iter().filter(|seen| seen.standing == Serving);
+            let sum: f32 = serving.map(|seen| seen.weight).sum();
+            let parts = seen.iter().map(|seen| (seen.standing, seen.weight / sum));
+            parts.collect::<Vec<_>>()
+        };
+        let standings = || weights().iter().map(|part| part.0).collect::<Vec<_>>();
+        assert_eq!(standings(), [Serving, Serving, Standby, Standby]);
+        // A quarter of the requests leaves the own zone, and half of that the next one.
+        let pass = |rank: usize, part: u32| {
+            let reading = Reading {
+                passed: WHOLE / part,
+                load: None,
+                usable: 1.0,
+            };
+            group.state().zones().set(rank, reading);
+        };
+        pass(0, 4);
+        pass(1, 2);
+        let parts: Vec<f32> = weights().iter().map(|part| part.1).collect();
+        for (part, wanted) in parts.iter().zip([0.1875, 0.5625, 0.125, 0.125]) {
+            assert!((part - wanted).abs() < 0.001, "{parts:?}");
+        }
+        // Until a round finds out that nobody is there any more.
+        let set = |index: usize| group.members()[index].slot.set(Reason::Maintenance, true);
+        set(2);
+        let parts = weights();
+        assert_eq!(parts[2].0, Maintenance);
+        assert!((parts[3].1 - 0.125).abs() < 0.001, "{parts:?}");
+        set(0);
+        set(1);
+        assert_eq!(
+            standings(),
+            [Maintenance, Maintenance, Maintenance, Serving]
+        );
     }
 
     #[test]

@@ -307,6 +307,7 @@ pub(crate) mod tests {
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("host{id}"))),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::ONE)),
         };
         let members: Vec<_> = ids.iter().map(member).collect();

@@ -241,6 +241,7 @@ mod tests {
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new("l")),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::ONE)),
         }
     }

@@ -27,3 +27,4 @@ pub mod strategy;
 pub mod tally;
 pub mod time;
 pub mod trace;
+pub mod zone;

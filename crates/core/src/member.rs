@@ -15,6 +15,7 @@ use crate::learnt::{self, Learnt, Visit, Word};
 use crate::load::{Location, Query};
 use crate::observe::{Decaying, FailureShare, Outcome, Record};
 use crate::time::{Horizon, Instant};
+use crate::zone::RANKS;
 
 /// How much of the traffic a member should get relative to the others.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -126,6 +127,31 @@ impl Reason {
     }
 }
 
+/// Where the bits of ranks begin, above those of reasons.
+const FIRST_RANK: u32 = 24;
+
+/// The bits of all ranks.
+pub(crate) const RANK_BITS: u32 = ((1 << RANKS) - 1) << FIRST_RANK;
+
+/// The bit of a rank; that of the last one beyond it.
+pub(crate) const fn rank_bit(rank: usize) -> u32 {
+    let rank = if rank < RANKS { rank } else { RANKS - 1 };
+    1 << (FIRST_RANK + rank as u32)
+}
+
+/// The bits of the [`Reason`]s among the [bits](Slot::bits) of a member.
+#[inline]
+pub const fn reasons_of(bits: u32) -> u32 {
+    bits & !RANK_BITS
+}
+
+/// The rank of the zone of a member with these [bits](Slot::bits), below [`RANKS`]; `None` if its
+/// group goes by no zones.
+pub fn rank_of(bits: u32) -> Option<usize> {
+    let bits = bits & RANK_BITS;
+    (bits != 0).then(|| (bits.trailing_zeros() - FIRST_RANK) as usize)
+}
+
 /// What changes about a member with each request. All atomics: any worker may write.
 ///
 /// A slot belongs to one (group, member) and survives every change of membership,
@@ -135,7 +161,7 @@ impl Reason {
 pub struct Slot {
     /// Requests (HTTP) or connections (TCP) that this process has at the member.
     in_flight: InFlight,
-    /// Bits of [`Reason`].
+    /// Bits of [`Reason`], and one of the rank of its zone.
     reasons: AtomicU32,
     /// Current weight (f32 bits): configured, or changed live, times what is reported.
     weight: AtomicU32,
@@ -270,7 +296,25 @@ impl Slot {
     /// The bits of all [`Reason`]s against the member; 0 is eligible.
     #[inline]
     pub fn reasons(&self) -> u32 {
+        reasons_of(self.bits())
+    }
+
+    /// The same, with a bit of the [rank](rank_of) of its zone among them: what decisions look at.
+    #[inline]
+    pub fn bits(&self) -> u32 {
         self.reasons.load(Ordering::Relaxed)
+    }
+
+    /// Says of which rank its zone is; `None` is that the group goes by no zones.
+    pub(crate) fn set_rank(&self, rank: Option<usize>) {
+        let bit = rank.map_or(0, rank_bit);
+        let change = |bits: u32| {
+            let next = (bits & !RANK_BITS) | bit;
+            (next != bits).then_some(next)
+        };
+        let _ = self
+            .reasons
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
     }
 
     /// Whether `reason` holds.
@@ -660,6 +704,8 @@ pub struct Member {
     pub max_connections: Option<u32>,
     /// The location whose load it shares.
     pub location: Arc<Location>,
+    /// The zone that it is in, if that is said.
+    pub zone: Option<Arc<str>>,
     /// What changes per request.
     pub slot: Arc<Slot>,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::event::Event;
+use evenkeel_control::event::{Event, Stay};
 use evenkeel_control::round::{Due, Round, Step};
 use evenkeel_core::time::Instant;
 use parking_lot::MutexGuard;
@@ -164,6 +164,21 @@ fn tell(entry: &mut GroupEntry, event: &Event) {
             "panic: too many members are down or ejected; health is ignored, all members are used"
         ),
         Event::PanicOver => info!(%group, "panic is over"),
+        Event::Zone { stay, kept } => {
+            let zone = entry.group.ranks().map_or("", |ranks| ranks.label(0));
+            match stay {
+                Stay::All => info!(%group, "all requests stay in {zone} again"),
+                Stay::Part => info!(
+                    %group,
+                    "requests leave {zone} for others: {:.0} % stay",
+                    kept * 100.0
+                ),
+                Stay::Nothing => warn!(
+                    %group,
+                    "no member of {zone} can serve: all requests go to other zones"
+                ),
+            }
+        }
         Event::AlertRaised {
             location,
             load,

@@ -219,6 +219,20 @@ impl Inputs {
         Admission::new(all.filter(|address| address.port() != 0).collect())
     }
 
+    /// The zone of a member at this location: its own, or else that of the location.
+    pub(crate) fn zone_of<'a>(
+        &'a self,
+        member: &'a MemberConfig,
+        location: &str,
+    ) -> Option<&'a str> {
+        let of_location = || {
+            let mut locations = self.config.locations.iter();
+            let found = locations.find(|of| of.name == location)?;
+            found.zone.as_deref()
+        };
+        member.zone.as_deref().or_else(of_location)
+    }
+
     /// Whether anybody is a member whose address the file does not name.
     pub(crate) fn has_guests(&self) -> bool {
         !self.live.joined.is_empty() || !self.addresses.is_empty()

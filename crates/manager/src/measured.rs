@@ -79,6 +79,7 @@ impl Manager {
         let rule = rules.clone().find(|rule| rule.is_served_by(group));
         Ok(Measured {
             config: Config {
+                node: owned.state.inputs.config.node.clone(),
                 groups: vec![alone(entry, &members)],
                 rules: rule
                     .map(|rule| waits_like(rule, group))
@@ -101,6 +102,7 @@ fn alone(entry: &GroupEntry, measured: &[MeasuredMember]) -> GroupConfig {
         max_connections: endpoint.member.max_connections,
         drain: !measured.is_used || endpoint.admin != AdminState::Ready,
         backup: endpoint.backup,
+        zone: endpoint.member.zone.as_deref().map(str::to_owned),
         ..simulated_member(index)
     });
     let mut group = GroupConfig::new(&entry.config.name, members.collect());

@@ -12,13 +12,16 @@ use crate::Manager;
 use crate::counts::Fate;
 use crate::exposition::{Exposition, TIME_LIMITS, Type, flag};
 use crate::snapshot::{GroupHandle, Snapshot};
-use crate::status::{GroupStatus, ListStatus, LocationStatus, MemberStatus, OpinionStatus, Status};
+use crate::status::{
+    GroupStatus, ListStatus, LocationStatus, MemberStatus, OpinionStatus, Status, ZoneStatus,
+};
 
 impl Manager {
     /// Writes all metrics of the manager, whose status is `status`, and of subsystems.
     pub fn metrics(&self, status: &Status, out: &mut Exposition) {
         rules(out, status);
         groups(out, &status.groups);
+        zones(out, &status.groups);
         lists(out, &status.groups);
         queues(out, &self.snapshots().borrow());
         members(out, &status.groups);
@@ -87,6 +90,49 @@ fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
     );
     for group in groups {
         out.sample(&[("group", &group.name)], group.alerts_raised as f64);
+    }
+}
+
+fn zones(out: &mut Exposition, groups: &[GroupStatus]) {
+    let mut family = |name, kind, help, read: fn(&ZoneStatus) -> Option<f64>| {
+        out.family(name, kind, help);
+        for group in groups {
+            for zone in &group.zones {
+                if let Some(value) = read(zone) {
+                    let name = zone.name.as_deref().unwrap_or_default();
+                    out.sample(&[("group", &group.name), ("zone", name)], value);
+                }
+            }
+        }
+    };
+    family(
+        "evenkeel_zone_share",
+        Type::Gauge,
+        "Share of the group's requests that the zone gets, with others that are equally far away; groups that do not go by zones are left out.",
+        |zone| Some(zone.share),
+    );
+    family(
+        "evenkeel_zone_usable",
+        Type::Gauge,
+        "Share of the members there, by weight, that can serve.",
+        |zone| Some(f64::from(zone.usable)),
+    );
+    family(
+        "evenkeel_zone_load",
+        Type::Gauge,
+        "Mean load of the members there that can serve; left out where it is not known.",
+        |zone| zone.load.map(f64::from),
+    );
+    out.family(
+        "evenkeel_member_zone_info",
+        Type::Gauge,
+        "Always 1; the zone of the member is in the label. Members of which no zone is said are left out.",
+    );
+    for (group, member) in each(groups) {
+        if let Some(zone) = &member.zone {
+            let [group, name] = labels(group, member);
+            out.sample(&[group, name, ("zone", zone)], 1.0);
+        }
     }
 }
 

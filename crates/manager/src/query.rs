@@ -24,7 +24,7 @@ use crate::state::{Endpoint, GroupEntry, State};
 use crate::status::{
     AlertStatus, CandidateStatus, CheckStatus, Explained, GroupStatus, ListStatus, LoadStatus,
     LocationStatus, MemberStatus, OpinionStatus, ParamStatus, Recent, RefusedStatus, Reload,
-    RuleStatus, Status, TotalsStatus, Word,
+    RuleStatus, Status, TotalsStatus, Word, ZoneStatus,
 };
 
 /// Names in order, each once.
@@ -307,9 +307,47 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
                 status
             })
             .collect(),
+        zones: zones_of(entry),
         refused: entry.refused.iter().map(refused_status).collect(),
         lists: Vec::new(),
     }
+}
+
+/// The zones of a group, if it goes by them.
+fn zones_of(entry: &GroupEntry) -> Vec<ZoneStatus> {
+    let Some(ranks) = entry.group.ranks() else {
+        return Vec::new();
+    };
+    let readings = entry.group.state().zones();
+    let shares = readings.shares(ranks.count());
+    let settings = entry.group.settings().zones.as_ref();
+    let own = settings.and_then(|zones| zones.own.as_deref());
+    let mut zones: Vec<ZoneStatus> = Vec::new();
+    let mut places: HashMap<(usize, Option<&str>), usize> = HashMap::new();
+    for (index, member) in entry.group.members().iter().enumerate() {
+        let (rank, name) = (ranks.of(index), member.zone.as_deref());
+        let place = *places.entry((rank, name)).or_insert_with(|| {
+            let reading = readings.get(rank);
+            zones.push(ZoneStatus {
+                name: name.map(str::to_owned),
+                rank,
+                own: name.is_some() && name == own,
+                share: shares.get(rank).copied().unwrap_or(0.0),
+                load: reading.load,
+                usable: reading.usable,
+                members: 0,
+                requests: 0,
+            });
+            zones.len() - 1
+        });
+        if let Some(zone) = zones.get_mut(place) {
+            let record = member.slot.record();
+            zone.members += 1;
+            zone.requests += record.totals().total() + record.assigned();
+        }
+    }
+    zones.sort_by(|a, b| (a.rank, &a.name).cmp(&(b.rank, &b.name)));
+    zones
 }
 
 /// The lists of members of a group.
@@ -363,6 +401,7 @@ fn member_status(
         },
         joined: endpoint.joined,
         location: member.location.name().to_string(),
+        zone: member.zone.as_deref().map(str::to_owned),
         state: state_word(slot, endpoint.backup, serves).into(),
         reasons,
         admin: endpoint.admin,

@@ -192,12 +192,37 @@ pub struct GroupStatus {
     pub recent: Recent,
     /// In the order of the file.
     pub members: Vec<MemberStatus>,
+    /// The zones of its members, if some of them come first: in that order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<ZoneStatus>,
     /// Addresses that agents registered, or that names resolved to, and that are no members.
     #[serde(default)]
     pub refused: Vec<RefusedStatus>,
     /// Lists of members: services in DNS, and files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lists: Vec<ListStatus>,
+}
+
+/// A zone of a group. Zones of the same rank are as one: what is said of shares and loads is that
+/// of all of them.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct ZoneStatus {
+    /// Name; `null` is that of members of which no zone is said.
+    pub name: Option<String>,
+    /// Requests go to those of rank 0 first, then to those of rank 1, and so on.
+    pub rank: usize,
+    /// Whether it is the zone of this balancer.
+    pub own: bool,
+    /// Share of the group's requests that its rank gets, 0 to 1.
+    pub share: f64,
+    /// Mean load of the members of its rank that can serve; `null` is not known.
+    pub load: Option<f32>,
+    /// Share of the members of its rank, by weight, that can serve, 0 to 1.
+    pub usable: f32,
+    /// Members in it.
+    pub members: usize,
+    /// Requests and clients that they were given since they were there.
+    pub requests: u64,
 }
 
 /// An address that was to be a member, and is none.
@@ -247,6 +272,9 @@ pub struct MemberStatus {
     pub joined: bool,
     /// Name of its location.
     pub location: String,
+    /// Its zone, if that is said.
+    #[serde(default)]
+    pub zone: Option<String>,
     /// `up`, `standby` (a backup that is not needed), `warming` (slow start), or the first of
     /// `reasons`.
     pub state: Word,

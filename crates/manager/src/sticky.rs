@@ -276,6 +276,7 @@ mod tests {
             host: "a".into(),
             max_connections: None,
             location: Arc::new(Location::new("l")),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::ONE)),
         };
         let members = hosts.iter().enumerate().map(member).collect();

@@ -2,6 +2,7 @@
 
 mod change;
 mod learnt;
+mod zones;
 
 use std::collections::HashMap;
 use std::io;

@@ -273,6 +273,7 @@ impl Found {
         let own: HashMap<&str, Option<&Config>> = config
             .locations
             .iter()
+            .filter(|location| location.says_monitor)
             .map(|location| (&*location.name, location.monitor.as_ref()))
             .collect();
         if of_groups.is_empty() && own.values().all(Option::is_none) {

@@ -49,6 +49,8 @@ fn all_examples_are_played_here() {
         "full.toml",
         "pause.toml",
         "sessions.toml",
+        "zones-evenkeel.toml",
+        "zones.toml",
     ];
     let files = std::fs::read_dir(path("")).unwrap();
     let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
@@ -103,6 +105,32 @@ fn an_antagonist_takes_its_share_of_a_member() {
     assert!(
         others.iter().all(|share| *share > 1.3 * shares[1]),
         "{shares:?}"
+    );
+}
+
+#[test]
+fn a_zone_that_is_loaded_for_a_while_sends_some_away() {
+    let results = play("zones.toml");
+    let away = |of: &Results| of.first.shares[2] + of.first.shares[3];
+    let [spills, stays, alike] = [0, 1, 2].map(|index| &results[index]);
+    let shares = [spills, stays, alike].map(away);
+    assert!((0.05..0.35).contains(&shares[0]), "{shares:?}");
+    assert_eq!(shares[1], 0.0);
+    assert!((shares[2] - 0.5).abs() < 0.15, "{shares:?}");
+    let p99 = [spills, stays, alike].map(|of| figure(of, "p99_ms"));
+    assert!(p99[0] < p99[1] / 3.0, "{p99:?}");
+    // What is away is back in the end.
+    let words: Vec<&str> = spills
+        .first
+        .events
+        .iter()
+        .map(|(_, _, said)| said.as_str())
+        .collect();
+    assert!(words.len() >= 2 && words.len() <= 6, "{words:?}");
+    assert!(words[0].contains("of the requests stay"), "{words:?}");
+    assert_eq!(
+        *words.last().unwrap(),
+        "all requests stay in the first zone again"
     );
 }
 

@@ -100,6 +100,10 @@ fn wanted(steer: &Steer, group: &GroupConfig) -> (Vec<Wanted>, Vec<String>) {
     if !group.services.is_empty() || !group.members_files.is_empty() {
         problems.push("members from DNS services and files are left out here".into());
     }
+    let zones = group.settings.zones.as_ref();
+    if zones.is_some_and(|zones| zones.own.is_some() || !zones.order.is_empty()) {
+        problems.push("zones are left out here: members of all zones get their weights".into());
+    }
     let seen: Vec<Seen> = found
         .iter()
         .zip(0u64..)

@@ -82,6 +82,7 @@ fn site(count: u8) -> Site {
         host: "192.0.2.1".into(),
         max_connections: None,
         location: Arc::clone(location),
+        zone: None,
         slot: Arc::new(Slot::new(Weight::ONE)),
     };
     let members: Vec<_> = (0..).zip(&locations).map(member).collect();

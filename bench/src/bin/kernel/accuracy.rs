@@ -175,6 +175,7 @@ impl Desk {
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::clone(&location),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::ONE)),
         }];
         let kind = evenkeel_core::strategy::find("random").ok_or("no strategy")?;

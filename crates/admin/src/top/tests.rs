@@ -57,6 +57,7 @@ fn group(name: &str, members: Vec<MemberStatus>) -> GroupStatus {
             p50_ms: Some(1.0),
             p99_ms: Some(9.0),
         },
+        zones: Vec::new(),
         refused: Vec::new(),
         lists: Vec::new(),
         members,

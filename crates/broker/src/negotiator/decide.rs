@@ -300,6 +300,7 @@ mod tests {
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("l{index}"))),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::ONE)),
         };
         let members: Vec<_> = (0..members).map(member).collect();

@@ -17,6 +17,7 @@ use super::location::{self, LocationConfig, Placed};
 use super::log_format::LogFormat;
 use super::mirror::{self, MIRRORED};
 use super::negotiator::{self, Cluster, Negotiator};
+use super::node::{self, Node};
 use super::process::{self, Process};
 use super::protocol::{MemberProtocol, Source};
 use super::reach::Reach;
@@ -27,7 +28,7 @@ use super::tls::{self, ClientTls, Tls};
 use super::tracing::{self, Tracing};
 use super::{
     alert, auth, compression, ejection, ftp, health, hedge, limits, maintenance, member, monitor,
-    priority, request_id, sources, sticky,
+    priority, request_id, sources, sticky, zones,
 };
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -99,6 +100,8 @@ section! {
     pub struct Config {
         /// As whom the process runs.
         process: Process = Process::default(),
+        /// Who it is among others.
+        node: Node = Node::default(),
         /// The admin API.
         admin: Option<Admin> = Some(Admin::default()),
         /// Where certificates come from that rules have by themselves; `None` is nowhere.
@@ -231,6 +234,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         table.finish(report);
     }
     config.process = process::read(&mut top, report);
+    config.node = node::read(&mut top, report);
     config.tracing = tracing::read(&mut top, folder, report);
     let mut listeners = Listeners::default();
     config.admin = admin::read(&mut top, folder, &mut listeners, report);
@@ -315,6 +319,8 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     let others = groups.iter().any(|(_, group)| elsewhere(group)) || top.given("corba");
     config.locations = location::read(&mut top, &defaults.group, &placed, others, report);
     location::check(&placed, &config.locations, report);
+    let (node, locations) = (&config.node, &config.locations);
+    zones::check(&placed, node, locations, others, &top, report);
     config.groups = groups.iter().map(|(_, group)| group.clone()).collect();
     let of_groups = config.groups.iter_mut().map(|group| &mut group.monitor);
     let of_locations = config
@@ -514,6 +520,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     let mut tables = vec![
         TableDoc::new("", top, [docs(TOP, Config::default())]),
         process::tables(),
+        node::tables(),
         admin::tables(),
         acme::tables(),
         dns::tables(),
@@ -532,7 +539,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.extend(sources::tables());
     tables.extend([compression::tables(), auth::tables()]);
     tables.push(monitor::tables());
-    tables.extend([alert::tables(), ejection::tables()]);
+    tables.extend([alert::tables(), ejection::tables(), zones::tables()]);
     tables.extend([member::tables(), location::tables(), broker::tables()]);
     tables.extend(negotiator::tables());
     tables.push(corba::tables());

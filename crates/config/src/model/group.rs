@@ -155,6 +155,9 @@ keys! {
         alert; "{ threshold = 0.9 }",
         /// When members that fail are ejected: a table, see below.
         ejection; "{ min_requests = 100 }",
+        /// How requests prefer the balancer's own [zone](zones.md), where [`[node]`](#node) says which that is, and
+        /// members say theirs: a table (see below), or `false`, with which all zones are alike.
+        zones; r#"{ order = ["south"], spill_above = 0.7 }"#,
     }
 }
 

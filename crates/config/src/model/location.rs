@@ -9,7 +9,7 @@ use crate::schema::document::{Span, join};
 use crate::schema::key::{docs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::table::{LOCATION_NAMES, Table};
+use crate::schema::table::{LOCATION_NAMES, NAMES, Table};
 
 section! {
     /// A location that the file says something of.
@@ -17,12 +17,17 @@ section! {
     pub struct LocationConfig {
         /// Its name.
         name: String = String::new(),
+        /// Whether it says of itself how its load is read, if it is.
+        says_monitor: bool = false,
     }
     keys LOCATION {
         /// How the load of this location is read from its kernel: a table with the keys of
         /// [`[group.NAME.monitor]`](#groupnamemonitor), or `false` for not at all. It replaces the
         /// setting of the groups with members there.
         monitor: Option<Monitor> = None; r#"{ type = "ulm", path = "/dev/shm/evenkeel-load" }"#,
+        /// The [zone](zones.md) of members there of which nothing else is said: those that agents add, CORBA
+        /// objects, and others without a `zone` of their own.
+        zone: Option<String> [Text(NAMES)] = None; r#""north""#,
     }
 }
 
@@ -51,7 +56,9 @@ pub(crate) fn read(
     for mut table in top.named_tables("location", LOCATION_NAMES, report) {
         let mut location = LocationConfig {
             name: table.name(),
-            monitor: defaults.monitor.clone(),
+            says_monitor: table.given("monitor"),
+            monitor: defaults.monitor.clone().filter(|_| table.given("monitor")),
+            zone: None,
         };
         table.read(LOCATION, &mut location, report);
         let may_be = has_names && location.name.parse::<IpAddr>().is_ok();
@@ -72,7 +79,8 @@ pub(crate) fn read(
 /// Reports groups that want the load of one location to be read in different ways, which
 /// has no answer, and what of their settings makes little sense.
 pub(crate) fn check(groups: &[Placed<'_>], own: &[LocationConfig], report: &mut Report<'_>) {
-    let own: HashSet<&str> = own.iter().map(|location| &*location.name).collect();
+    let own = own.iter().filter(|location| location.says_monitor);
+    let own: HashSet<&str> = own.map(|location| &*location.name).collect();
     let mut first: HashMap<&str, &GroupConfig> = HashMap::new();
     for Placed { span, group } in groups {
         let Some(monitor) = &group.monitor else {

@@ -13,7 +13,7 @@ use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE, Texts, WRONG_TYPE
 use crate::schema::key::{docs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::table::{LOCATION_NAMES, Table};
+use crate::schema::table::{LOCATION_NAMES, NAMES, Table};
 
 section! {
     /// A member as the file names it. A DNS name with several addresses becomes one
@@ -39,6 +39,9 @@ section! {
         /// share its reported load. By default the host of `address`, or all of it if that is a Unix
         /// socket.
         location: Option<String> [Text(LOCATION_NAMES)] = None; r#""rack-7""#,
+        /// The [zone](zones.md) that it is in, as a data centre: members in the balancer's own zone come first.
+        /// By default that of its location, if `[location.NAME]` names one.
+        zone: Option<String> [Text(NAMES)] = None; r#""north""#,
         /// Maximum number of requests (HTTP) or connections (TCP) at once. By default there is no
         /// limit.
         max_connections: Option<u32> [Number(1.0, 10_000_000.0, "requests or connections")]

@@ -349,6 +349,9 @@ mod tests {
         assert_eq!(monitor.target, 3);
         let off = self::config(&format!("{WEB}[location.\"10.0.0.1\"]\nmonitor = false"));
         assert_eq!(off.locations[0].monitor, None);
+        assert!(off.locations[0].says_monitor);
+        let zone = self::config(&format!("{WEB}[location.\"10.0.0.1\"]\nzone = \"a\""));
+        assert!(!zone.locations[0].says_monitor, "as its groups say");
     }
 
     #[test]

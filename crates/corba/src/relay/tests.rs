@@ -209,6 +209,7 @@ impl House {
             host: "192.0.2.1".into(),
             max_connections: None,
             location: Arc::new(Location::new(format!("{id}"))),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::ONE)),
         };
         let seats: Vec<_> = (0..members.len()).map(member).collect();

@@ -17,6 +17,7 @@ use crate::time::Instant;
 use crate::trace::{Short, Trace};
 
 mod late;
+mod ranks;
 mod request;
 pub(crate) mod settings;
 mod state;
@@ -24,7 +25,9 @@ mod state;
 mod tests;
 mod ticket;
 pub(crate) mod view;
+mod zones;
 
+pub use self::ranks::Ranks;
 pub use self::request::{PickError, Request};
 pub use self::settings::{Granularity, GroupSettings};
 pub use self::state::{Decision, GroupState};
@@ -185,14 +188,21 @@ impl Group {
         rng: &mut fastrand::Rng,
     ) -> Result<usize, PickError> {
         let view = self.view(request);
-        if self.pool.state.want_trace.load(Ordering::Relaxed) {
-            self.pool.state.want_trace.store(false, Ordering::Relaxed);
-            let (chosen, decision) = self.explain(&view, rng);
-            self.pool.state.last.store(Some(Arc::new(decision)));
-            chosen
-        } else {
-            self.ask(&view, rng, &mut Trace::off())
+        match self.pool.state.is_beside() {
+            true => self.choose_beside(&view, rng),
+            false => self.ask(&view, rng, &mut Trace::off()),
         }
+    }
+
+    /// The same where the decision is traced, or goes by zones.
+    #[inline(never)]
+    fn choose_beside(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Result<usize, PickError> {
+        if self.pool.state.take_trace() {
+            let (chosen, decision) = self.explain(view, rng);
+            self.pool.state.last.store(Some(Arc::new(decision)));
+            return chosen;
+        }
+        self.ask_zones(view, rng, &mut Trace::off())
     }
 
     /// What [`Group::pick`] would decide now, and why, without binding anything.
@@ -255,11 +265,8 @@ impl Group {
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
     ) -> Result<usize, PickError> {
-        if let Some(index) = self.strategy.pick(view, rng, trace) {
-            return match view.request().ahead {
-                Some(ahead) if self.binds_late => self.bind_late(view, index, ahead, rng, trace),
-                _ => Ok(index),
-            };
+        if let Some(chosen) = self.ask_strategy(view, rng, trace) {
+            return chosen;
         }
         // If others are only full, backups are no more eligible than before.
         if let Some(index) = self.ask_backups(view, rng, trace) {
@@ -273,6 +280,21 @@ impl Group {
         trace.note(|| "nobody else can serve, so that load alerts are ignored".into());
         let chosen = self.strategy.pick(&all, rng, trace);
         chosen.ok_or_else(|| all.why_none())
+    }
+
+    /// What the strategy makes of the members in `view`; `None` if it may pick none of them.
+    #[inline(always)]
+    fn ask_strategy(
+        &self,
+        view: &View<'_>,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+    ) -> Option<Result<usize, PickError>> {
+        let index = self.strategy.pick(view, rng, trace)?;
+        Some(match view.request().ahead {
+            Some(ahead) if self.binds_late => self.bind_late(view, index, ahead, rng, trace),
+            _ => Ok(index),
+        })
     }
 
     /// What comes of a choice for a request that may wait.
@@ -329,14 +351,18 @@ impl Group {
         if cost != Cost::ONE {
             trace.note(|| format!("the request costs {}", Short(cost.get())));
         }
-        let chosen = self.ask(view, rng, &mut trace);
+        let chosen = self.ask_zones(view, rng, &mut trace);
         // What stood in the way is told as whoever was chosen saw it.
-        let views = [*view, view.or_backups(), view.despite_alerts()];
+        let of_rank = match (&chosen, &self.pool.ranks) {
+            (Ok(index), Some(ranks)) => view.of_rank(ranks.of(*index)),
+            _ => *view,
+        };
+        let views = [of_rank, *view, view.or_backups(), view.despite_alerts()];
         let view = match chosen {
             Ok(index) => views.into_iter().find(|view| view.is_eligible(index)),
             Err(_) => None,
         };
-        let view = view.unwrap_or(views[0]);
+        let view = view.unwrap_or(views[1]);
         for index in 0..self.pool.members.len() {
             if let Some(obstacle) = view.obstacle(index) {
                 trace.candidate(index, None, || format!("not eligible: {obstacle}"));

@@ -6,6 +6,7 @@ use crate::alert::AlertSettings;
 use crate::ejection::EjectionSettings;
 use crate::key::Key;
 use crate::load::LoadId;
+use crate::zone::ZoneSettings;
 
 /// When the strategy is asked (Schmidt et al., "Evaluating the performance of
 /// middleware load balancing strategies", 2004).
@@ -57,6 +58,8 @@ pub struct GroupSettings {
     pub alert: AlertSettings,
     /// When members that fail are taken out.
     pub ejection: EjectionSettings,
+    /// Which zones come first; `None` is that all are alike.
+    pub zones: Option<ZoneSettings>,
 }
 
 impl Default for GroupSettings {
@@ -76,6 +79,7 @@ impl Default for GroupSettings {
             failure_penalty: Duration::from_secs(5),
             alert: AlertSettings::default(),
             ejection: EjectionSettings::default(),
+            zones: Some(ZoneSettings::default()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a group keeps from one snapshot to the next.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
@@ -11,12 +11,15 @@ use crate::learnt::{self, Learnt, Visit, Word};
 use crate::relocation::{Client, Relocation};
 use crate::time::Instant;
 use crate::trace::Explanation;
+use crate::zone::Readings;
 
 /// What a group keeps over all its snapshots, beside the slots of its members.
 #[derive(Debug, Default)]
 pub struct GroupState {
     panic: AtomicBool,
-    pub(super) want_trace: AtomicBool,
+    /// What decisions do beside asking the strategy, in bits: mostly nothing, and then they read no
+    /// more than this.
+    beside: AtomicU8,
     pub(super) last: ArcSwapOption<Decision>,
     /// Whether there is a relocation. Mostly there is none, and then a decision reads no more than
     /// this flag.
@@ -36,7 +39,14 @@ pub struct GroupState {
     typical: AtomicU32,
     /// Whether any location of the group was ever reported a load.
     pub(super) reported: Arc<AtomicBool>,
+    zones: Readings,
 }
+
+/// The next decision is traced and kept as the last one.
+const TRACE: u8 = 1;
+
+/// Members are of zones with different ranks.
+const ZONES: u8 = 2;
 
 /// Differences of what is typical up to this factor are none.
 const SIMILAR: f32 = 1.5;
@@ -88,6 +98,7 @@ impl GroupState {
         visit("is_weighted", Word::Flag(&self.is_weighted));
         visit("has_caps", Word::Flag(&self.has_caps));
         visit("typical", Word::Short(&self.typical));
+        self.zones.words(visit);
     }
 
     /// Whether so many members are down or ejected that those opinions are ignored and
@@ -186,7 +197,32 @@ impl GroupState {
 
     /// Has the next decision traced and kept as the last one.
     pub fn want_trace(&self) {
-        self.want_trace.store(true, Ordering::Relaxed);
+        self.beside.fetch_or(TRACE, Ordering::Relaxed);
+    }
+
+    /// Whether there is more to do in a decision than to ask the strategy.
+    #[inline]
+    pub(super) fn is_beside(&self) -> bool {
+        self.beside.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether this decision is the one that is traced.
+    pub(super) fn take_trace(&self) -> bool {
+        let wanted = self.beside.load(Ordering::Relaxed) & TRACE != 0;
+        wanted && self.beside.fetch_and(!TRACE, Ordering::Relaxed) & TRACE != 0
+    }
+
+    /// Says whether members are of zones with different ranks.
+    pub(super) fn set_ranked(&self, is_ranked: bool) {
+        match is_ranked {
+            true => self.beside.fetch_or(ZONES, Ordering::Relaxed),
+            false => self.beside.fetch_and(!ZONES, Ordering::Relaxed),
+        };
+    }
+
+    /// What rounds say of the ranks of the group's zones.
+    pub fn zones(&self) -> &Readings {
+        &self.zones
     }
 
     /// The last decision that was traced.

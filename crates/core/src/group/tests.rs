@@ -20,6 +20,7 @@ fn group(members: usize, max_connections: Option<u32>) -> Group {
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
             max_connections,
             location: Arc::new(Location::new(format!("l{i}"))),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::ONE)),
         })
         .collect();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::ranks::Ranks;
 use super::request::{PickError, Request};
 use super::settings::GroupSettings;
 use super::state::GroupState;
@@ -11,9 +12,10 @@ use crate::caps;
 use crate::effective::Shaping;
 use crate::estimate::{Growth, Moment, exp2, higher, lower};
 use crate::load::{LoadId, Location, Query, Report};
-use crate::member::{Member, Reason, Slot};
+use crate::member::{Member, RANK_BITS, Reason, Slot, rank_bit};
 use crate::time::{Horizon, Instant};
 use crate::trace::Short;
+use crate::zone::RANKS;
 
 /// What a strategy sees: the members as they are for one request.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +25,12 @@ pub struct View<'a> {
     request: &'a Request<'a>,
     query: Query,
     mask: u32,
-    rehearsal: bool,
+    /// [`REHEARSAL`], and from 1 the rank of the zones whose members may be picked; 0 is neither.
+    way: u8,
 }
+
+/// Nothing will come of the decision.
+const REHEARSAL: u8 = 1 << 7;
 
 /// Whether and how reported loads say how busy members are: worked out once for all of them.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +86,8 @@ pub(super) struct Pool {
     pub(super) has_low_limit: bool,
     /// What a failure costs at least, in seconds.
     pub(super) penalty: f32,
+    /// Where members are of zones with different ranks.
+    pub(super) ranks: Option<Ranks>,
     /// What is asked about loads, at some moment.
     query: Query,
 }
@@ -118,7 +126,9 @@ impl Pool {
             max_connections: member.max_connections.unwrap_or(u32::MAX),
         };
         let horizon = Horizon::new(Instant::ZERO, settings.load_max_age);
+        let zones = settings.zones.as_ref();
         Pool {
+            ranks: zones.and_then(|zones| Ranks::new(zones, &members)),
             penalty: settings.failure_penalty.as_secs_f32(),
             query: Query::new(settings.load_id, horizon),
             has_low_limit: members.iter().any(|member| {
@@ -144,11 +154,11 @@ impl Pool {
             query: self.query.at(request.now),
             // The bits of [`Reason`] that count at the moment.
             mask: if self.state.is_panicking() {
-                !(Reason::OVERRIDDEN_BY_PANIC | Reason::Standby as u32)
+                !(Reason::OVERRIDDEN_BY_PANIC | Reason::Standby as u32 | RANK_BITS)
             } else {
-                !0
+                !RANK_BITS
             },
-            rehearsal: false,
+            way: 0,
         }
     }
 }
@@ -228,6 +238,15 @@ impl<'a> View<'a> {
         self.mask & Reason::Standby as u32 == 0
     }
 
+    /// The same view, in which only members of zones of this rank may be picked.
+    pub(super) fn of_rank(self, rank: usize) -> Self {
+        View {
+            mask: (self.mask | RANK_BITS) & !rank_bit(rank),
+            way: (self.way & REHEARSAL) | (rank.min(RANKS - 1) as u8 + 1),
+            ..self
+        }
+    }
+
     /// Whether any member may serve, at its connection limit or not.
     fn may_any_serve(&self) -> bool {
         (0..self.len()).any(|index| self.is_eligible_unless_full(index))
@@ -236,7 +255,7 @@ impl<'a> View<'a> {
     /// The same view, but nothing will come of the decision.
     pub(super) fn rehearsed(self) -> Self {
         View {
-            rehearsal: true,
+            way: self.way | REHEARSAL,
             ..self
         }
     }
@@ -244,7 +263,13 @@ impl<'a> View<'a> {
     /// Whether nothing will come of the decision: it is only explained, and a strategy
     /// with a memory must not take it for a step.
     pub fn is_rehearsal(&self) -> bool {
-        self.rehearsal
+        self.way & REHEARSAL != 0
+    }
+
+    /// The rank of the zones whose members may be picked, below [`RANKS`]; `None` is any.
+    #[inline]
+    pub(crate) fn rank(&self) -> Option<usize> {
+        usize::from(self.way & !REHEARSAL).checked_sub(1)
     }
 
     /// What changes about the member at `index` with each request.
@@ -270,7 +295,7 @@ impl<'a> View<'a> {
 
     #[inline]
     fn may_serve(&self, slot: &Slot, index: usize) -> bool {
-        slot.reasons() & self.mask == 0
+        slot.bits() & self.mask == 0
             && slot.weight() > 0.0
             && (self.request.tried.is_empty() || !self.was_tried(index))
     }
@@ -394,6 +419,11 @@ impl<'a> View<'a> {
     #[inline]
     pub(crate) fn client_load(&self) -> f32 {
         self.pool.state.client_load()
+    }
+
+    /// Most requests or connections at once at the member at `index`; `u32::MAX` is no limit.
+    pub(super) fn limit(&self, index: usize) -> u32 {
+        self.seats[index].limit()
     }
 
     /// Reported load of the location of the member at `index` as it was reported, and
@@ -525,12 +555,12 @@ impl<'a> View<'a> {
     /// Why the member at `index` may not be picked, in words; `None` if it may.
     pub fn obstacle(&self, index: usize) -> Option<String> {
         let slot = self.slot(index);
-        let reasons = slot.reasons() & self.mask;
-        let names = Reason::ALL
-            .iter()
-            .filter(|&&reason| reasons & reason as u32 != 0)
-            .map(|reason| reason.name());
-        if reasons != 0 {
+        let against = slot.bits() & self.mask;
+        if against != 0 {
+            let reasons = Reason::ALL.into_iter();
+            let held = reasons.filter(|&reason| against & reason as u32 != 0);
+            let elsewhere = (against & RANK_BITS != 0).then_some("in another zone");
+            let names = held.map(Reason::name).chain(elsewhere);
             return Some(names.collect::<Vec<_>>().join(", "));
         }
         if slot.weight() <= 0.0 {

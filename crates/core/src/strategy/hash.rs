@@ -203,12 +203,7 @@ impl Hash {
 
 impl Strategy for Hash {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let request = view.request();
-        let goes_by = match self.sees {
-            Sees::Key if view.settings().hash_key != Key::Client => request.key,
-            _ => request.client.map(hash_address),
-        };
-        let Some(key) = goes_by else {
+        let Some(key) = key_of(self.sees, view) else {
             let index = self.urn.draw(view, rng)?;
             trace.candidate(index, None, || "drawn: the request has no such key".into());
             return Some(index);
@@ -260,6 +255,17 @@ impl Strategy for Hash {
         }
         // Few are left.
         self.rendezvous(view, trace, key, false)
+    }
+}
+
+/// What requests are told apart by, for a strategy that sees this of them and something at all.
+#[inline]
+pub(crate) fn key_of(sees: Sees, view: &View<'_>) -> Option<u64> {
+    let request = view.request();
+    match sees {
+        Sees::Nothing => None,
+        Sees::Key if view.settings().hash_key != Key::Client => request.key,
+        Sees::Key | Sees::Client => request.client.map(hash_address),
     }
 }
 

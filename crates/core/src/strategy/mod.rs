@@ -9,7 +9,7 @@ mod by_load;
 mod choose;
 mod client_weighted_round_robin;
 pub(crate) mod follow;
-mod hash;
+pub(crate) mod hash;
 mod k_least_loaded;
 pub mod kind;
 mod least_active_sessions;

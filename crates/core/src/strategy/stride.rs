@@ -6,6 +6,7 @@ use super::best::Best;
 use super::urn::Highest;
 use crate::cost::Cost;
 use crate::group::view::View;
+use crate::zone::RANKS;
 
 /// Walks around the members in a fixed order. In each round a member whose weight is
 /// the highest is taken, and one with a share `w` of that in every round in which the
@@ -23,6 +24,9 @@ use crate::group::view::View;
 pub(super) struct Stride {
     /// Round times number of members plus position; 0 is not started.
     sequence: AtomicU64,
+    /// The same for each rank of zones: were it one for all, the first member behind those of the own
+    /// zone would get all that passes on.
+    of_rank: [AtomicU64; RANKS],
     highest: Highest,
     /// Whether any request ever cost other than 1.
     unequal: AtomicBool,
@@ -46,6 +50,7 @@ impl Stride {
     pub(super) fn new(members: usize) -> Self {
         Stride {
             sequence: AtomicU64::new(0),
+            of_rank: Default::default(),
             highest: Highest::default(),
             unequal: AtomicBool::new(false),
             mean: AtomicU32::new(1f32.to_bits()),
@@ -131,13 +136,15 @@ impl Stride {
         if len == 0 {
             return None;
         }
-        let mut rehearsed = self.start(view, rng);
+        let ranked = view.rank().and_then(|rank| self.of_rank.get(rank));
+        let counter = ranked.unwrap_or(&self.sequence);
+        let mut rehearsed = start(counter, view, rng);
         let mut step = || {
             if view.is_rehearsal() {
                 rehearsed += 1;
                 rehearsed - 1
             } else {
-                self.sequence.fetch_add(1, Ordering::Relaxed)
+                counter.fetch_add(1, Ordering::Relaxed)
             }
         };
         for _ in 0..2 {
@@ -174,19 +181,18 @@ impl Stride {
         }
         best.index()
     }
+}
 
-    fn start(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> u64 {
-        let sequence = self.sequence.load(Ordering::Relaxed);
-        if sequence != 0 {
-            return sequence;
-        }
-        let first = match view.settings().in_order {
-            true => view.len() as u64,
-            false => u64::from(rng.u32(1..)),
-        };
-        let started =
-            self.sequence
-                .compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
-        started.map_or_else(|sequence| sequence, |_| first)
+/// Where a sequence is, which is started if it is not.
+fn start(counter: &AtomicU64, view: &View<'_>, rng: &mut fastrand::Rng) -> u64 {
+    let sequence = counter.load(Ordering::Relaxed);
+    if sequence != 0 {
+        return sequence;
     }
+    let first = match view.settings().in_order {
+        true => view.len() as u64,
+        false => u64::from(rng.u32(1..)),
+    };
+    let started = counter.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
+    started.map_or_else(|sequence| sequence, |_| first)
 }

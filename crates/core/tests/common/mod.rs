@@ -23,6 +23,7 @@ pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
         host: "192.0.2.1".into(),
         max_connections: None,
         location: Arc::new(Location::new(format!("l{i}"))),
+        zone: None,
         slot: Arc::new(Slot::new(Weight::new(weight).unwrap())),
     };
     weights.iter().enumerate().map(member).collect()

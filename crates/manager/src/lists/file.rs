@@ -7,7 +7,7 @@ use evenkeel_core::member::Weight;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
-use crate::config::{MemberConfig, is_location_name, member_address};
+use crate::config::{MemberConfig, is_location_name, is_name, member_address};
 
 /// Most members of one file.
 pub const MAX_MEMBERS: usize = 10_000;
@@ -34,8 +34,8 @@ impl fmt::Display for FileError {
 
 /// The members that the text of a file names, in its order, each address once.
 ///
-/// Labels with names of keys of members (`weight`, `backup`, `drain`, `max_connections`, `location`
-/// and `url`) say of all targets beside them what such keys say; others are for whoever else reads the file.
+/// Labels with names of keys of members (`weight`, `backup`, `drain`, `max_connections`, `location`,
+/// `zone` and `url`) say of all targets beside them what such keys say; others are for whoever else reads the file.
 ///
 /// # Errors
 ///
@@ -152,6 +152,14 @@ impl<'de> Visitor<'de> for LabelsVisitor {
                     }
                     member.location = Some(text);
                 }
+                "zone" => {
+                    let Text(text) = map.next_value()?;
+                    if !is_name(&text) {
+                        let wanted = "1 to 64 letters, digits, \"-\", \"_\" or \".\"";
+                        return Err(wrong(&text, wanted));
+                    }
+                    member.zone = Some(text);
+                }
                 "url" => {
                     let Text(text) = map.next_value()?;
                     let url = text.parse();
@@ -218,7 +226,7 @@ mod tests {
             r#"[
                 {"targets": ["10.0.0.1:80", "App-1.example:8080", "10.0.0.1:80"]},
                 {"targets": ["[::1]:81"], "labels": {
-                    "weight": "2.5", "backup": "true", "location": "rack 7", "job": "web",
+                    "weight": "2.5", "backup": "true", "location": "rack 7", "job": "web", "zone": "north",
                     "max_connections": 50, "drain": false, "__meta": {"any": ["thing"]},
                     "url": "https://www-1.example.org"
                 }}
@@ -229,6 +237,10 @@ mod tests {
         assert_eq!(names, ["10.0.0.1:80", "app-1.example:8080", "[::1]:81"]);
         assert_eq!(members[0], MemberConfig::new("10.0.0.1", 80));
         let last = &members[2];
+        assert_eq!(
+            (last.zone.as_deref(), &members[0].zone),
+            (Some("north"), &None)
+        );
         assert_eq!(
             (last.weight.get(), last.backup, last.drain),
             (2.5, true, false)

@@ -129,6 +129,7 @@ impl GroupEntry {
                 slot.set_ramp_from(Some(now));
             }
         }
+        self.group.take_ranks();
         self.handle.queue.set_policy(policy(&self.config));
         if let Some(cookie) = &self.cookie {
             cookie.follow(&self.group);

@@ -43,6 +43,9 @@ impl State {
         if let Some(strategy) = self.inputs.live.strategies.get(&config.name) {
             config.set_strategy(strategy.clone());
         }
+        if let Some(zones) = &mut config.settings.zones {
+            zones.own.clone_from(&self.inputs.config.node.zone);
+        }
         let before: Vec<&Endpoint> = old.map(|old| old.kept(now).collect()).unwrap_or_default();
         let old_endpoints = Before {
             by_identity: before.iter().map(|e| (e.identity(), *e)).collect(),
@@ -211,6 +214,7 @@ impl State {
                     (id, Arc::new(Slot::new(weight)))
                 }
             };
+            let zone = self.inputs.zone_of(member, &place).map(Into::into);
             let location = self.location(&place, old.locations);
             endpoints.push(Endpoint {
                 member: Member {
@@ -220,6 +224,7 @@ impl State {
                     host: host.as_str().into(),
                     max_connections: member.max_connections,
                     location,
+                    zone,
                     slot,
                 },
                 in_file: in_file.as_str().into(),
@@ -287,5 +292,6 @@ fn same_member((a, b): (&Member, &Member)) -> bool {
         && a.name == b.name
         && a.address == b.address
         && a.max_connections == b.max_connections
+        && a.zone == b.zone
         && Arc::ptr_eq(&a.location, &b.location)
 }

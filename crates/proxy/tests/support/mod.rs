@@ -166,6 +166,7 @@ pub(crate) fn members(addresses: &[SocketAddr]) -> Vec<Member> {
         host: "192.0.2.1".into(),
         max_connections: None,
         location: Arc::new(Location::new(address.to_string())),
+        zone: None,
         slot: Arc::new(Slot::new(Weight::ONE)),
     };
     addresses.iter().enumerate().map(member).collect()

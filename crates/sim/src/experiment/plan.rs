@@ -532,6 +532,7 @@ fn resize(group: &mut GroupConfig, text: &Text) -> Result<(), Vec<Problem>> {
             let mut member = MemberConfig::new(&host.to_string(), last.port.max(1));
             member.weight = last.weight;
             member.max_connections = last.max_connections;
+            member.zone.clone_from(&last.zone);
             group.members.push(member);
         }
     }

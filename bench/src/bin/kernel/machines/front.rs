@@ -696,6 +696,7 @@ fn group(arm: &Arm, backends: &mut [Backend]) -> Result<Group> {
             host: backend.back.to_string().into(),
             max_connections: None,
             location: Arc::clone(&backend.location),
+            zone: None,
             slot: Arc::new(Slot::new(Weight::ONE)),
         });
     }
