@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 30] = [
+const FOLLOWED: [&str; 31] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -50,6 +50,7 @@ const FOLLOWED: [&str; 30] = [
     "docs/service.md",
     "docs/simulator.md",
     "docs/steer.md",
+    "docs/store.md",
     "docs/strategies.md",
     "docs/telemetry.md",
     "docs/tls.md",
@@ -277,6 +278,17 @@ fn u10_steer() {
         "docs/steer.md",
         &format!("{INSTALLED}{BALANCED} {files}; balance evenkeel.toml"),
     );
+}
+
+#[test]
+fn u10_store() {
+    if !installed(&["etcd"]) {
+        return;
+    }
+    let store = "serve 127.0.0.1:8001 127.0.0.1:8002
+        (etcd --data-dir /run/evenkeel-test/etcd > /dev/null 2>&1 &)
+        listening 127.0.0.1:2379";
+    follow("docs/store.md", &format!("{INSTALLED}{store}"));
 }
 
 #[test]

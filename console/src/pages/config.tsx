@@ -579,7 +579,7 @@ function TextView({ known }: { known: Config }): JSX.Element {
 
 // The history
 
-export const HOW: Record<string, string> = { start: "start", file: "file changed", signal: "signal", put: "text", patch: "forms", undo: "undo", restore: "restored" };
+export const HOW: Record<string, string> = { start: "start", file: "file changed", signal: "signal", put: "text", patch: "forms", undo: "undo", restore: "restored", store: "store" };
 
 function HistoryView({ known }: { known: Config }): JSX.Element {
   const list = useAnswer<HistoryEntry[]>("/v1/config/history", 0, [known.revision, known.generation]);

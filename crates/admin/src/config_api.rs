@@ -11,6 +11,7 @@ use evenkeel_manager::ChangeError;
 use evenkeel_manager::config::edit;
 use evenkeel_manager::config::{self, Config, Errors};
 use evenkeel_manager::revisions::{Author, Entry, Revision};
+use evenkeel_manager::store::StoreError;
 use evenkeel_manager::subsystem::PrepareError;
 use evenkeel_manager::{Manager, Wanted};
 use serde_json::json;
@@ -153,7 +154,15 @@ async fn show(
     let answer = blocking(move || {
         let text = seen_by(&actor, &entry.text);
         let revision = &entry.revision.revision;
-        let on_disk = match config::text_of(&sources.config_file) {
+        let store = sources.manager.store();
+        let stored = store.and_then(|store| store.stored());
+        let kept = match (store, stored) {
+            (None, _) => config::text_of(&sources.config_file),
+            (Some(_), Some(text)) => Ok(text.to_string()),
+            // Nothing is known that would differ.
+            (Some(_), None) => Ok(entry.text.to_string()),
+        };
+        let on_disk = match kept {
             Ok(text) => OnDisk {
                 differs: *text != *entry.text,
                 revision: Some(edit::revision(&text)),
@@ -165,14 +174,20 @@ async fn show(
                 error: Some(errors.to_string()),
             },
         };
-        let included = config::included(&sources.config_file, &entry.text);
+        let included = match store {
+            None => config::included(&sources.config_file, &entry.text),
+            Some(_) => Vec::new(),
+        };
         let included = included.into_iter().map(|(file, text)| Included {
             file: file.display().to_string(),
             text: seen_by(&actor, &text),
         });
         Configuration {
             included: included.collect(),
-            file: sources.config_file.display().to_string(),
+            file: match store {
+                None => sources.config_file.display().to_string(),
+                Some(store) => store.name(),
+            },
             revision: revision.clone(),
             generation,
             values: edit::values(&text).unwrap_or_default(),
@@ -229,7 +244,7 @@ fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiE
     };
     match (proposed.text, proposed.edits) {
         (Some(text), None) => looked.text = text,
-        (None, Some(edits)) => match edit::apply_in(&sources.config_file, old, &edits) {
+        (None, Some(edits)) => match edited(sources, old, &edits) {
             Ok(text) => looked.text = text,
             Err(error) => {
                 looked.problems = problems_of(&ChangeError::Edit(error));
@@ -246,7 +261,7 @@ fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiE
         return Ok(looked);
     }
     let name = sources.config_file.display().to_string();
-    match config::parse(&name, &looked.text) {
+    match sources.manager.parse(&sources.config_file, &looked.text) {
         Ok(config) => {
             looked.problems = in_files(sources, &name, &config);
             looked.needs_restart = sources.manager.would_need_restart(&config);
@@ -255,6 +270,14 @@ fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiE
         Err(errors) => looked.problems = problems_of(&ChangeError::Config(errors)),
     }
     Ok(looked)
+}
+
+/// A text with these edits; one that is shared includes nothing.
+fn edited(sources: &Sources, old: &str, edits: &[edit::Edit]) -> Result<String, edit::EditError> {
+    match sources.manager.store() {
+        None => edit::apply_in(&sources.config_file, old, edits),
+        Some(_) => edit::apply(old, edits),
+    }
 }
 
 /// What is wrong with files that a configuration names.
@@ -495,6 +518,13 @@ fn refused(error: ChangeError) -> ApiError {
         ChangeError::Apply(_) => new(StatusCode::CONFLICT, "not_applied"),
         ChangeError::Write { .. } | ChangeError::Stuck { .. } => {
             new(StatusCode::INTERNAL_SERVER_ERROR, "not_written")
+        }
+        ChangeError::Store(StoreError::ChangedMeanwhile(_)) => {
+            new(StatusCode::PRECONDITION_FAILED, "changed_meanwhile")
+        }
+        ChangeError::Store(StoreError::Refused(_)) => new(StatusCode::CONFLICT, "store_refuses"),
+        ChangeError::Store(StoreError::Unreachable(_)) => {
+            new(StatusCode::SERVICE_UNAVAILABLE, "store_unreachable")
         }
         ChangeError::NoRevision(_) => ApiError::unknown("unknown_revision", detail),
         ChangeError::NothingToUndo => new(StatusCode::CONFLICT, "nothing_to_undo"),

@@ -15,6 +15,7 @@ use crate::kernel::Kernel;
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let features = [
         (cfg!(feature = "corba"), "corba"),
+        (cfg!(feature = "fleet"), "fleet"),
         (cfg!(feature = "bpf"), "bpf"),
         (cfg!(feature = "rdma"), "rdma"),
     ];
@@ -28,7 +29,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel", version, long_version = VERSION.as_str(), arg_required_else_help = true)]
 #[command(after_help = "Exit codes: 0 success; 1 failure, described on stderr; \
-2 wrong command line; 3 the admin API cannot be reached.")]
+2 wrong command line; 3 the admin API, or the store, cannot be reached.")]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -91,6 +92,12 @@ pub(crate) enum Command {
     Load(Box<Load>),
     /// List the strategies and their parameters
     Strategies,
+    /// Read and change the configuration that several balancers share in a store (`[store]`)
+    ///
+    /// Balancers that follow the store put a change into effect within a second, or step by step with
+    /// `rollout`. docs/store.md has the manual.
+    #[cfg(feature = "fleet")]
+    Store(Store),
     /// Change the file with the users of the admin API and the console (`users_file` in [admin])
     ///
     /// A running balancer takes the change within five seconds.
@@ -274,6 +281,94 @@ pub(crate) enum ArrivalsName {
     Poisson,
     /// Evenly
     Constant,
+}
+
+/// `evenkeel store`.
+#[cfg(feature = "fleet")]
+#[derive(Debug, Args)]
+pub(crate) struct Store {
+    /// File of a balancer, whose `[store]` says where the store is
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/etc/evenkeel/evenkeel.toml"
+    )]
+    pub config: PathBuf,
+    #[command(subcommand)]
+    pub command: StoreCommand,
+}
+
+/// What is done with the store.
+#[cfg(feature = "fleet")]
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Check a configuration, and write it to the store
+    Push {
+        /// The configuration that balancers share
+        file: PathBuf,
+        /// Number of the revision that it is a change of, as `pull` and `history` show it; or `latest`
+        #[arg(long, value_name = "NUMBER", value_parser = base)]
+        of: Option<StoreBase>,
+        /// Why
+        #[arg(long, short = 'm', default_value = "")]
+        message: String,
+        /// To all balancers at once, also with `rollout`; a roll-out that is on is ended
+        #[arg(long)]
+        at_once: bool,
+    },
+    /// Print the configuration that balancers share, or an earlier revision of it
+    Pull {
+        /// Number of the revision; without it, the one that all have
+        revision: Option<u64>,
+        /// Write it to this file
+        #[arg(long, short = 'o', value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Show what differs between what balancers have, or a revision, and a file or another revision
+    Diff {
+        /// Number of a revision, or a file
+        other: String,
+        /// Number of the revision that is compared; without it, the one that all have
+        #[arg(long, value_name = "NUMBER")]
+        from: Option<u64>,
+    },
+    /// List the last revisions, and what balancers run
+    History {
+        /// How many at most
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..=1000))]
+        limit: i64,
+    },
+    /// End a roll-out, or go back to what balancers had before, at all of them at once
+    Rollback {
+        /// Number of the revision to go back to
+        revision: Option<u64>,
+        /// Why
+        #[arg(long, short = 'm', default_value = "")]
+        message: String,
+    },
+    /// Say that what the store has is right, though it went back in time (as after it was restored)
+    Confirm,
+}
+
+/// What a push is a change of.
+#[cfg(feature = "fleet")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StoreBase {
+    /// Whatever is there.
+    Latest,
+    /// The revision of that number.
+    Number(u64),
+}
+
+#[cfg(feature = "fleet")]
+fn base(text: &str) -> Result<StoreBase, String> {
+    match text {
+        "latest" => Ok(StoreBase::Latest),
+        _ => text
+            .parse()
+            .map(StoreBase::Number)
+            .map_err(|_| "the number of a revision, or `latest`".into()),
+    }
 }
 
 /// `evenkeel users`.

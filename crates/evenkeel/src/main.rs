@@ -13,8 +13,11 @@ mod pages;
 mod privileges;
 mod process;
 mod run;
+mod shared;
 mod sim;
 mod steer;
+#[cfg(feature = "fleet")]
+mod store;
 mod strategies;
 mod traces;
 mod upgrade;
@@ -43,6 +46,8 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Lab(args) => lab::run(&args),
+        #[cfg(feature = "fleet")]
+        Command::Store(args) => store::run(&args).and_then(print),
         Command::Users(args) => users::run(&args).and_then(print),
         Command::Completions { shell } => print(pages::completions(shell)),
         Command::Man { folder } => pages::manual(&folder),

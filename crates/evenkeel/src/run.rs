@@ -34,6 +34,7 @@ use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::process::{self, Signals};
+use crate::shared::{self, Shared, Start};
 use crate::traces::Traces;
 use crate::upgrade::{Before, NotUpgraded, Place};
 use crate::{Failure, cli, privileges};
@@ -57,18 +58,22 @@ fn begin(
 ) -> Result<(), Failure> {
     let file = &args.run.file;
     let refused = |errors| Failure::new(format!("the configuration has errors\n{errors}"));
-    let text = config::text_of(file).map_err(refused)?;
-    let config = config::parse(&file.display().to_string(), &text).map_err(refused)?;
+    let own = config::text_of(file).map_err(refused)?;
+    let config = config::parse(&file.display().to_string(), &own).map_err(refused)?;
+    let start = shared::begin(file, config, own.clone())?;
     // Before any other thread starts.
-    let kept = privileges::give_up(&config, file)?;
+    let kept = privileges::give_up(&start.config, file)?;
     process::start_log(log, &args.run.log)?;
     kept.tell();
+    if let Some(shared) = &start.shared {
+        shared.tell();
+    }
     if let Some(before) = &before {
         before.tell();
     }
     process::raise_file_limit();
     let runtime = process::runtime()?;
-    let result = runtime.block_on(live(args, (config, text), before));
+    let result = runtime.block_on(live(args, (start, own), before));
     // A lookup of a name that still runs in its thread must not delay the end.
     runtime.shutdown_background();
     result
@@ -76,7 +81,7 @@ fn begin(
 
 async fn live(
     args: &cli::RunBalancer,
-    (config, text): (Config, String),
+    (start, own): (Start, String),
     before: Option<Arc<Before>>,
 ) -> Result<(), Failure> {
     // Before anything else, so that no signal is lost, and no change of the file since it was read.
@@ -84,7 +89,12 @@ async fn live(
     let wants_upgrade = signal(SignalKind::user_defined2()).map_err(Signals::failed)?;
     let file = &args.run.file;
     let mut reloads = Reloads::new(file).map_err(Signals::failed)?;
-    reloads.know(&text);
+    reloads.know(&own);
+    let Start {
+        config,
+        text,
+        shared,
+    } = start;
     let clock = before
         .as_ref()
         .map_or_else(Clock::start, |before| before.clock());
@@ -95,7 +105,11 @@ async fn live(
     subsystems.insert(0, Arc::new(proxy.clone()));
     let address = Arc::new(Address::default());
     subsystems.push(Arc::clone(&address) as _);
+    subsystems.extend(shared.as_ref().map(Shared::service));
     let manager = Manager::new(clock, Arc::new(subsystems.clone()));
+    if let Some(shared) = &shared {
+        shared.keep(&manager);
+    }
     if let Some(before) = &before {
         let state = before.state();
         manager.take_over(&state, file);
@@ -117,6 +131,7 @@ async fn live(
         address,
         before,
         upgrade_limit: Duration::from_secs(args.upgrade_timeout),
+        shared,
     };
     let signals = (signals, wants_upgrade);
     process
@@ -155,6 +170,8 @@ struct Process {
     before: Option<Arc<Before>>,
     /// How long one that takes its place may take for that.
     upgrade_limit: Duration,
+    /// The store of its configuration, if that is not its file.
+    shared: Option<Shared>,
 }
 
 impl Process {
@@ -174,10 +191,7 @@ impl Process {
         traces
             .follow(config.tracing.as_ref())
             .map_err(Failure::of)?;
-        self.manager
-            .start(config, text)
-            .await
-            .map_err(|error| Failure::new(format!("cannot start: {error}")))?;
+        self.start(file, config, text).await?;
         for subsystem in &self.subsystems {
             let started = subsystem.start(&self.manager).await;
             started.map_err(Failure::of)?;
@@ -288,6 +302,24 @@ impl Process {
         Ok(())
     }
 
+    /// Puts the first configuration into effect: that of the store, if it can be, or else the last good copy.
+    async fn start(&self, file: &Path, config: Config, text: String) -> Result<(), Failure> {
+        let cannot = |error: &dyn std::fmt::Display| Failure::new(format!("cannot start: {error}"));
+        let Err(error) = self.manager.start(config, text).await else {
+            return Ok(());
+        };
+        let shared = self.shared.as_ref();
+        let Some(text) = shared.and_then(|shared| shared.fall_back(error.to_string())) else {
+            return Err(cannot(&error));
+        };
+        let config = self
+            .manager
+            .parse(file, &text)
+            .map_err(|errors| cannot(&errors))?;
+        let started = self.manager.start(config, text).await;
+        started.map(|_| ()).map_err(|error| cannot(&error))
+    }
+
     /// Says on standard output what listens where: a line each, for people and scripts.
     fn announce(&self, to_stdout: bool) {
         let mut text = String::new();
@@ -324,7 +356,8 @@ impl Process {
             reloads.follow(self.manager.config().files().map(Path::to_owned));
             tokio::select! {
                 // The manager tells how it went.
-                cause = reloads.next() => match cause {
+                cause = reloads.next() => {
+                    match cause {
                     Cause::Signal => {
                         process::notify_reloading();
                         explained(self.manager.reload(file, How::Signal, nobody()).await);
@@ -339,10 +372,15 @@ impl Process {
                     Cause::Beside => {
                         explained(self.manager.reload(file, How::File, nobody()).await);
                     }
-                },
+                    }
+                    if let Some(shared) = &self.shared {
+                        shared.retry();
+                    }
+                }
                 // What the admin API has written is no change any more.
                 Ok(()) = revisions.changed() => {
-                    if let Some(entry) = &*revisions.borrow_and_update() {
+                    let entry = revisions.borrow_and_update();
+                    if let Some(entry) = entry.as_ref().filter(|_| self.shared.is_none()) {
                         reloads.know(&entry.text);
                     }
                 }

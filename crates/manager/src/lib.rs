@@ -36,6 +36,7 @@ pub mod snapshot;
 mod state;
 pub mod status;
 pub mod sticky;
+pub mod store;
 pub mod subsystem;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,6 @@ pub mod text;
 
 pub use inputs::{AdminState, AlertSetting};
 pub use manager::{
-    Applied, ChangeError, Changed, ManageError, Manager, Readiness, ReloadError, Wanted,
+    Applied, ChangeError, Changed, ManageError, Manager, Readiness, ReloadError, SHARED, Wanted,
 };
 pub use subsystem::ApplyError;

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use evenkeel_net::Clock;
 use parking_lot::{Mutex, MutexGuard};
@@ -13,7 +14,7 @@ use tracing::warn;
 
 use crate::admission::Refused;
 use crate::changes::Changes;
-use crate::config::Config;
+use crate::config::{self, Config, Errors};
 #[cfg(test)]
 use crate::dns::Lookup;
 use crate::dns::Resolver;
@@ -23,6 +24,7 @@ use crate::news::AlertNews;
 use crate::revisions::{Entry, Revisions};
 use crate::snapshot::Snapshot;
 use crate::state::{GroupEntry, State, name_taken};
+use crate::store::Store;
 use crate::subsystem::{ApplyError, Subsystem};
 
 mod change;
@@ -63,6 +65,8 @@ pub struct Manager {
     revisions: Mutex<Revisions>,
     /// The text in force; none before there is one, or if it came from no file.
     in_force: watch::Sender<Option<Arc<Entry>>>,
+    /// Where the text is kept, if not in the file.
+    store: OnceLock<Arc<dyn Store>>,
     /// The last answer of [`Manager::readiness`]: when it was found, in milliseconds, times
     /// four, plus the number of the answer. 0 is none.
     ready: AtomicU64,
@@ -81,6 +85,9 @@ pub(crate) struct Owned {
     /// What the process before has told, until there is a configuration.
     pub changes: Option<Changes>,
 }
+
+/// What the text of a store is called in messages.
+pub const SHARED: &str = "shared";
 
 /// News of load alerts that are kept for those who have not read them yet.
 const ALERT_NEWS: usize = 256;
@@ -134,6 +141,7 @@ impl Manager {
             reloading: tokio::sync::Mutex::new(()),
             revisions: Mutex::default(),
             in_force: watch::Sender::new(None),
+            store: OnceLock::new(),
             ready: AtomicU64::new(0),
         })
     }
@@ -141,6 +149,32 @@ impl Manager {
     /// The subsystems that follow its configuration.
     pub fn subsystems(&self) -> &dyn Subsystem {
         &*self.subsystems
+    }
+
+    /// Has the text of the configuration come from a store, and not from the file: that has only what this
+    /// process does not share with others. Say so before there is a configuration.
+    pub fn keep_in(&self, store: Arc<dyn Store>) {
+        // There is one, for as long as the process lives.
+        let _ = self.store.set(store);
+    }
+
+    /// Where the text is kept, if not in the file.
+    pub fn store(&self) -> Option<&Arc<dyn Store>> {
+        self.store.get()
+    }
+
+    /// What `text` means: that of the file `file`; or, with a store, what this process shares with others, beside what that
+    /// file says.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong.
+    pub fn parse(&self, file: &Path, text: &str) -> Result<Config, Errors> {
+        let name = file.display().to_string();
+        match self.store() {
+            None => config::parse(&name, text),
+            Some(_) => config::parse_shared(&name, &config::text_of(file)?, (SHARED, text)),
+        }
     }
 
     /// The clock of all instants here.

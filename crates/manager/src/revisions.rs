@@ -33,6 +33,8 @@ pub enum How {
     Undo,
     /// It was in force before.
     Restore,
+    /// The store that balancers share has it.
+    Store,
 }
 
 impl How {
@@ -46,6 +48,7 @@ impl How {
             How::Patch => "patch",
             How::Undo => "undo",
             How::Restore => "restore",
+            How::Store => "store",
         }
     }
 }

@@ -69,7 +69,7 @@ impl Ended {
         match self {
             Ended::Connect(_) | Ended::Files(_) | Ended::Tls(_) => Fate::Unreachable,
             Ended::Timeout(_) | Ended::Silent(_) => Fate::TimedOut,
-            Ended::Call(CallError::TooLong(_)) => Fate::TooLong,
+            Ended::Call(CallError::TooLong(..)) => Fate::TooLong,
             Ended::Call(CallError::NotGrpc(_) | CallError::Compressed) | Ended::NoHttp2 => {
                 Fate::Malformed
             }

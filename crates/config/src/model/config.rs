@@ -24,6 +24,7 @@ use super::reach::Reach;
 use super::route;
 use super::rule::{self, Defaults, Protocol, Rule};
 use super::steer::{self, Steer};
+use super::store::{self, Store};
 use super::tls::{self, ClientTls, Tls};
 use super::tracing::{self, Tracing};
 use super::{
@@ -73,6 +74,58 @@ pub fn parse_with(file: &str, text: &str, changes: &[Override]) -> Result<Config
     parse_reading(file, text, with)
 }
 
+/// The same of what a balancer has of its own, in `text`, and what it shares with others: a name for
+/// messages, and a text that comes from a store.
+///
+/// # Errors
+///
+/// Everything that is wrong with both, and with their being one.
+pub fn parse_shared(file: &str, text: &str, shared: (&str, &str)) -> Result<Config, Errors> {
+    let with = Reading {
+        shared: Some(shared),
+        ..Reading::default()
+    };
+    let mut config = parse_reading(file, text, with)?;
+    let (name, _) = shared;
+    config.included.retain(|path| path != Path::new(name));
+    Ok(config)
+}
+
+/// What the file of a balancer says of where the rest of its configuration comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Own {
+    /// The store.
+    pub store: Store,
+    /// Who it is there.
+    pub node: Node,
+}
+
+/// Reads only where the rest comes from: rules may refer to groups that are shared, so that the file means nothing
+/// by itself. `None` without a store; what else is wrong is told by [`parse`] or [`parse_shared`].
+///
+/// # Errors
+///
+/// What is wrong with `[store]` and `[node]`, or with the syntax.
+pub fn parse_own(file: &str, text: &str) -> Result<Option<Own>, Errors> {
+    let with = Reading {
+        includes: true,
+        ..Reading::default()
+    };
+    let mut is_shared = false;
+    let parsed = document_with(file, text, with, tables, |mut top, folder, report| {
+        let store = store::read(&mut top, folder, report);
+        is_shared = store.is_some();
+        Some(Own {
+            store: store?,
+            node: node::read(&mut top, report),
+        })
+    });
+    match is_shared {
+        true => parsed.map(|(own, _)| own),
+        false => Ok(None),
+    }
+}
+
 /// The same, read with this.
 pub(crate) fn parse_reading(file: &str, text: &str, with: Reading<'_>) -> Result<Config, Errors> {
     let changes = with.changes;
@@ -102,6 +155,8 @@ section! {
         process: Process = Process::default(),
         /// Who it is among others.
         node: Node = Node::default(),
+        /// Where what it shares with others comes from; `None` is nowhere.
+        store: Option<Store> = None,
         /// The admin API.
         admin: Option<Admin> = Some(Admin::default()),
         /// Where certificates come from that rules have by themselves; `None` is nowhere.
@@ -170,6 +225,7 @@ impl Config {
         let tls = rules.chain(negotiator).chain(tls);
         let members = self.groups.iter().flat_map(|group| &group.member_tls);
         let members = members.chain(self.tracing.iter().flat_map(|tracing| &tracing.tls));
+        let members = members.chain(self.store.iter().flat_map(|store| &store.tls));
         let checks = self.groups.iter().flat_map(|group| &group.health_check);
         let passwords = checks.filter_map(|check| check.password_file.as_ref());
         let rules = self.rules.iter();
@@ -186,6 +242,8 @@ impl Config {
             .chain(monitors)
             .chain(passwords)
             .chain(answers);
+        let passwords = self.store.iter().flat_map(|store| &store.password_file);
+        let all = all.chain(passwords.map(|file| &file.path));
         let all = all.chain(tls.flat_map(Tls::files));
         all.chain(members.flat_map(ClientTls::files))
             .map(PathBuf::as_path)
@@ -215,7 +273,9 @@ impl Config {
             _ => None,
         });
         let steered = self.steer.iter().filter_map(Steer::file);
+        let copy = self.store.iter().map(|store| store.copy_file.as_path());
         log.chain(audit.map(|path| ("admin.audit_log", path)))
+            .chain(copy.map(|path| ("store.copy_file", path)))
             .chain(steered.map(|path| ("steer.nginx.file", path)))
             .chain(state.map(|path| ("corba.state_file", path)))
             .chain(reference.map(|path| ("corba.ior_file", path)))
@@ -235,6 +295,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     }
     config.process = process::read(&mut top, report);
     config.node = node::read(&mut top, report);
+    config.store = store::read(&mut top, folder, report);
     config.tracing = tracing::read(&mut top, folder, report);
     let mut listeners = Listeners::default();
     config.admin = admin::read(&mut top, folder, &mut listeners, report);
@@ -544,5 +605,6 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.extend(negotiator::tables());
     tables.push(corba::tables());
     tables.extend(steer::tables());
+    tables.extend(store::tables());
     tables
 }

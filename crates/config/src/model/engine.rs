@@ -101,7 +101,7 @@ impl EngineCluster {
 }
 
 impl Element for Origin {
-    const NONE: Option<&'static str> = Some("no broker");
+    const NONE: Option<&'static str> = Some("no URL");
 }
 
 fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> EngineConfig {

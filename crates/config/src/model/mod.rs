@@ -44,6 +44,7 @@ pub(crate) mod sections;
 pub mod sources;
 pub(crate) mod steer;
 pub(crate) mod sticky;
+pub(crate) mod store;
 pub(crate) mod strategy;
 pub(crate) mod timeouts;
 pub(crate) mod tls;

@@ -6,10 +6,12 @@ use crate::schema::report::Report;
 use crate::schema::table::{NAMES, Table};
 
 section! {
-    /// Who this balancer is among others.
+    /// Who this balancer is among those that share a configuration.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Node {}
     keys NODE {
+        /// What this balancer is called among others: no two may have the same name. Without it, the name of the machine. A change needs a restart.
+        name: Option<String> [Text(NAMES)] = None; r#""edge-1""#,
         /// The [zone](zones.md) that it is in, as a data centre or a rack: groups send requests to members in
         /// that zone first. Without it there is no zone that comes first.
         zone: Option<String> [Text(NAMES)] = None; r#""north""#,
@@ -28,6 +30,6 @@ pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Node {
 
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Who this balancer is among others.";
+    let doc = "Who this balancer is among others: see [store.md](store.md) and [zones.md](zones.md).";
     TableDoc::new("[node]", doc, [docs(NODE, Node::default())])
 }

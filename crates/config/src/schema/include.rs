@@ -117,6 +117,40 @@ pub(crate) fn add<'t>(
     lookup: Lookup<'_>,
     report: &mut Report<'_>,
 ) {
+    let refused = |key: &str| {
+        (key == INCLUDE)
+            .then_some("an included file cannot include others: name them in the main file")
+    };
+    add_but((name, text), document, lookup, report, refused);
+}
+
+/// What only the file of a balancer can say, and no text that it shares with others.
+const LOCAL: [&str; 5] = ["store", "node", "process", "admin", INCLUDE];
+
+/// Adds what is shared with other balancers to `document`.
+pub(crate) fn add_shared<'t>(
+    name: &str,
+    text: &'t str,
+    document: &mut DeTable<'t>,
+    lookup: Lookup<'_>,
+    report: &mut Report<'_>,
+) {
+    let refused = |key: &str| {
+        LOCAL.contains(&key).then_some(
+            "is each balancer's own, and cannot be shared: write it into the balancer's own file",
+        )
+    };
+    add_but((name, text), document, lookup, report, refused);
+}
+
+/// Adds what a text says to `document`, but for keys at its top that are refused for a reason.
+fn add_but<'t>(
+    (name, text): (&str, &'t str),
+    document: &mut DeTable<'t>,
+    lookup: Lookup<'_>,
+    report: &mut Report<'_>,
+    refused: impl Fn(&str) -> Option<&'static str>,
+) {
     let base = report.add_file(name, text);
     let (parsed, syntax) = DeTable::parse_recoverable(text);
     report.syntax(&syntax, parsed.get_ref(), base);
@@ -124,9 +158,8 @@ pub(crate) fn add<'t>(
     shift_table(&mut parsed, base);
     variables::expand_all(&mut parsed, lookup, report);
     for (key, value) in parsed {
-        if key.get_ref() == INCLUDE {
-            let message = "an included file cannot include others: name them in the main file";
-            report.problem(&key.span(), INCLUDE, message, None);
+        if let Some(message) = refused(key.get_ref()) {
+            report.problem(&key.span(), key.get_ref(), message, None);
             continue;
         }
         let is_named = NAMED.contains(&&**key.get_ref());

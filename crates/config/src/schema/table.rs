@@ -34,6 +34,8 @@ pub(crate) struct Reading<'r> {
     pub changes: &'r [Override],
     /// Whether it may include others.
     pub includes: bool,
+    /// What is shared with other balancers, if that comes from elsewhere: a name, and the text.
+    pub shared: Option<(&'r str, &'r str)>,
     /// Where the values of its variables come from.
     pub variables: Lookup<'r>,
 }
@@ -43,6 +45,7 @@ impl Default for Reading<'_> {
         Reading {
             changes: &[],
             includes: false,
+            shared: None,
             variables: &variables::environment,
         }
     }
@@ -72,6 +75,13 @@ pub(crate) fn document_with<T>(
     }
     for (name, text) in &files {
         include::add(name, text, &mut document, with.variables, &mut report);
+    }
+    if let Some((name, text)) = with.shared {
+        if text.len() as u64 > MAX_FILE_SIZE {
+            let message = format!("is too large: more than {MAX_FILE_SIZE} bytes");
+            return Err(Errors::of_file(name.into(), message));
+        }
+        include::add_shared(name, text, &mut document, with.variables, &mut report);
     }
     for change in with.changes {
         change.apply(&mut document);

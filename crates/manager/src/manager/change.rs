@@ -12,6 +12,7 @@ use crate::config::edit;
 use crate::config::{self, Config};
 use crate::revisions::{Author, Entry, How, Revision};
 use crate::snapshot::Snapshot;
+use crate::store::{Change, Store};
 use crate::subsystem::ApplyError;
 
 impl Manager {
@@ -62,7 +63,94 @@ impl Manager {
         self.restart_for(&self.lock(), config, &snapshot)
     }
 
-    /// Changes the configuration, whose revision in force must be `base`, and writes it to `file`.
+    /// What is in force, if its revision is `base`.
+    fn is_in_force(&self, base: &str) -> Result<Arc<Entry>, ChangeError> {
+        let in_force = self.in_force().ok_or(ChangeError::NoFile)?;
+        if in_force.revision.revision != base {
+            let now = in_force.revision.clone();
+            return Err(ChangeError::ChangedMeanwhile(Box::new(now)));
+        }
+        Ok(in_force)
+    }
+
+    /// The text that is wanted in place of that in force, how it comes there, and what it goes back to.
+    async fn wanted(
+        &self,
+        file: &Path,
+        in_force: &Entry,
+        wanted: Wanted,
+    ) -> Result<(Arc<str>, How, Option<Arc<Entry>>), ChangeError> {
+        Ok(match wanted {
+            Wanted::Text(text) => (text.into(), How::Put, None),
+            Wanted::Edits(edits) => {
+                let old = Arc::clone(&in_force.text);
+                // What is shared includes nothing.
+                let file = self.store().is_none().then(|| file.to_owned());
+                let edit = move || match file {
+                    Some(file) => edit::apply_in(&file, &old, &edits),
+                    None => edit::apply(&old, &edits),
+                };
+                (blocking(edit).await?.into(), How::Patch, None)
+            }
+            Wanted::Undo => {
+                let target = self.revisions.lock().before();
+                let target = target.ok_or(ChangeError::NothingToUndo)?;
+                (Arc::clone(&target.text), How::Undo, Some(target))
+            }
+            Wanted::Restore(revision) => {
+                let target = self.revision(&revision);
+                let target = target.ok_or(ChangeError::NoRevision(revision))?;
+                (Arc::clone(&target.text), How::Restore, None)
+            }
+        })
+    }
+
+    fn no_change(&self, in_force: &Entry) -> Changed {
+        Changed {
+            revision: in_force.revision.revision.clone(),
+            generation: self.lock().state.snapshot.generation,
+            notes: vec!["it says the same as before: nothing has changed".into()],
+        }
+    }
+
+    /// Writes a change to the store, from where it comes into effect here as everywhere.
+    async fn change_stored(
+        &self,
+        store: &Arc<dyn Store>,
+        file: &Path,
+        base: &str,
+        wanted: Wanted,
+        author: Author,
+    ) -> Result<Changed, ChangeError> {
+        let in_force = self.is_in_force(base)?;
+        let (text, how, _) = self.wanted(file, &in_force, wanted).await?;
+        if text == in_force.text {
+            return Ok(self.no_change(&in_force));
+        }
+        if edit::masked(&text) {
+            return Err(ChangeError::Masked);
+        }
+        self.parse(file, &text)?;
+        let who = author.who.clone();
+        let change = Change {
+            before: base.to_owned(),
+            text: Arc::clone(&text),
+            author,
+        };
+        let put = store.put(change).await?;
+        tracing::info!(
+            who,
+            ?how,
+            "the admin API changed the configuration in the store"
+        );
+        Ok(Changed {
+            revision: edit::revision(&text),
+            generation: self.lock().state.snapshot.generation,
+            notes: put.notes,
+        })
+    }
+
+    /// Changes the configuration, whose revision in force must be `base`, and writes it to `file`, or to the store.
     /// Either both happen, or nothing does.
     ///
     /// It must not be dropped before it is ready: run it in a task of its own.
@@ -77,46 +165,15 @@ impl Manager {
         wanted: Wanted,
         author: Author,
     ) -> Result<Changed, ChangeError> {
-        let _one_at_a_time = self.reloading.lock().await;
-        let in_force = self.in_force().ok_or(ChangeError::NoFile)?;
-        if in_force.revision.revision != base {
-            let now = in_force.revision.clone();
-            return Err(ChangeError::ChangedMeanwhile(Box::new(now)));
+        if let Some(store) = self.store() {
+            return self.change_stored(store, file, base, wanted, author).await;
         }
+        let _one_at_a_time = self.reloading.lock().await;
+        let in_force = self.is_in_force(base)?;
         unchanged(file, &in_force.text)?;
-        let (mut how, mut undoes) = (How::Patch, None);
-        let text: Arc<str> = match wanted {
-            Wanted::Text(text) => {
-                how = How::Put;
-                text.into()
-            }
-            Wanted::Edits(edits) => {
-                let old = Arc::clone(&in_force.text);
-                let file = file.to_owned();
-                let edited = blocking(move || edit::apply_in(&file, &old, &edits)).await;
-                edited?.into()
-            }
-            Wanted::Undo => {
-                how = How::Undo;
-                let target = self.revisions.lock().before();
-                let target = target.ok_or(ChangeError::NothingToUndo)?;
-                let text = Arc::clone(&target.text);
-                undoes = Some(target);
-                text
-            }
-            Wanted::Restore(revision) => {
-                how = How::Restore;
-                let target = self.revision(&revision);
-                let target = target.ok_or(ChangeError::NoRevision(revision))?;
-                Arc::clone(&target.text)
-            }
-        };
+        let (text, how, undoes) = self.wanted(file, &in_force, wanted).await?;
         if text == in_force.text {
-            return Ok(Changed {
-                revision: in_force.revision.revision.clone(),
-                generation: self.lock().state.snapshot.generation,
-                notes: vec!["it says the same as before: nothing has changed".into()],
-            });
+            return Ok(self.no_change(&in_force));
         }
         if edit::masked(&text) {
             return Err(ChangeError::Masked);

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::Manager;
 use crate::changes::Changes;
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::handover::Handover;
 use crate::inputs::Inputs;
 use crate::measured::strategy_of;
@@ -59,7 +59,7 @@ impl Manager {
         let Some(changes) = owned.changes.take() else {
             return;
         };
-        match config::parse(&changes.file.display().to_string(), &changes.text) {
+        match self.parse(&changes.file, &changes.text) {
             Ok(config) => {
                 owned.state.snapshot = Arc::new(Snapshot {
                     generation: changes.generation,

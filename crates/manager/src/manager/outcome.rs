@@ -9,6 +9,7 @@ use evenkeel_core::strategy::{self, ParamError};
 use crate::config::edit::{self, Edit, EditError};
 use crate::config::{self, Errors};
 use crate::revisions::Revision;
+use crate::store::StoreError;
 use crate::subsystem::ApplyError;
 
 /// Whether clients should be sent to this process.
@@ -194,6 +195,9 @@ pub enum ChangeError {
         /// Why there is no way back.
         back: ApplyError,
     },
+    /// The store that balancers share does not have it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// There is no such revision.
     #[error("there is no revision {0:?} in the history")]
     NoRevision(String),

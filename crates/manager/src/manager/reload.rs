@@ -27,19 +27,43 @@ impl Manager {
         author: Author,
     ) -> Result<Applied, ReloadError> {
         let _one_at_a_time = self.reloading.lock().await;
-        let text = config::text_of(path);
+        let text = self.text_of(path);
         self.reload_text(path, text, how, author).await
+    }
+
+    /// Applies what a store has, beside what the file at `path` says.
+    ///
+    /// # Errors
+    ///
+    /// Why all is as it was.
+    pub async fn apply_stored(
+        &self,
+        path: &Path,
+        text: String,
+        author: Author,
+    ) -> Result<Applied, ReloadError> {
+        let _one_at_a_time = self.reloading.lock().await;
+        self.reload_text(path, Ok(text), How::Store, author).await
+    }
+
+    /// The text as it is kept: in the file at `path`, or that of the store which is in force.
+    fn text_of(&self, path: &Path) -> Result<String, Errors> {
+        match self.in_force().filter(|_| self.store().is_some()) {
+            Some(entry) => Ok(entry.text.to_string()),
+            None => config::text_of(path),
+        }
     }
 
     /// The same after the file has changed: what is in force already is not applied once more,
     /// as when it was [`Manager::change_file`] that wrote it. Then there is no answer.
     pub async fn reload_changed(&self, path: &Path) -> Option<Result<Applied, ReloadError>> {
         let _one_at_a_time = self.reloading.lock().await;
-        let text = config::text_of(path);
+        let text = self.text_of(path);
         let in_force = self.in_force();
         let known = in_force.as_ref().map(|entry| &*entry.text);
         let last = self.lock().last_reload.clone();
-        let went_well = last.is_some_and(|last| last.error.is_none());
+        // With a store the file is not that text.
+        let went_well = self.store().is_none() && last.is_some_and(|last| last.error.is_none());
         if went_well && known.is_some() && known == text.as_deref().ok() {
             return None;
         }
@@ -54,8 +78,7 @@ impl Manager {
         how: How,
         author: Author,
     ) -> Result<Applied, ReloadError> {
-        let name = path.display().to_string();
-        let parsed = text.and_then(|text| Ok((config::parse(&name, &text)?, text)));
+        let parsed = text.and_then(|text| Ok((self.parse(path, &text)?, text)));
         let result = match parsed {
             Ok((config, text)) => {
                 let applied = self.replace(config).await;
@@ -179,6 +202,8 @@ fn fixed_at_start(old: &Config, new: &Config) -> impl Iterator<Item = &'static s
     let parts = [
         ("the number of workers", old.workers != new.workers),
         ("[process]", old.process != new.process),
+        ("[node]", old.node != new.node),
+        ("[store]", old.store != new.store),
         (
             "the admin API's settings",
             fixed(&old.admin) != fixed(&new.admin),

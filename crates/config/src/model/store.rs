@@ -1,0 +1,243 @@
+//! `[store]`: where several balancers have their configuration from.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::tls::ClientTls;
+use crate::schema::address::Origin;
+use crate::schema::field::{FileName, Texts, blank};
+use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::{AsTable, Table};
+
+section! {
+    /// A store (etcd) that several balancers have their configuration from.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Store {}
+    keys STORE {
+        /// URLs of the servers of one etcd cluster, `http` or `https`: one, or a list. **Required.** One is asked at a
+        /// time; the next one, when that does not answer. A change needs a restart, as do those of all keys of this table.
+        endpoints: Vec<Origin> = Vec::new(); r#"["https://etcd-1.example.org:2379", "https://etcd-2.example.org:2379"]"#,
+        /// What all keys in the store begin with. Balancers with the same prefix have the same configuration.
+        prefix: String [Text(PREFIX)] = "/evenkeel/".into(); r#""/evenkeel/edge/""#,
+        /// The file of the last good copy: what was last in effect is kept there, and is started with while
+        /// the store does not answer. It is made if it is not there; a relative path starts at the configuration's
+        /// folder. It may hold secrets, so only its owner may read it. **Required.**
+        copy_file: PathBuf = PathBuf::new(); r#""/var/lib/evenkeel/store.copy""#,
+        /// The user as whom the store is asked, if it knows users.
+        user: Option<String> [Text(USER)] = None; r#""evenkeel""#,
+        /// The file with the password of `user`; white space around it is ignored. Others than its owner and
+        /// group must have no access. It is read again with each login.
+        password_file: Option<FileName> = None; r#""/etc/evenkeel/etcd.password""#,
+        /// TLS to servers at `https`: a table with the keys of `[group.NAME.member_tls]`.
+        tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/etcd-ca.pem" }"#,
+        /// Time that a server has for an answer, before the next one is asked.
+        timeout: Duration [Time(millis(100), secs(60))] = secs(2); r#""5s""#,
+        /// How a change gets to the balancers: without it, to all at once; with it, to
+        /// [one, then to a share, then to all](store.md#staged-roll-out): a table, or `true`. All balancers with the same prefix should say the same.
+        rollout: Option<Rollout> = None; "true",
+    }
+}
+
+section! {
+    /// How a change gets to some balancers before others.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Rollout {}
+    keys ROLLOUT {
+        /// The share of the balancers that get a change in the second step, in percent, at least two.
+        percent: f32 [Number(1.0, 100.0, "")] = 25.0; "50",
+        /// How long each step is watched at least.
+        watch: Duration [Time(secs(1), HOUR)] = secs(30); r#""2m""#,
+        /// How long a step may last at most, if there are too few requests to judge it sooner. Then it counts as good,
+        /// unless what there is says otherwise.
+        limit: Duration [Time(secs(1), DAY)] = secs(600); r#""30m""#,
+        /// How many requests the balancers with the change, and the others, must have had each before a step is good.
+        min_requests: u32 [Number(10.0, 1_000_000.0, "requests")] = 1000; "200",
+        /// How many more requests than at the others may fail, in percent of all. What chance explains does not count.
+        more_failures: f32 [Number(0.0, 100.0, "")] = 0.5; "0.1",
+        /// How many times as long as at the others the 99th percentile of the latency may be.
+        slower: f32 [Number(1.0, 100.0, "")] = 1.5; "2.0",
+    }
+}
+
+impl Store {
+    /// Whether and how TLS is spoken with the server at `endpoint`.
+    pub fn client_tls(&self, endpoint: &Origin) -> Option<ClientTls> {
+        let is_https = endpoint.is_secure();
+        is_https.then(|| self.tls.clone().unwrap_or_default())
+    }
+}
+
+impl AsTable for Rollout {
+    const ALLOWED: &'static str = "a table, or true";
+    const TRUE: bool = true;
+
+    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
+        table.read(ROLLOUT, self, report);
+        if self.limit < self.watch {
+            table.problem("limit", "is shorter than `watch`", report);
+        }
+    }
+}
+blank!(Rollout);
+
+const PREFIX: Texts = (
+    "a text that begins and ends with /, of at most 200 visible ASCII characters",
+    |text| {
+        let is_part = |byte: u8| byte.is_ascii_graphic();
+        text.len() <= 200
+            && text.starts_with('/')
+            && text.ends_with('/')
+            && text.bytes().all(is_part)
+    },
+);
+
+const USER: Texts = ("1 to 128 visible ASCII characters", |text| {
+    (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+});
+
+/// Most servers.
+const MAX_ENDPOINTS: usize = 16;
+
+/// Reads `[store]` of the file, if it is there.
+pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) -> Option<Store> {
+    let mut table = top.table("store", report)?;
+    let mut store = Store::default();
+    table.read(STORE, &mut store, report);
+    table.require("endpoints", report);
+    table.require("copy_file", report);
+    store.copy_file = folder.join(&store.copy_file);
+    if let Some(file) = &mut store.password_file {
+        file.resolve(folder);
+    }
+    match (&store.user, &store.password_file) {
+        (Some(_), None) => table.require("password_file", report),
+        (None, Some(_)) => table.require("user", report),
+        _ => {}
+    }
+    if store.endpoints.len() > MAX_ENDPOINTS {
+        let message = format!("has more than {MAX_ENDPOINTS} servers");
+        table.problem("endpoints", message, report);
+    }
+    let secure = store.endpoints.iter().any(Origin::is_secure);
+    if store.tls.is_some() && !secure && !store.endpoints.is_empty() {
+        let message = "no server is at https, so there is no TLS: write https in `endpoints`";
+        table.problem("tls", message, report);
+    }
+    let plain = store.endpoints.iter().find(|one| !one.is_secure());
+    if let (Some(plain), Some(_)) = (plain, &store.user) {
+        let message = format!(
+            "the password goes to {plain} in the clear: whoever is on the way can read it; write https"
+        );
+        report.warning(&table.span_of("user"), &table.path_of("user"), message);
+    }
+    if let Some(tls) = &mut store.tls {
+        tls.resolve(folder);
+    }
+    table.finish(report);
+    (!store.endpoints.is_empty()).then_some(store)
+}
+
+/// What the reference says of the tables.
+pub(crate) fn tables() -> [TableDoc; 2] {
+    let store = "A store (etcd) from which several balancers have their configuration: see [store.md](store.md). \
+                 With this table the file has only what is this balancer's own: `[store]`, `[node]`, `[process]`, `[admin]`.";
+    let rollout = "[Staged roll-out](store.md#staged-roll-out) of changes: each step is compared with the balancers that do not \
+                   have the change yet, and taken back by itself if it is worse.";
+    [
+        TableDoc::new("[store]", store, [docs(STORE, Store::default())]),
+        TableDoc::new(
+            "[store.rollout]",
+            rollout,
+            [docs(ROLLOUT, Rollout::default())],
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{parse, parse_shared};
+
+    const STORE_TEXT: &str =
+        "[store]\nendpoints = \"http://127.0.0.1:2379\"\ncopy_file = \"copy\"\n";
+
+    #[test]
+    fn a_store_has_servers_and_a_copy() {
+        let config = parse("/etc/evenkeel/evenkeel.toml", STORE_TEXT).unwrap();
+        let store = config.store.unwrap();
+        assert_eq!(store.prefix, "/evenkeel/");
+        assert_eq!(store.copy_file, Path::new("/etc/evenkeel/copy"));
+        assert_eq!(store.rollout, None);
+        assert_eq!(store.client_tls(&store.endpoints[0]), None);
+        assert!(parse("f", "").unwrap().store.is_none());
+        let staged = format!("{STORE_TEXT}rollout = true\n");
+        let rollout = parse("f", &staged).unwrap().store.unwrap().rollout;
+        assert_eq!(rollout, Some(Rollout::default()));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_store() {
+        for (text, wanted) in [
+            ("[store]\ncopy_file = \"c\"", "`endpoints` is missing"),
+            (
+                "[store]\nendpoints = \"http://a:1\"",
+                "`copy_file` is missing",
+            ),
+            (
+                "[store]\nendpoints = \"http://a:1\"\ncopy_file = \"c\"\nuser = \"u\"",
+                "`password_file` is missing",
+            ),
+            (
+                "[store]\nendpoints = \"http://a:1\"\ncopy_file = \"c\"\nprefix = \"edge\"",
+                "begins and ends with /",
+            ),
+            (
+                "[store]\nendpoints = \"http://a:1\"\ncopy_file = \"c\"\ntls = true",
+                "no server is at https",
+            ),
+            (
+                "[store]\nendpoints = \"http://a:1\"\ncopy_file = \"c\"\nrollout = { watch = \"2m\", limit = \"1m\" }",
+                "is shorter than `watch`",
+            ),
+        ] {
+            let errors = parse("f", text).unwrap_err().to_string();
+            assert!(errors.contains(wanted), "{errors}");
+            assert_eq!(errors.lines().count(), 1, "{errors}");
+        }
+    }
+
+    #[test]
+    fn what_is_shared_and_what_is_local_are_one_configuration() {
+        let shared = "workers = 3\n[rule.web]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n";
+        let config = parse_shared("/c/own.toml", STORE_TEXT, ("revision 7", shared)).unwrap();
+        assert_eq!(config.workers, Some(3));
+        assert_eq!(config.rules.len(), 1);
+        assert!(config.store.is_some());
+        assert!(config.included.is_empty());
+        // Places are told by the name that it was given.
+        let shared = "[rule.web]\nlisten = 1\nmembers = [\"a:1\"]\n";
+        let errors = parse_shared("own", STORE_TEXT, ("revision 7", shared)).unwrap_err();
+        assert!(errors.to_string().starts_with("revision 7:2:"), "{errors}");
+    }
+
+    #[test]
+    fn what_is_local_cannot_be_shared() {
+        for text in [
+            "[store]\nendpoints = \"http://a:1\"\ncopy_file = \"c\"",
+            "[process]\nuser = \"x\"",
+            "[admin]\nlisten = \"127.0.0.1:1\"",
+            "[node]\nname = \"x\"",
+            "include = \"*.toml\"",
+        ] {
+            let errors = parse_shared("own", "", ("revision 7", text)).unwrap_err();
+            let errors = errors.to_string();
+            assert!(errors.contains("own file"), "{errors}");
+            assert!(errors.starts_with("revision 7:1:"), "{errors}");
+        }
+        // What both say, neither can.
+        let errors = parse_shared("own", "workers = 1\n", ("revision 7", "workers = 2\n"));
+        assert!(errors.is_err());
+    }
+}

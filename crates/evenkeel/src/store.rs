@@ -1,0 +1,160 @@
+//! `evenkeel store`: the configuration that several balancers share, as a person reads and changes it.
+
+use std::path::Path;
+
+use evenkeel_config::{self as config, Config, edit};
+use evenkeel_manager::SHARED;
+use evenkeel_store::change::Push;
+use evenkeel_store::desk::{Base, Desk, DeskError, Other, Written, now};
+use evenkeel_store::etcd::{Etcd, EtcdError};
+
+use crate::check::refused;
+use crate::cli::{Store, StoreBase, StoreCommand};
+use crate::{Failure, process};
+
+pub(crate) fn run(args: &Store) -> Result<String, Failure> {
+    let own = config::text_of(&args.config).map_err(refused)?;
+    let name = args.config.display().to_string();
+    let balancer = config::parse(&name, &own).map_err(refused)?;
+    let Some(settings) = &balancer.store else {
+        return Err(Failure::new(format!(
+            "{name} has no [store]: name the file of a balancer that has one with --config"
+        )));
+    };
+    // What would be refused by balancers is not sent.
+    let pushed = match &args.command {
+        StoreCommand::Push { file, .. } => Some(checked((&name, &own), file)?),
+        _ => None,
+    };
+    let runtime = process::runtime()?;
+    let result = runtime.block_on(async {
+        let mut etcd = Etcd::new(settings);
+        let mut desk = Desk::new(&mut etcd, &settings.prefix);
+        act(&mut desk, args, &balancer, pushed).await
+    });
+    runtime.shutdown_background();
+    result
+}
+
+async fn act(
+    desk: &mut Desk<'_>,
+    args: &Store,
+    balancer: &Config,
+    pushed: Option<String>,
+) -> Result<String, Failure> {
+    match &args.command {
+        StoreCommand::Push {
+            of,
+            message,
+            at_once,
+            ..
+        } => {
+            let rollout = balancer
+                .store
+                .as_ref()
+                .and_then(|store| store.rollout.as_ref());
+            let push = Push {
+                text: pushed.unwrap_or_default(),
+                who: who(),
+                message: message.clone(),
+                staged: rollout.is_some() && !at_once,
+                at: now(),
+            };
+            let base = match of {
+                None => Base::Empty,
+                Some(StoreBase::Latest) => Base::Any,
+                Some(StoreBase::Number(number)) => Base::Number(*number),
+            };
+            let written = desk.push(base, push, *at_once).await.map_err(failed)?;
+            Ok(told(&written))
+        }
+        StoreCommand::Pull { revision, output } => {
+            let revision = desk.pull(*revision).await.map_err(failed)?;
+            let number = revision.number;
+            match output {
+                // Its number is not part of the text, and the text goes into a file, perhaps.
+                None => eprintln!("revision {number}; push a change of it with --of {number}"),
+                Some(file) => {
+                    std::fs::write(file, &revision.text).map_err(|error| {
+                        Failure::new(format!("{} cannot be written: {error}", file.display()))
+                    })?;
+                    let file = file.display();
+                    return Ok(format!(
+                        "{file} has revision {number}; push a change of it with --of {number}\n"
+                    ));
+                }
+            }
+            Ok(revision.text)
+        }
+        StoreCommand::Diff { other, from } => {
+            let text;
+            let to = match other.parse() {
+                Ok(number) => Other::Revision(number),
+                Err(_) => {
+                    text = config::text_of(Path::new(other)).map_err(refused)?;
+                    Other::Text(other, &text)
+                }
+            };
+            desk.diff(*from, to).await.map_err(failed)
+        }
+        StoreCommand::History { limit } => desk.history(*limit).await.map_err(failed),
+        StoreCommand::Rollback { revision, message } => {
+            let written = desk.roll_back(*revision, &who(), message).await;
+            Ok(told(&written.map_err(failed)?))
+        }
+        StoreCommand::Confirm => Ok(told(&desk.confirm().await.map_err(failed)?)),
+    }
+}
+
+/// The text of a file, if it is good beside what the balancer has of its own.
+fn checked((name, own): (&str, &str), file: &Path) -> Result<String, Failure> {
+    let text = config::text_of(file).map_err(refused)?;
+    if edit::masked(&text) {
+        return Err(Failure::new(format!(
+            "{}: a secret is {}, as those see it who may not know it: write it out",
+            file.display(),
+            edit::MASK
+        )));
+    }
+    let shared = file.display().to_string();
+    let shared = if shared == name { SHARED } else { &shared };
+    let parsed = config::parse_shared(name, own, (shared, &text)).map_err(refused)?;
+    for warning in &parsed.warnings {
+        eprintln!("warning: {warning}");
+    }
+    Ok(text)
+}
+
+/// Who does it: a user of this machine.
+fn who() -> String {
+    let names = ["SUDO_USER", "USER", "LOGNAME"].into_iter();
+    let mut names = names.filter_map(|name| std::env::var(name).ok());
+    names.find(|name| !name.is_empty()).unwrap_or_default()
+}
+
+fn told(written: &Written) -> String {
+    let how = match written.staged {
+        true => "is rolled out step by step",
+        false => "goes to all balancers",
+    };
+    let waited = match written.waited.is_empty() {
+        true => String::new(),
+        false => format!(
+            "; {} had waited, because the store had gone back in time",
+            written.waited.join(", ")
+        ),
+    };
+    format!("{} {how}{waited}\n", written.to)
+}
+
+fn failed(error: DeskError) -> Failure {
+    let code = match &error {
+        DeskError::Etcd(EtcdError::Unreachable(_)) => 3,
+        _ => 1,
+    };
+    let message = match code {
+        3 => format!("the store does not answer: {error}"),
+        _ => error.to_string(),
+    };
+    Failure { code, message }
+}

@@ -1,0 +1,53 @@
+//! Where the text of the configuration is kept, if several balancers share it: in a store elsewhere, and
+//! not in the file of this machine.
+
+use std::sync::Arc;
+
+use crate::revisions::Author;
+use crate::service::Work;
+
+/// A store of configurations, as the manager uses it. What the store says is put into effect by whoever
+/// follows it, with [`Manager::apply_stored`](crate::Manager::apply_stored).
+pub trait Store: Send + Sync {
+    /// Where it is, for people.
+    fn name(&self) -> String;
+
+    /// What all balancers are to have, as far as this one has heard; `None` if it has heard nothing.
+    fn stored(&self) -> Option<Arc<str>>;
+
+    /// Writes a change there, if `change.before` is what all balancers have. Ends when this balancer has put
+    /// it into effect, too, unless it has to wait for others.
+    fn put(&self, change: Change) -> Work<Result<Put, StoreError>>;
+}
+
+/// A change that is to be written to the store.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What the text that it is a change of is known by.
+    pub before: String,
+    /// The new text. It is valid.
+    pub text: Arc<str>,
+    /// Who wants it.
+    pub author: Author,
+}
+
+/// A change that is in the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Put {
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// A change that is not in the store. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// It is one of something else than what all balancers have.
+    #[error("{0}")]
+    ChangedMeanwhile(String),
+    /// The store does not take it.
+    #[error("{0}")]
+    Refused(String),
+    /// The store does not answer. Whether it has the change, who tries again finds out.
+    #[error("{0}")]
+    Unreachable(String),
+}

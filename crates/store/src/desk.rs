@@ -1,0 +1,606 @@
+//! What a person does with the store: `evenkeel store`, and changes through the admin API.
+
+use std::fmt::Write as _;
+
+use evenkeel_config::edit;
+use jiff::Timestamp;
+
+use crate::change::{self, GoesBy, Push, PushError};
+use crate::etcd::{Entry, Etcd, EtcdError, Keys, Write};
+use crate::model::{BadDocument, Head, Pointer, Report, Revision, Step};
+
+/// How many revisions a history lists at most.
+pub const MAX_HISTORY: i64 = 1000;
+
+/// Most bytes of revisions that are read at once: some at a time.
+const AT_ONCE: i64 = 10;
+
+/// Why something was not done. Nothing has changed, unless it says otherwise.
+#[derive(Debug, thiserror::Error)]
+pub enum DeskError {
+    /// The store does not do it.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    /// What stands there cannot be read.
+    #[error("{key} in the store: {error}")]
+    Document {
+        /// Which key.
+        key: String,
+        /// What is wrong with it.
+        error: BadDocument,
+    },
+    /// It cannot be written.
+    #[error(transparent)]
+    Push(#[from] PushError),
+    /// It is a change of something else than what is there.
+    #[error("{0}")]
+    ChangedMeanwhile(String),
+    /// There is nothing that it could be about.
+    #[error("{0}")]
+    Nothing(String),
+}
+
+/// The keys of a prefix.
+#[derive(Clone, Debug)]
+pub struct Names(pub String);
+
+impl Names {
+    /// The head.
+    pub fn head(&self) -> String {
+        format!("{}head", self.0)
+    }
+
+    /// What all revisions begin with.
+    pub fn revisions(&self) -> String {
+        format!("{}revisions/", self.0)
+    }
+
+    /// A revision: in the order of their numbers.
+    pub fn revision(&self, number: u64) -> String {
+        format!("{}revisions/{number:020}", self.0)
+    }
+
+    /// What all reports begin with.
+    pub fn nodes(&self) -> String {
+        format!("{}nodes/", self.0)
+    }
+
+    /// The report of a balancer.
+    pub fn node(&self, name: &str) -> String {
+        format!("{}nodes/{name}", self.0)
+    }
+}
+
+/// What a push is a change of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base<'a> {
+    /// Whatever is there.
+    Any,
+    /// An empty store.
+    Empty,
+    /// The revision with that number.
+    Number(u64),
+    /// The one whose text is known by that.
+    Id(&'a str),
+}
+
+impl Base<'_> {
+    /// Whether that is what all balancers have; or else why not.
+    fn fits(self, current: Option<&Pointer>) -> Result<(), String> {
+        let fits = match (self, current) {
+            (Base::Any, _) | (Base::Empty, None) => true,
+            (Base::Number(number), Some(current)) => current.number == number,
+            (Base::Id(id), Some(current)) => current.id == id,
+            _ => false,
+        };
+        let has = match current {
+            _ if fits => return Ok(()),
+            Some(current) => current.to_string(),
+            None => "nothing".into(),
+        };
+        let of = match self {
+            Base::Number(number) => format!("not revision {number}, which this is a change of"),
+            Base::Id(id) => format!("not {id}, which this is a change of"),
+            Base::Any | Base::Empty => {
+                "it is not said which revision this is a change of (--of)".into()
+            }
+        };
+        Err(format!(
+            "the store has {has}, and {of}: nothing was written. Look at what it has, and try again"
+        ))
+    }
+}
+
+/// What is there.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The head, if there is one.
+    pub head: Option<Head>,
+    /// What a transaction compares.
+    pub changed: i64,
+    /// The balancers that report.
+    pub nodes: Vec<Report>,
+}
+
+impl Loaded {
+    fn goes_by(&self) -> Vec<GoesBy> {
+        let nodes = self.nodes.iter();
+        let marks = nodes.filter_map(|node| Some((node.mark.clone()?, node.running.clone())));
+        marks.collect()
+    }
+
+    fn current(&self) -> Option<&Pointer> {
+        self.head.as_ref()?.current.as_ref()
+    }
+}
+
+/// A change that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The revision that balancers get.
+    pub to: Pointer,
+    /// Whether they get it step by step.
+    pub staged: bool,
+    /// Balancers that had waited, because the store had gone back in time.
+    pub waited: Vec<String>,
+}
+
+/// A store, as a person sees it.
+#[derive(Debug)]
+pub struct Desk<'e> {
+    etcd: &'e mut Etcd,
+    names: Names,
+}
+
+fn tag() -> String {
+    format!("{:016x}", fastrand::u64(..))
+}
+
+fn bad(key: &str) -> impl Fn(BadDocument) -> DeskError {
+    move |error| DeskError::Document {
+        key: key.to_owned(),
+        error,
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    u64::try_from(Timestamp::now().as_second()).unwrap_or_default()
+}
+
+fn shown(at: u64) -> String {
+    let at = i64::try_from(at)
+        .ok()
+        .and_then(|at| Timestamp::from_second(at).ok());
+    at.map_or_else(|| "?".into(), |at| at.to_string())
+}
+
+impl<'e> Desk<'e> {
+    /// The store behind `etcd`, at that prefix.
+    pub fn new(etcd: &'e mut Etcd, prefix: &str) -> Self {
+        Desk {
+            etcd,
+            names: Names(prefix.to_owned()),
+        }
+    }
+
+    /// What is there.
+    ///
+    /// # Errors
+    ///
+    /// Why that is not known.
+    pub async fn load(&mut self) -> Result<Loaded, DeskError> {
+        let key = self.names.head();
+        let read = self.etcd.read(Keys::One(&key)).await?;
+        let entry = read.entries.first();
+        let head = entry.map(|entry| Head::read(&entry.value)).transpose();
+        Ok(Loaded {
+            head: head.map_err(bad(&key))?,
+            changed: entry.map_or(0, |entry| entry.changed),
+            nodes: self.nodes().await?,
+        })
+    }
+
+    /// What balancers say of themselves. One that is not understood is left out.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn nodes(&mut self) -> Result<Vec<Report>, DeskError> {
+        let prefix = self.names.nodes();
+        let read = self.etcd.read(Keys::Under(&prefix)).await?;
+        let reports = read.entries.iter();
+        Ok(reports
+            .filter_map(|entry| Report::read(&entry.value).ok())
+            .collect())
+    }
+
+    /// The revision that a head refers to.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or not that one.
+    pub async fn revision(&mut self, to: &Pointer) -> Result<Revision, DeskError> {
+        let (key, entry) = self.entry(to.number).await?;
+        Revision::read(&entry.value, to).map_err(bad(&key))
+    }
+
+    async fn any_revision(&mut self, number: u64) -> Result<Revision, DeskError> {
+        let (key, entry) = self.entry(number).await?;
+        Revision::read_any(&entry.value).map_err(bad(&key))
+    }
+
+    async fn entry(&mut self, number: u64) -> Result<(String, Entry), DeskError> {
+        let key = self.names.revision(number);
+        let read = self.etcd.read(Keys::One(&key)).await?;
+        let entry = read.entries.into_iter().next();
+        let none = || DeskError::Nothing(format!("there is no revision {number} in the store"));
+        Ok((key, entry.ok_or_else(none)?))
+    }
+
+    /// Writes a text, which is valid, if `base` is what all balancers have. With `end_trial` a roll-out that is on
+    /// is ended.
+    ///
+    /// # Errors
+    ///
+    /// Why it was not written, or why that is not known.
+    pub async fn push(
+        &mut self,
+        base: Base<'_>,
+        push: Push,
+        end_trial: bool,
+    ) -> Result<Written, DeskError> {
+        let loaded = self.load().await?;
+        base.fits(loaded.current())
+            .map_err(DeskError::ChangedMeanwhile)?;
+        let nodes = loaded.goes_by();
+        let ended = loaded.head.as_ref().filter(|_| end_trial);
+        let why = || "something else was pushed".to_owned();
+        let ended = ended.and_then(|head| change::take_back(head, why(), push.at, tag()));
+        let head = ended.as_ref().or(loaded.head.as_ref());
+        let (next, revision) = change::push(head, &nodes, push, tag())?;
+        let key = self.names.revision(revision.number);
+        let more = Write::Put(key, revision.write(), 0);
+        self.write(&loaded, &next, vec![more]).await?;
+        Ok(Written {
+            staged: next.trial.is_some(),
+            to: revision.pointer(),
+            waited: waiting(&loaded.nodes),
+        })
+    }
+
+    /// Ends a roll-out; or goes back to what balancers had before, or to the revision with that number.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing was written, or why that is not known.
+    pub async fn roll_back(
+        &mut self,
+        to: Option<u64>,
+        who: &str,
+        message: &str,
+    ) -> Result<Written, DeskError> {
+        let loaded = self.load().await?;
+        let Some(head) = &loaded.head else {
+            return Err(DeskError::Nothing(
+                "there is nothing in the store yet".into(),
+            ));
+        };
+        if let Some(number) = to {
+            let old = self.any_revision(number).await?;
+            let push = Push {
+                text: old.text,
+                who: who.into(),
+                message: match message {
+                    "" => format!("back to revision {number}"),
+                    message => message.into(),
+                },
+                staged: false,
+                at: now(),
+            };
+            return self.push(Base::Any, push, true).await;
+        }
+        let next = change::go_back(head, &loaded.goes_by(), tag()).ok_or_else(|| {
+            let why =
+                "what balancers had before is not known: name a revision (evenkeel store history)";
+            DeskError::Nothing(why.into())
+        })?;
+        let to = next.current.clone();
+        let to = to.ok_or_else(|| DeskError::Nothing("there is nothing to go back to".into()))?;
+        self.revision(&to).await?;
+        self.write(&loaded, &next, Vec::new()).await?;
+        Ok(Written {
+            to,
+            staged: false,
+            waited: waiting(&loaded.nodes),
+        })
+    }
+
+    /// Says that what the store has is what balancers are to have, though it went back in time.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing was written, or why that is not known.
+    pub async fn confirm(&mut self) -> Result<Written, DeskError> {
+        let loaded = self.load().await?;
+        let current = loaded.current().cloned();
+        let (Some(head), Some(to)) = (&loaded.head, current) else {
+            return Err(DeskError::Nothing(
+                "there is nothing in the store: push something".into(),
+            ));
+        };
+        self.revision(&to).await?;
+        let next = change::confirm(head, &loaded.goes_by(), tag());
+        self.write(&loaded, &next, Vec::new()).await?;
+        Ok(Written {
+            to,
+            staged: next.trial.is_some(),
+            waited: waiting(&loaded.nodes),
+        })
+    }
+
+    /// Writes a head in place of the one that was loaded, and more.
+    async fn write(
+        &mut self,
+        loaded: &Loaded,
+        next: &Head,
+        mut writes: Vec<Write>,
+    ) -> Result<(), DeskError> {
+        let key = self.names.head();
+        writes.push(Write::Put(key.clone(), next.write(), 0));
+        let written = self.etcd.write_if((&key, loaded.changed), writes).await;
+        let is_written = match written {
+            Ok(is_written) => is_written,
+            // The answer was lost, and perhaps only that.
+            Err(error @ EtcdError::Unreachable(_)) => {
+                let read = self.etcd.read(Keys::One(&key)).await;
+                let there = read.ok().and_then(|read| read.entries.into_iter().next());
+                let there = there.and_then(|entry| Head::read(&entry.value).ok());
+                match there.is_some_and(|there| there.follows(&next.mark())) {
+                    true => true,
+                    false => return Err(error.into()),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match is_written {
+            true => Ok(()),
+            false => Err(DeskError::ChangedMeanwhile(
+                "somebody else has changed the store meanwhile: nothing was written. Look at what it has, and try again".into(),
+            )),
+        }
+    }
+
+    /// Writes the next head of a roll-out, if nothing has changed meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer, or refuses.
+    pub async fn go_on(&mut self, changed: i64, next: &Head) -> Result<bool, EtcdError> {
+        let key = self.names.head();
+        let writes = vec![Write::Put(key.clone(), next.write(), 0)];
+        self.etcd.write_if((&key, changed), writes).await
+    }
+
+    /// The text that balancers have, or that of a revision.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub async fn pull(&mut self, number: Option<u64>) -> Result<Revision, DeskError> {
+        match number {
+            Some(number) => self.any_revision(number).await,
+            None => {
+                let loaded = self.load().await?;
+                let current = loaded.current().cloned();
+                let current = current.ok_or_else(|| {
+                    DeskError::Nothing("there is nothing in the store yet".into())
+                })?;
+                self.revision(&current).await
+            }
+        }
+    }
+
+    /// What differs between two revisions, as `diff -u` writes it; or between what balancers have and a text.
+    ///
+    /// # Errors
+    ///
+    /// There is no such revision.
+    pub async fn diff(&mut self, from: Option<u64>, to: Other<'_>) -> Result<String, DeskError> {
+        let from = self.pull(from).await?;
+        let name = |number: u64| format!("revision {number}");
+        let (other, text) = match to {
+            Other::Revision(number) => (name(number), self.any_revision(number).await?.text),
+            Other::Text(name, text) => (name.to_owned(), text.to_owned()),
+        };
+        Ok(edit::unified(
+            (&name(from.number), &from.text),
+            (&other, &text),
+        ))
+    }
+
+    /// The last revisions, a line each, the last one first; and what balancers run.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn history(&mut self, limit: i64) -> Result<String, DeskError> {
+        let loaded = self.load().await?;
+        let mut out = String::new();
+        let prefix = self.names.revisions();
+        let mut left = limit.clamp(1, MAX_HISTORY);
+        let mut before: Option<String> = None;
+        while left > 0 {
+            let keys = Keys::Last(&prefix, left.min(AT_ONCE), before.as_deref());
+            let read = self.etcd.read(keys).await?;
+            let Some(last) = read.entries.last() else {
+                break;
+            };
+            before = Some(String::from_utf8_lossy(&last.key).into_owned());
+            left -= AT_ONCE;
+            for entry in &read.entries {
+                // Writing to a string cannot fail.
+                let _ = match Revision::read_any(&entry.value) {
+                    Ok(revision) => writeln!(out, "{}", line(&revision, loaded.head.as_ref())),
+                    Err(error) => {
+                        let key = String::from_utf8_lossy(&entry.key);
+                        writeln!(out, "{}: {error}", key.escape_debug())
+                    }
+                };
+            }
+        }
+        if let Some(failed) = loaded.head.as_ref().and_then(|head| head.failed.as_ref()) {
+            let (at, why) = (shown(failed.at), plain(&failed.why));
+            let _ = writeln!(out, "\n{} was taken back at {at}: {why}", failed.to);
+        }
+        out.push('\n');
+        for node in &loaded.nodes {
+            out.push_str(&of_node(node));
+        }
+        if loaded.nodes.is_empty() {
+            out.push_str("no balancer reports\n");
+        }
+        Ok(out)
+    }
+}
+
+/// What something is compared with.
+#[derive(Clone, Copy, Debug)]
+pub enum Other<'a> {
+    /// A revision.
+    Revision(u64),
+    /// A text, with its name.
+    Text(&'a str, &'a str),
+}
+
+/// A text of others on one line.
+fn plain(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().map(plain).take(300).collect()
+}
+
+fn line(revision: &Revision, head: Option<&Head>) -> String {
+    let to = revision.pointer();
+    let trial = head.and_then(|head| head.trial.as_ref());
+    let trial = trial.filter(|trial| trial.to == to);
+    let is_current = head.is_some_and(|head| head.current.as_ref() == Some(&to));
+    let mark = match (is_current, trial.map(|trial| trial.step)) {
+        (true, _) => "  <- all have it",
+        (_, Some(Step::One)) => "  <- is tried by one",
+        (_, Some(Step::Share)) => "  <- is tried by some",
+        (_, Some(Step::All)) => "  <- is tried by all",
+        _ => "",
+    };
+    let who = match revision.who.as_str() {
+        "" => "-".into(),
+        who => plain(who),
+    };
+    format!(
+        "{:>5}  {}  {}  {who}  {}{mark}",
+        revision.number,
+        to.id,
+        shown(revision.at),
+        plain(&revision.message)
+    )
+}
+
+fn of_node(node: &Report) -> String {
+    let name = plain(&node.name);
+    let runs = match &node.running {
+        Some(running) => format!("runs {running}"),
+        None => "runs nothing of the store".into(),
+    };
+    let refused = node.refused.as_ref().map_or_else(String::new, |refused| {
+        format!("; refuses {}: {}", refused.to, plain(&refused.why))
+    });
+    let waits = match node.waits {
+        true => {
+            "; waits: the store has gone back in time. Push something, or say `evenkeel store confirm`"
+        }
+        false => "",
+    };
+    format!("{name}: {runs}{refused}{waits}\n")
+}
+
+fn waiting(nodes: &[Report]) -> Vec<String> {
+    let waiting = nodes.iter().filter(|node| node.waits);
+    waiting.map(|node| node.name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::Counts;
+    use crate::model::{FORMAT, Refused};
+
+    #[test]
+    fn revisions_are_sorted_by_their_keys_as_by_their_numbers() {
+        let names = Names("/evenkeel/".into());
+        assert_eq!(names.head(), "/evenkeel/head");
+        assert!(names.revision(9) < names.revision(10));
+        assert!(names.revision(10) < names.revision(u64::MAX));
+        assert_eq!(names.node("a"), "/evenkeel/nodes/a");
+    }
+
+    #[test]
+    fn a_push_is_one_of_what_is_there() {
+        let current = Pointer {
+            number: 3,
+            id: "abc".into(),
+        };
+        for base in [Base::Any, Base::Number(3), Base::Id("abc")] {
+            assert_eq!(base.fits(Some(&current)), Ok(()));
+        }
+        for base in [Base::Empty, Base::Number(2), Base::Id("abd")] {
+            let why = base.fits(Some(&current)).unwrap_err();
+            assert!(why.starts_with("the store has revision 3 (abc)"), "{why}");
+        }
+        assert_eq!(Base::Empty.fits(None), Ok(()));
+        let why = Base::Number(2).fits(None).unwrap_err();
+        assert!(why.starts_with("the store has nothing"), "{why}");
+    }
+
+    #[test]
+    fn lines_say_who_wrote_what_and_who_has_it() {
+        let push = |text: &str, staged| Push {
+            text: text.into(),
+            who: "anna".into(),
+            message: "one\nmore".into(),
+            staged,
+            at: 0,
+        };
+        let (head, one) = change::push(None, &[], push("1", false), tag()).unwrap();
+        let said = line(&one, Some(&head));
+        assert!(said.contains("anna  one more  <- all have it"), "{said}");
+        assert!(said.contains("1970-01-01T00:00:00Z"), "{said}");
+        let (head, two) = change::push(Some(&head), &[], push("2", true), tag()).unwrap();
+        assert!(line(&two, Some(&head)).ends_with("<- is tried by one"));
+        assert!(line(&two, None).ends_with("one more"));
+        let mut node = Report {
+            format: FORMAT,
+            name: "edge-1".into(),
+            version: String::new(),
+            process: String::new(),
+            mark: None,
+            running: Some(one.pointer()),
+            refused: None,
+            waits: false,
+            counts: Counts::default(),
+            before: Counts::default(),
+        };
+        assert_eq!(
+            of_node(&node),
+            format!("edge-1: runs revision 1 ({})\n", one.pointer().id)
+        );
+        node.refused = Some(Refused {
+            to: two.pointer(),
+            why: "no".into(),
+        });
+        node.waits = true;
+        let said = of_node(&node);
+        assert!(
+            said.contains("; refuses revision 2 (") && said.contains("confirm"),
+            "{said}"
+        );
+    }
+}

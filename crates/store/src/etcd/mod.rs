@@ -1,0 +1,683 @@
+//! A client of etcd: the few calls of its API (v3, by gRPC) that are needed.
+//!
+//! One server is asked at a time, over one connection; when it does not answer in time, the next one is asked. Reads
+//! are tried at each server once. A write whose answer does not come is not tried again: whoever writes
+//! compares what is there, and finds out.
+
+mod messages;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use evenkeel_config::{Origin, Store, one_line};
+use evenkeel_net::grpc::{Call, CallError, Options};
+use evenkeel_net::{http2, key_file};
+use evenkeel_tls::client::Client;
+use evenkeel_tls::current::Current;
+use evenkeel_tls::listener::Connection;
+use h2::client::SendRequest;
+use prost::Message;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use messages::{
+    AuthenticateRequest, AuthenticateResponse, Compare, DeleteRangeRequest, Header, KeyValue,
+    LeaseGrantRequest, LeaseGrantResponse, LeaseRequest, LeaseResponse, Op, PutRequest,
+    RangeRequest, RangeResponse, RequestOp, TARGET_MOD, Target, TxnRequest, TxnResponse,
+    WatchCreate, WatchRequest, WatchResponse,
+};
+
+/// Longest message of an answer, in bytes: many reports, or a revision.
+const MAX_ANSWER: usize = 32 << 20;
+
+/// Longest message of a watch.
+const MAX_EVENTS: usize = 8 << 20;
+
+/// Statuses of gRPC.
+const UNAUTHENTICATED: &str = "16";
+const UNAVAILABLE: [&str; 4] = ["1", "4", "13", "14"];
+
+/// Why etcd does not do what it is asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdError {
+    /// No server answers. What each said, or did not.
+    #[error("{0}")]
+    Unreachable(String),
+    /// A server refuses.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl EtcdError {
+    /// Whether no server answers.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, EtcdError::Unreachable(_))
+    }
+}
+
+/// A key with what it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+    /// What a transaction compares: the revision of etcd in which the key was changed last.
+    pub changed: i64,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Read {
+    /// The keys that are there.
+    pub entries: Vec<Entry>,
+    /// The revision of etcd that this is of.
+    pub revision: i64,
+    /// Which cluster has said so. One that was restored from a backup has another number.
+    pub cluster: u64,
+}
+
+/// Which keys.
+#[derive(Clone, Debug)]
+pub enum Keys<'a> {
+    /// This one.
+    One(&'a str),
+    /// All that begin so.
+    Under(&'a str),
+    /// So many of these, the largest first, from the key behind on, if there is one.
+    Last(&'a str, i64, Option<&'a str>),
+}
+
+/// What is written in a transaction.
+#[derive(Clone, Debug)]
+pub enum Write {
+    /// A key gets a value, for as long as a lease holds (0: for ever).
+    Put(String, Vec<u8>, i64),
+    /// A key is removed.
+    Delete(String),
+}
+
+/// A client. Calls are made one after the other.
+pub struct Etcd {
+    settings: Store,
+    tls: Option<Current>,
+    /// Which server is asked.
+    at: usize,
+    link: Option<Link>,
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Etcd").finish_non_exhaustive()
+    }
+}
+
+/// A connection to a server.
+struct Link {
+    client: SendRequest<Bytes>,
+    /// What URIs begin with.
+    base: String,
+    /// What the server knows the user by.
+    token: Option<String>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Link {
+    /// The fields of a call.
+    fn fields(&self) -> Vec<(&str, &str)> {
+        let token = self.token.iter().map(|token| ("token", token.as_str()));
+        // One that has lost the others must not answer with what it once knew.
+        token.chain([("hasleader", "true")]).collect()
+    }
+
+    async fn call(&self, method: &str, message: &[u8], limit: usize) -> Result<Vec<u8>, CallError> {
+        let fields = self.fields();
+        let options = Options {
+            fields: &fields,
+            limit,
+            open: false,
+        };
+        let uri = format!("{}{method}", self.base);
+        let mut call = Call::begin_with(self.client.clone(), &uri, message, options).await?;
+        let answer = call.next().await?;
+        // An error may follow.
+        match call.next().await {
+            Err(CallError::Closed) | Ok(_) => Ok(answer),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Etcd {
+    /// A client of the servers that the configuration names. Nothing is connected yet.
+    pub fn new(settings: &Store) -> Self {
+        let secure = settings.endpoints.iter().find(|one| one.is_secure());
+        let tls = secure.and_then(|one| settings.client_tls(one));
+        Etcd {
+            tls: tls.map(Current::new),
+            settings: settings.clone(),
+            // Balancers do not all ask the same one.
+            at: fastrand::usize(..settings.endpoints.len().max(1)),
+            link: None,
+        }
+    }
+
+    /// The server that is asked.
+    pub fn server(&self) -> String {
+        let endpoint = self.settings.endpoints.get(self.at);
+        endpoint.map(Origin::to_string).unwrap_or_default()
+    }
+
+    /// The next call is made over another connection, to the next server.
+    pub fn move_on(&mut self) {
+        self.link = None;
+        self.at = (self.at + 1) % self.settings.endpoints.len().max(1);
+    }
+
+    /// Reads keys: what the whole cluster agrees on.
+    ///
+    /// # Errors
+    ///
+    /// No server answers, or it refuses.
+    pub async fn read(&mut self, keys: Keys<'_>) -> Result<Read, EtcdError> {
+        let request = match keys {
+            Keys::One(key) => RangeRequest {
+                key: key.into(),
+                ..RangeRequest::default()
+            },
+            Keys::Under(prefix) => RangeRequest {
+                key: prefix.into(),
+                range_end: after(prefix),
+                ..RangeRequest::default()
+            },
+            Keys::Last(prefix, limit, before) => RangeRequest {
+                key: prefix.into(),
+                range_end: before.map_or_else(|| after(prefix), Vec::from),
+                limit,
+                sort_order: 2,
+                ..RangeRequest::default()
+            },
+        };
+        let method = "/etcdserverpb.KV/Range";
+        let response: RangeResponse = self.ask(method, &request, Retry::EachServer).await?;
+        let header = response.header.unwrap_or_default();
+        Ok(Read {
+            entries: response.kvs.into_iter().map(Entry::from).collect(),
+            revision: header.revision,
+            cluster: header.cluster_id,
+        })
+    }
+
+    /// Writes all of it, if the key `key` was changed last in the revision `changed` of etcd (0: if it is not
+    /// there); answers whether it was.
+    ///
+    /// # Errors
+    ///
+    /// No server answers: it may have been written. Or one refuses.
+    pub async fn write_if(
+        &mut self,
+        (key, changed): (&str, i64),
+        writes: Vec<Write>,
+    ) -> Result<bool, EtcdError> {
+        let compare = Compare {
+            target: TARGET_MOD,
+            key: key.into(),
+            value: Some(Target::ModRevision(changed)),
+        };
+        self.transact(vec![compare], writes).await
+    }
+
+    /// Writes all of it.
+    ///
+    /// # Errors
+    ///
+    /// No server answers: it may have been written. Or one refuses.
+    pub async fn write(&mut self, writes: Vec<Write>) -> Result<(), EtcdError> {
+        self.transact(Vec::new(), writes).await.map(|_| ())
+    }
+
+    async fn transact(
+        &mut self,
+        compare: Vec<Compare>,
+        writes: Vec<Write>,
+    ) -> Result<bool, EtcdError> {
+        let writes = writes.into_iter().map(|write| {
+            let op = match write {
+                Write::Put(key, value, lease) => Op::Put(PutRequest {
+                    key: key.into(),
+                    value,
+                    lease,
+                }),
+                Write::Delete(key) => Op::Delete(DeleteRangeRequest {
+                    key: key.into(),
+                    range_end: Vec::new(),
+                }),
+            };
+            RequestOp { op: Some(op) }
+        });
+        let request = TxnRequest {
+            compare,
+            success: writes.collect(),
+        };
+        let response: TxnResponse = self
+            .ask("/etcdserverpb.KV/Txn", &request, Retry::Never)
+            .await?;
+        Ok(response.succeeded)
+    }
+
+    /// A lease for that time.
+    ///
+    /// # Errors
+    ///
+    /// No server answers, or it refuses.
+    pub async fn lease(&mut self, lifetime: Duration) -> Result<i64, EtcdError> {
+        let request = LeaseGrantRequest {
+            ttl: i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX),
+        };
+        let method = "/etcdserverpb.Lease/LeaseGrant";
+        let response: LeaseGrantResponse = self.ask(method, &request, Retry::Never).await?;
+        Ok(response.id)
+    }
+
+    /// Whether the lease goes on: it begins anew, if it has not run out.
+    ///
+    /// # Errors
+    ///
+    /// No server answers, or it refuses.
+    pub async fn keep_alive(&mut self, lease: i64) -> Result<bool, EtcdError> {
+        let request = LeaseRequest { id: lease };
+        let method = "/etcdserverpb.Lease/LeaseKeepAlive";
+        let response: LeaseResponse = self.ask(method, &request, Retry::EachServer).await?;
+        Ok(response.ttl > 0)
+    }
+
+    /// Ends a lease, and with it what was written for it.
+    ///
+    /// # Errors
+    ///
+    /// No server answers, or it refuses.
+    pub async fn end_lease(&mut self, lease: i64) -> Result<(), EtcdError> {
+        let request = LeaseRequest { id: lease };
+        let method = "/etcdserverpb.Lease/LeaseRevoke";
+        let _: LeaseResponse = self.ask(method, &request, Retry::Never).await?;
+        Ok(())
+    }
+
+    /// Changes of a key from that revision of etcd on.
+    ///
+    /// # Errors
+    ///
+    /// No server answers, or it refuses.
+    pub async fn watch(&mut self, key: &str, from: i64) -> Result<Watch, EtcdError> {
+        let request = WatchRequest {
+            create: Some(WatchCreate {
+                key: key.into(),
+                range_end: Vec::new(),
+                start_revision: from,
+            }),
+        };
+        let limit = self.settings.timeout;
+        let link = self.link().await?;
+        let server = link.base.clone();
+        let fields = link.fields();
+        let options = Options {
+            fields: &fields,
+            limit: MAX_EVENTS,
+            open: true,
+        };
+        let uri = format!("{}/etcdserverpb.Watch/Watch", link.base);
+        let message = request.encode_to_vec();
+        let call = Call::begin_with(link.client.clone(), &uri, &message, options);
+        let result = timeout(limit, call).await.map_err(|_| no_answer(limit));
+        match result.and_then(|call| call.map_err(|error| error.to_string())) {
+            Ok(call) => Ok(Watch { call }),
+            Err(why) => {
+                self.move_on();
+                Err(EtcdError::Unreachable(format!("{server}: {why}")))
+            }
+        }
+    }
+
+    /// Makes a call.
+    async fn ask<A: Message + Default>(
+        &mut self,
+        method: &str,
+        request: &impl Message,
+        retry: Retry,
+    ) -> Result<A, EtcdError> {
+        let message = request.encode_to_vec();
+        let servers = self.settings.endpoints.len().max(1);
+        let mut said: Vec<String> = Vec::new();
+        let (mut logins, mut is_stale) = (0, self.link.is_some());
+        loop {
+            let limit = self.settings.timeout;
+            let link = self.link().await?;
+            let server = link.base.clone();
+            let call = timeout(limit, link.call(method, &message, MAX_ANSWER));
+            let why = match call.await {
+                Ok(Ok(answer)) => {
+                    return A::decode(answer.as_slice()).map_err(|error| {
+                        let why = format!("{server}: the answer is none of etcd's: {error}");
+                        EtcdError::Refused(why)
+                    });
+                }
+                // Its token is too old, or the server was started anew.
+                Ok(Err(error))
+                    if logins == 0 && self.settings.user.is_some() && is_no_login(&error) =>
+                {
+                    logins += 1;
+                    self.link = None;
+                    continue;
+                }
+                Ok(Err(CallError::Status(status, why)))
+                    if !UNAVAILABLE.contains(&status.as_str()) =>
+                {
+                    return Err(EtcdError::Refused(format!(
+                        "{server} refuses{}",
+                        meant(&why)
+                    )));
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => no_answer(limit),
+            };
+            // A connection that was there already may have been dead for long: that says nothing of the server.
+            if std::mem::take(&mut is_stale) && retry == Retry::EachServer {
+                self.link = None;
+                continue;
+            }
+            said.push(format!("{server}: {why}"));
+            self.move_on();
+            if retry == Retry::Never || said.len() >= servers {
+                return Err(EtcdError::Unreachable(said.join("; ")));
+            }
+        }
+    }
+
+    /// The connection; a new one, if there is none. Each server is tried once.
+    async fn link(&mut self) -> Result<&Link, EtcdError> {
+        let mut said: Vec<String> = Vec::new();
+        if self
+            .link
+            .as_ref()
+            .is_some_and(|link| link.driver.is_finished())
+        {
+            self.link = None;
+        }
+        while self.link.is_none() {
+            let limit = self.settings.timeout;
+            let connected = timeout(limit, self.connect()).await;
+            match connected.unwrap_or_else(|_| Err(EtcdError::Unreachable(no_answer(limit)))) {
+                Ok(link) => self.link = Some(link),
+                // Another one of the cluster would refuse, too.
+                Err(error @ EtcdError::Refused(_)) => return Err(error),
+                Err(error) => {
+                    said.push(format!("{}: {error}", self.server()));
+                    self.move_on();
+                    if said.len() >= self.settings.endpoints.len() {
+                        return Err(EtcdError::Unreachable(said.join("; ")));
+                    }
+                }
+            }
+        }
+        let none = || EtcdError::Unreachable("there is no server".into());
+        self.link.as_ref().ok_or_else(none)
+    }
+
+    async fn connect(&mut self) -> Result<Link, EtcdError> {
+        let unreachable = |why: String| EtcdError::Unreachable(why);
+        let endpoint = self.settings.endpoints.get(self.at).cloned();
+        let endpoint = endpoint.ok_or_else(|| unreachable("there is no server".into()))?;
+        let tls = match endpoint.is_secure() {
+            true => self.tls.as_mut().map(Current::client).transpose(),
+            false => Ok(None),
+        };
+        let tls: Option<Arc<Client>> =
+            tls.map_err(|problems| EtcdError::Refused(one_line(&problems)))?;
+        let stream = TcpStream::connect((endpoint.host(), endpoint.port())).await;
+        let stream = stream.map_err(|error| unreachable(error.to_string()))?;
+        let _ = stream.set_nodelay(true);
+        let stream = match &tls {
+            None => Connection::Plain(stream),
+            Some(client) => {
+                let connected = client.connect(stream, endpoint.host(), &["h2"]).await;
+                let (stream, agreed) =
+                    connected.map_err(|failure| unreachable(failure.to_string()))?;
+                if agreed.protocol.as_deref() != Some(b"h2".as_slice()) {
+                    return Err(unreachable("it does not speak HTTP/2 with TLS".into()));
+                }
+                Connection::Tls(stream)
+            }
+        };
+        let connected = http2::connect(stream).await;
+        let (client, connection) = connected.map_err(|error| unreachable(error.to_string()))?;
+        let driver = tokio::spawn(async move {
+            // Whoever has a call is told that it is broken.
+            let _ = connection.await;
+        });
+        let mut link = Link {
+            client,
+            base: endpoint.to_string(),
+            token: None,
+            driver,
+        };
+        if let (Some(user), Some(file)) = (&self.settings.user, &self.settings.password_file) {
+            link.token = Some(login(&link, user, &file.path).await?);
+        }
+        Ok(link)
+    }
+}
+
+/// What the server at the other end knows a user by.
+async fn login(link: &Link, user: &str, file: &std::path::Path) -> Result<String, EtcdError> {
+    let password = key_file::load(file, |text| {
+        Ok::<_, std::convert::Infallible>(text.trim().to_owned())
+    });
+    let password =
+        password.map_err(|error| EtcdError::Refused(format!("store.password_file: {error}")))?;
+    let request = AuthenticateRequest {
+        name: user.into(),
+        password,
+    };
+    let message = request.encode_to_vec();
+    let answer = link.call("/etcdserverpb.Auth/Authenticate", &message, MAX_EVENTS);
+    match answer.await {
+        Ok(answer) => AuthenticateResponse::decode(answer.as_slice())
+            .map(|response| response.token)
+            .map_err(|error| EtcdError::Refused(format!("its answer to the login: {error}"))),
+        Err(CallError::Status(status, why)) if !UNAVAILABLE.contains(&status.as_str()) => {
+            let base = &link.base;
+            Err(EtcdError::Refused(format!(
+                "{base} refuses the user {user}{}",
+                meant(&why)
+            )))
+        }
+        Err(error) => Err(EtcdError::Unreachable(error.to_string())),
+    }
+}
+
+/// Whether a call is tried at other servers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    EachServer,
+    Never,
+}
+
+fn is_no_login(error: &CallError) -> bool {
+    match error {
+        CallError::Status(status, why) => {
+            status == UNAUTHENTICATED || why.contains("invalid auth token")
+        }
+        _ => false,
+    }
+}
+
+fn no_answer(limit: Duration) -> String {
+    format!("no answer within {limit:?}")
+}
+
+/// What a server says, with what to do about it where that is known.
+fn meant(why: &str) -> String {
+    if why.contains("database space exceeded") {
+        return format!(
+            "{why}: the store is full (alarm NOSPACE). Compact and defragment it, and disarm the alarm: see etcd's manual on maintenance"
+        );
+    }
+    if why.contains("request is too large") {
+        return format!("{why}: the text is too long for --max-request-bytes of etcd");
+    }
+    why.to_owned()
+}
+
+/// The first key after all that begin with `prefix`.
+fn after(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    while let Some(last) = end.pop() {
+        if let Some(next) = last.checked_add(1) {
+            end.push(next);
+            break;
+        }
+    }
+    match end.is_empty() {
+        // There is none: to the end.
+        true => vec![0],
+        false => end,
+    }
+}
+
+impl From<KeyValue> for Entry {
+    fn from(kv: KeyValue) -> Self {
+        Entry {
+            key: kv.key,
+            value: kv.value,
+            changed: kv.mod_revision,
+        }
+    }
+}
+
+/// Changes of a key, as they happen.
+#[derive(Debug)]
+pub struct Watch {
+    call: Call,
+}
+
+/// What a watch tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It has begun.
+    Begun,
+    /// The key has this now, or (`None`) is gone.
+    Changed(Option<Entry>),
+    /// Nothing.
+    Nothing,
+}
+
+impl Watch {
+    /// What has happened. Of several changes of the key, the last one.
+    ///
+    /// # Errors
+    ///
+    /// The watch has ended, and why: the connection broke, or what was wanted is not kept any more (it was compacted).
+    pub async fn next(&mut self) -> Result<Told, EtcdError> {
+        let broken = |error: CallError| EtcdError::Unreachable(error.to_string());
+        let message = self.call.next().await.map_err(broken)?;
+        told(&message)
+    }
+}
+
+/// What a message of a watch says.
+///
+/// # Errors
+///
+/// That it has ended.
+pub fn told(message: &[u8]) -> Result<Told, EtcdError> {
+    let response = WatchResponse::decode(message);
+    let response = response.map_err(|error| EtcdError::Unreachable(error.to_string()))?;
+    if response.canceled {
+        let why = match (response.compact_revision, response.cancel_reason) {
+            (0, why) if why.is_empty() => "the server has ended the watch".into(),
+            (0, why) => why.chars().take(200).collect(),
+            (compacted, _) => format!("history before revision {compacted} of etcd is gone"),
+        };
+        return Err(EtcdError::Unreachable(why));
+    }
+    let last = response.events.into_iter().next_back();
+    Ok(match last {
+        Some(event) if event.kind == 1 => Told::Changed(None),
+        Some(event) => Told::Changed(event.kv.map(Entry::from)),
+        None if response.created => Told::Begun,
+        None => Told::Nothing,
+    })
+}
+
+/// What can be read of messages that a server sends, for tests with any bytes.
+pub fn decode(message: &[u8]) {
+    let _ = told(message);
+    let range = RangeResponse::decode(message).unwrap_or_default();
+    let _: Option<Header> = range.header;
+    let _ = TxnResponse::decode(message);
+    let _ = LeaseGrantResponse::decode(message);
+    let _ = LeaseResponse::decode(message);
+    let _ = AuthenticateResponse::decode(message);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use messages::Event;
+
+    #[test]
+    fn the_end_of_a_prefix_is_behind_all_that_begin_so() {
+        assert_eq!(after("/a/"), b"/a0");
+        assert_eq!(after("a"), b"b");
+        assert_eq!(after(""), [0]);
+    }
+
+    #[test]
+    fn a_watch_tells_the_last_change_and_its_end() {
+        let kv = |value: &str, changed| KeyValue {
+            key: b"k".to_vec(),
+            value: value.into(),
+            mod_revision: changed,
+        };
+        let event = |kind, value, changed| Event {
+            kind,
+            kv: Some(kv(value, changed)),
+        };
+        let mut response = WatchResponse {
+            events: vec![event(0, "a", 1), event(0, "b", 2)],
+            ..WatchResponse::default()
+        };
+        let told_of = |response: &WatchResponse| told(&response.encode_to_vec());
+        let changed = Told::Changed(Some(Entry::from(kv("b", 2))));
+        assert_eq!(told_of(&response).unwrap(), changed);
+        response.events.push(event(1, "", 3));
+        assert_eq!(told_of(&response).unwrap(), Told::Changed(None));
+        response = WatchResponse {
+            created: true,
+            ..WatchResponse::default()
+        };
+        assert_eq!(told_of(&response).unwrap(), Told::Begun);
+        response.canceled = true;
+        response.compact_revision = 9;
+        let ended = told_of(&response).unwrap_err();
+        assert!(ended.is_unreachable() && ended.to_string().contains("before revision 9"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            decode(&bytes);
+        }
+    }
+}

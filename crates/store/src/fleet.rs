@@ -1,0 +1,941 @@
+//! A balancer's end of the store: it follows what is there and puts it into effect, says what it runs, and drives
+//! roll-outs if it is its turn.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use evenkeel_config::Store as Settings;
+use evenkeel_manager::Manager;
+use evenkeel_manager::endpoint::Endpoint;
+use evenkeel_manager::exposition::{Exposition, Type};
+use evenkeel_manager::handover::Handover;
+use evenkeel_manager::revisions::Author;
+use evenkeel_manager::service::{Service, Work};
+use evenkeel_manager::store::{Change, Put, Store, StoreError};
+use evenkeel_manager::subsystem::Subsystem;
+use parking_lot::Mutex;
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, error, info, warn};
+
+use crate::change::{self, Push};
+use crate::copy::{self, Copy};
+use crate::desk::{self, Base, Desk, DeskError, Names};
+use crate::etcd::{Entry, Etcd, EtcdError, Keys, Told, Write};
+use crate::follower::{Follower, Seen};
+use crate::judge::Counts;
+use crate::model::{FORMAT, Head, Pointer, Report, Revision};
+use crate::rollout::{Driver, Next};
+use crate::totals::Totals;
+
+/// How often the store is asked though a watch says that nothing has changed: watches can be lost.
+const POLL: Duration = Duration::from_secs(5);
+
+/// Pauses after failures.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// How long a report holds if nothing is heard of the balancer any more.
+const LEASE: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether something is to be reported.
+const TURN: Duration = Duration::from_secs(1);
+
+/// How often a lease is kept alive.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+
+/// How often it is reported what was counted, while something is rolled out.
+const COUNTS: Duration = Duration::from_secs(2);
+
+/// How often what was counted is kept, and how often back: five minutes.
+const KEEP_EVERY: Duration = Duration::from_secs(10);
+const KEPT: usize = 30;
+
+/// How long a start waits for a store that does not answer, or has nothing: with a copy, and without one.
+const START: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
+
+/// How long somebody who writes waits until this balancer has put it into effect.
+const IN_EFFECT: Duration = Duration::from_secs(5);
+
+/// The name of this balancer among others: that of the configuration, or that of the machine.
+pub fn name_of(node: &evenkeel_config::Node) -> String {
+    let machine = || {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        match name.trim() {
+            "" => "localhost".into(),
+            name => name.to_owned(),
+        }
+    };
+    node.name.clone().unwrap_or_else(machine)
+}
+
+/// What a balancer starts with.
+#[derive(Debug)]
+pub struct Begun {
+    /// The revision.
+    pub revision: Revision,
+    /// That of the last good copy, if it is another one: for when the former is refused.
+    pub fallback: Option<Revision>,
+    /// What the log should say.
+    pub notes: Vec<String>,
+    follower: Follower,
+}
+
+impl Begun {
+    /// The revision is refused for that reason: it starts with the last good copy. False if there is none.
+    pub fn fall_back(&mut self, why: String) -> bool {
+        let Some(fallback) = self.fallback.take() else {
+            return false;
+        };
+        let refused = self.revision.pointer();
+        self.notes.push(format!(
+            "{refused} in the store is refused, and the last good copy, revision {}, is used: {why}",
+            fallback.number
+        ));
+        self.follower.refused(refused, why);
+        self.revision = fallback;
+        true
+    }
+}
+
+/// Finds out what the balancer called `name` is to start with: what the store has, or the last good copy. `tell`
+/// is called with what the user should know meanwhile.
+///
+/// # Errors
+///
+/// There is neither.
+pub async fn begin(settings: &Settings, name: &str, tell: impl Fn(&str)) -> Result<Begun, String> {
+    let mut notes = Vec::new();
+    let path = &settings.copy_file;
+    let copy = copy::load(path, &settings.prefix).unwrap_or_else(|why| {
+        notes.push(format!(
+            "the last good copy in {} is of no use: {why}",
+            path.display()
+        ));
+        None
+    });
+    let (mark, known) = match copy {
+        Some(copy) => (copy.mark, Some(copy.revision)),
+        None => (None, None),
+    };
+    let running = known.as_ref().map(Revision::pointer);
+    let mut follower = Follower::new(name, mark, running);
+    let mut etcd = Etcd::new(settings);
+    let (with_copy, without) = START;
+    let patience = if known.is_some() { with_copy } else { without };
+    let asked = timeout(
+        patience,
+        first(&mut etcd, settings, &mut follower, (known.is_some(), &tell)),
+    );
+    let found = match asked.await {
+        Ok(found) => found,
+        Err(_) => Err(format!("no answer within {patience:?}")),
+    };
+    match (found, known) {
+        (Ok(Some(revision)), known) => Ok(Begun {
+            revision,
+            fallback: known,
+            notes,
+            follower,
+        }),
+        (Ok(None), Some(known)) => {
+            if follower.waits() {
+                notes.push(WENT_BACK.into());
+            }
+            Ok(Begun {
+                revision: known,
+                fallback: None,
+                notes,
+                follower,
+            })
+        }
+        (Err(why), Some(known)) => {
+            notes.push(format!(
+                "the store cannot be asked, so the last good copy, revision {}, is used: {why}",
+                known.number
+            ));
+            Ok(Begun {
+                revision: known,
+                fallback: None,
+                notes,
+                follower,
+            })
+        }
+        (Ok(None), None) => Err(EMPTY.into()),
+        (Err(why), None) => Err(format!(
+            "there is no last good copy in {} yet, and the store cannot be asked: {why}",
+            path.display()
+        )),
+    }
+}
+
+const EMPTY: &str =
+    "the store has no configuration yet: write one there with `evenkeel store push`";
+
+const WENT_BACK: &str = "the store has gone back in time: it has an older configuration than the one in force, or none, as after it was \
+                         restored from a backup. What is in force stays in force until somebody pushes a configuration, or says \
+                         `evenkeel store confirm`";
+
+/// What the store has for this balancer, if that is another revision than what it had.
+async fn first(
+    etcd: &mut Etcd,
+    settings: &Settings,
+    follower: &mut Follower,
+    (has_copy, tell): (bool, &impl Fn(&str)),
+) -> Result<Option<Revision>, String> {
+    let names = Names(settings.prefix.clone());
+    let key = names.head();
+    let mut told = String::new();
+    loop {
+        let read = etcd.read(Keys::One(&key)).await;
+        let read = match read {
+            Ok(read) => read,
+            // Without a copy there is nothing else to do than to wait.
+            Err(EtcdError::Unreachable(why)) if !has_copy => {
+                if told != why {
+                    tell(&format!("waiting for the store: {why}"));
+                    told = why;
+                }
+                sleep(TURN).await;
+                continue;
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        let head = read.entries.first().map(|entry| Head::read(&entry.value));
+        let head = head
+            .transpose()
+            .map_err(|error| format!("{key} in the store: {error}"))?;
+        if follower.see(head) == Seen::Empty {
+            return Ok(None);
+        }
+        let Some(to) = follower.wants().cloned() else {
+            return Ok(None);
+        };
+        let revision = Desk::new(etcd, &settings.prefix).revision(&to).await;
+        return revision.map(Some).map_err(|error| error.to_string());
+    }
+}
+
+/// Follows the store. Clones are the same.
+#[derive(Clone)]
+pub struct Fleet {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Settings,
+    names: Names,
+    name: String,
+    /// Tells this process from others of that name.
+    process: String,
+    /// The balancer's own file.
+    file: PathBuf,
+    state: Mutex<State>,
+    /// Something is worth another try.
+    again: Notify,
+    /// Told after each step.
+    stepped: watch::Sender<()>,
+    /// Another process takes the place of this one.
+    rests: AtomicBool,
+    /// For who writes: it does not wait for who follows.
+    desk: tokio::sync::Mutex<Etcd>,
+}
+
+struct State {
+    follower: Follower,
+    /// What is in force, or was put there last.
+    revision: Revision,
+    /// What a transaction about the head compares.
+    changed: i64,
+    /// What all balancers are to have, if that is known.
+    stored: Option<Arc<str>>,
+    /// The last good copy, until what it has begun with is in force.
+    fallback: Option<Revision>,
+    /// Why the store cannot be followed.
+    trouble: Option<String>,
+    totals: Totals,
+    /// What was counted, the oldest first.
+    kept: VecDeque<(Instant, Counts)>,
+    /// What had been counted in the last minutes before what is in force came there.
+    before: Counts,
+    applied: u64,
+    refused: u64,
+}
+
+impl std::fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fleet")
+            .field("name", &self.inner.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is known of the store.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+pub struct StoreStatus {
+    /// Where it is.
+    pub store: String,
+    /// What this balancer is called there.
+    pub name: String,
+    /// Why it cannot be followed; null if it can.
+    pub trouble: Option<String>,
+    /// The number of the revision in force.
+    pub running: Option<u64>,
+    /// The number of the revision that all balancers are to have.
+    pub current: Option<u64>,
+    /// The number of the revision that is rolled out.
+    pub trial: Option<u64>,
+    /// The balancers that try it; empty if all do.
+    pub tried_by: Vec<String>,
+    /// Why this balancer refuses what it is to have; null if it does not.
+    pub refused: Option<String>,
+    /// The number of the revision that was taken back last, if none was pushed since.
+    pub taken_back: Option<u64>,
+    /// Why.
+    pub taken_back_because: Option<String>,
+    /// Whether the store has gone back in time, and a person must say what is to be.
+    pub waits: bool,
+}
+
+impl Fleet {
+    /// One that goes on from what it has begun with. `file` is the balancer's own file.
+    pub fn new(settings: &Settings, name: &str, file: &Path, begun: Begun) -> Self {
+        let Begun {
+            revision,
+            fallback,
+            mut follower,
+            ..
+        } = begun;
+        if follower.refusal().is_none() {
+            follower.applied(revision.pointer());
+        }
+        let inner = Inner {
+            names: Names(settings.prefix.clone()),
+            name: name.to_owned(),
+            process: format!("{:016x}", fastrand::u64(..)),
+            file: file.to_owned(),
+            state: Mutex::new(State {
+                follower,
+                revision,
+                changed: 0,
+                stored: None,
+                fallback,
+                trouble: None,
+                totals: Totals::default(),
+                kept: VecDeque::new(),
+                before: Counts::default(),
+                applied: 0,
+                refused: 0,
+            }),
+            again: Notify::new(),
+            stepped: watch::Sender::new(()),
+            rests: AtomicBool::new(false),
+            desk: tokio::sync::Mutex::new(Etcd::new(settings)),
+            settings: settings.clone(),
+        };
+        Fleet {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// What it has begun with cannot be put into effect for that reason: the text of the last good copy, if there is one.
+    pub fn fall_back(&self, why: String) -> Option<String> {
+        let mut state = self.inner.state.lock();
+        let fallback = state.fallback.take()?;
+        let refused = state.revision.pointer();
+        warn!(
+            "{refused} in the store cannot be put into effect, and the last good copy, revision {}, is used: {why}",
+            fallback.number
+        );
+        state.follower.applied(fallback.pointer());
+        state.follower.refused(refused, why);
+        state.revision = fallback;
+        Some(state.revision.text.clone())
+    }
+
+    /// What was refused is tried again: something beside it has changed.
+    pub fn retry(&self) {
+        self.inner.state.lock().follower.retry();
+        self.inner.again.notify_one();
+    }
+
+    /// Follows the store, for ever.
+    async fn follow(&self, manager: &Manager) {
+        // What it has begun with is good.
+        self.keep_copy().await;
+        let (shortest, longest) = PAUSES;
+        let mut pause = shortest;
+        let mut etcd = Etcd::new(&self.inner.settings);
+        loop {
+            let before = Instant::now();
+            let Err(error) = self.follow_once(&mut etcd, manager).await;
+            let why = error.to_string();
+            if before.elapsed() > POLL {
+                pause = shortest;
+            }
+            let is_news = self
+                .inner
+                .state
+                .lock()
+                .trouble
+                .replace(why.clone())
+                .is_none();
+            match is_news {
+                true => {
+                    warn!("the store cannot be followed, what is in force stays in force: {why}")
+                }
+                false => debug!("the store cannot be followed: {why}"),
+            }
+            etcd.move_on();
+            // Balancers must not all come back in the same moment.
+            sleep(pause.mul_f32(0.5 + 0.5 * fastrand::f32())).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    async fn follow_once(
+        &self,
+        etcd: &mut Etcd,
+        manager: &Manager,
+    ) -> Result<Infallible, EtcdError> {
+        let key = self.inner.names.head();
+        let read = etcd.read(Keys::One(&key)).await?;
+        let mut watch = etcd.watch(&key, read.revision.saturating_add(1)).await?;
+        self.take(etcd, read.entries.first(), manager).await?;
+        if self.inner.state.lock().trouble.take().is_some() {
+            info!("the store is followed again");
+        }
+        loop {
+            tokio::select! {
+                told = watch.next() => match told? {
+                    Told::Changed(entry) => self.take(etcd, entry.as_ref(), manager).await?,
+                    Told::Begun | Told::Nothing => {}
+                },
+                () = self.inner.again.notified() => {
+                    let read = etcd.read(Keys::One(&key)).await?;
+                    self.take(etcd, read.entries.first(), manager).await?;
+                }
+                () = sleep(POLL) => {
+                    let read = etcd.read(Keys::One(&key)).await?;
+                    self.take(etcd, read.entries.first(), manager).await?;
+                }
+            }
+        }
+    }
+
+    /// Takes in what the head is.
+    async fn take(
+        &self,
+        etcd: &mut Etcd,
+        entry: Option<&Entry>,
+        manager: &Manager,
+    ) -> Result<(), EtcdError> {
+        if self.inner.rests.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let head = match entry.map(|entry| Head::read(&entry.value)).transpose() {
+            Ok(head) => head,
+            Err(error) => {
+                let why = format!("{} in the store: {error}", self.inner.names.head());
+                return Err(EtcdError::Refused(why));
+            }
+        };
+        let seen = {
+            let mut state = self.inner.state.lock();
+            let seen = state.follower.see(head);
+            state.changed = entry.map_or(0, |entry| entry.changed);
+            seen
+        };
+        match seen {
+            Seen::WentBack => error!("{WENT_BACK}"),
+            Seen::Empty => debug!("{EMPTY}"),
+            Seen::News | Seen::Known | Seen::StillBack => {}
+        }
+        let applied = self.put_into_effect(etcd, manager).await?;
+        if seen == Seen::News || applied {
+            self.keep_copy().await;
+        }
+        self.inner.stepped.send_replace(());
+        Ok(())
+    }
+
+    /// Puts what is wanted into effect; answers whether something was.
+    async fn put_into_effect(&self, etcd: &mut Etcd, manager: &Manager) -> Result<bool, EtcdError> {
+        let (wanted, current) = {
+            let state = self.inner.state.lock();
+            let current = state.follower.head().and_then(|head| head.current.clone());
+            (state.follower.wants().cloned(), current)
+        };
+        let mut desk = Desk::new(etcd, &self.inner.settings.prefix);
+        let Some(to) = wanted else {
+            self.note_stored(&mut desk, current.as_ref()).await;
+            return Ok(false);
+        };
+        let revision = match desk.revision(&to).await {
+            Ok(revision) => revision,
+            Err(DeskError::Etcd(error)) => return Err(error),
+            Err(error) => {
+                self.refuse(to, error.to_string());
+                return Ok(false);
+            }
+        };
+        let author = Author {
+            who: revision.who.clone(),
+            from: None,
+            comment: revision.message.clone(),
+        };
+        let before = {
+            let mut state = self.inner.state.lock();
+            state.totals.update(manager);
+            let now = state.totals.counts();
+            let oldest = state.kept.front();
+            oldest.map_or_else(Counts::default, |(_, then)| now.since(then))
+        };
+        let text = revision.text.clone();
+        match manager.apply_stored(&self.inner.file, text, author).await {
+            Ok(_) => {
+                info!(
+                    number = to.number,
+                    who = revision.who,
+                    "{to} of the store is in force"
+                );
+                let mut state = self.inner.state.lock();
+                state.follower.applied(to);
+                state.revision = revision;
+                state.before = before;
+                state.applied = state.applied.saturating_add(1);
+            }
+            Err(error) => {
+                self.refuse(to, error.to_string());
+                return Ok(false);
+            }
+        }
+        self.note_stored(&mut desk, current.as_ref()).await;
+        Ok(true)
+    }
+
+    fn refuse(&self, to: Pointer, why: String) {
+        error!("{to} of the store is refused, what is in force stays in force: {why}");
+        let mut state = self.inner.state.lock();
+        state.follower.refused(to, why);
+        state.refused = state.refused.saturating_add(1);
+    }
+
+    /// Notes the text that all balancers are to have.
+    async fn note_stored(&self, desk: &mut Desk<'_>, current: Option<&Pointer>) {
+        let Some(current) = current else {
+            return;
+        };
+        let own = {
+            let state = self.inner.state.lock();
+            let own = &state.revision;
+            (own.pointer() == *current).then(|| own.text.clone())
+        };
+        let text = match own {
+            Some(text) => Some(text),
+            None => desk
+                .revision(current)
+                .await
+                .ok()
+                .map(|revision| revision.text),
+        };
+        self.inner.state.lock().stored = text.map(Arc::from);
+    }
+
+    /// Writes the last good copy, so that it is there after a restart.
+    async fn keep_copy(&self) {
+        let copy = {
+            let state = self.inner.state.lock();
+            Copy {
+                format: FORMAT,
+                prefix: self.inner.settings.prefix.clone(),
+                mark: state.follower.mark().cloned(),
+                revision: state.revision.clone(),
+            }
+        };
+        let path = self.inner.settings.copy_file.clone();
+        let saved = tokio::task::spawn_blocking(move || copy::save(&path, &copy)).await;
+        if let Ok(Err(error)) = saved {
+            let path = self.inner.settings.copy_file.display();
+            error!(
+                "store.copy_file: {path} cannot be written, so a restart needs the store: {error}"
+            );
+        }
+    }
+
+    /// Says what this balancer runs, and drives roll-outs, for ever.
+    async fn report(&self, manager: &Manager) {
+        let mut etcd = Etcd::new(&self.inner.settings);
+        let mut reporter = Reporter::default();
+        let mut driver = Driver::default();
+        let begun = Instant::now();
+        let mut steps = self.inner.stepped.subscribe();
+        loop {
+            // A change is told at once.
+            let _ = timeout(TURN, steps.changed()).await;
+            if self.inner.rests.load(Ordering::Relaxed) {
+                continue;
+            }
+            self.count(manager);
+            let result = reporter.turn(self, &mut etcd).await;
+            let result = match result {
+                Ok(()) => self.drive(&mut etcd, &mut driver, begun.elapsed()).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = result {
+                reporter.failed(&error);
+                sleep(TURN.mul_f32(0.5 + fastrand::f32())).await;
+            } else {
+                reporter.is_failing = false;
+            }
+        }
+    }
+
+    fn count(&self, manager: &Manager) {
+        let mut state = self.inner.state.lock();
+        let is_due = |(last, _): &(Instant, Counts)| last.elapsed() >= KEEP_EVERY;
+        let is_due = state.kept.back().is_none_or(is_due);
+        let is_tried = state
+            .follower
+            .head()
+            .is_some_and(|head| head.trial.is_some());
+        if is_due || is_tried {
+            state.totals.update(manager);
+        }
+        if is_due {
+            let counts = state.totals.counts();
+            state.kept.push_back((Instant::now(), counts));
+            if state.kept.len() > KEPT {
+                state.kept.pop_front();
+            }
+        }
+    }
+
+    /// What this balancer says of itself.
+    fn own_report(&self) -> Report {
+        let state = self.inner.state.lock();
+        Report {
+            format: FORMAT,
+            name: self.inner.name.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            process: self.inner.process.clone(),
+            mark: state.follower.mark().map(crate::model::Mark::alone),
+            running: state.follower.running().cloned(),
+            refused: state.follower.refusal().cloned(),
+            waits: state.follower.waits(),
+            counts: state.totals.counts(),
+            before: state.before.clone(),
+        }
+    }
+
+    /// Writes the next step of a roll-out, if there is one and it is this balancer's turn.
+    async fn drive(
+        &self,
+        etcd: &mut Etcd,
+        driver: &mut Driver,
+        now: Duration,
+    ) -> Result<(), EtcdError> {
+        let (head, changed) = {
+            let state = self.inner.state.lock();
+            (state.follower.head().cloned(), state.changed)
+        };
+        let Some(head) = head.filter(|head| head.trial.is_some()) else {
+            *driver = Driver::default();
+            return Ok(());
+        };
+        let mut desk = Desk::new(etcd, &self.inner.settings.prefix);
+        let reports = match desk.nodes().await {
+            Ok(reports) => reports,
+            Err(DeskError::Etcd(error)) => return Err(error),
+            Err(_) => return Ok(()),
+        };
+        let rules = self.inner.settings.rollout.clone().unwrap_or_default();
+        let next = driver.next(&head, &reports, &self.inner.name, &rules, now);
+        let tag = format!("{:016x}", fastrand::u64(..));
+        let written = match &next {
+            Next::Wait(why) => {
+                debug!("the roll-out waits: {why}");
+                None
+            }
+            Next::Advance(step, nodes) => change::advance(&head, *step, nodes.clone(), tag),
+            Next::Finish => change::finish(&head, tag),
+            Next::TakeBack(why) => change::take_back(&head, why.clone(), desk::now(), tag),
+        };
+        let Some(written) = written else {
+            return Ok(());
+        };
+        if !desk.go_on(changed, &written).await? {
+            return Ok(());
+        }
+        let to = head
+            .trial
+            .map(|trial| trial.to.to_string())
+            .unwrap_or_default();
+        match next {
+            Next::Advance(step, nodes) => {
+                info!(?step, ?nodes, "the roll-out of {to} goes on");
+            }
+            Next::Finish => info!("the roll-out of {to} is over: all have it"),
+            Next::TakeBack(why) => warn!("{to} is taken back: {why}"),
+            Next::Wait(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Writes a change for the admin API.
+    async fn write(&self, change: Change) -> Result<Put, StoreError> {
+        let push = Push {
+            text: change.text.to_string(),
+            who: change.author.who,
+            message: change.author.comment,
+            staged: self.inner.settings.rollout.is_some(),
+            at: desk::now(),
+        };
+        let mut steps = self.inner.stepped.subscribe();
+        let written = {
+            let mut etcd = self.inner.desk.lock().await;
+            let mut desk = Desk::new(&mut etcd, &self.inner.settings.prefix);
+            desk.push(Base::Id(&change.before), push, false).await
+        };
+        let written = written.map_err(store_error)?;
+        let number = written.to.number;
+        let mut notes = vec![format!("written to the store as revision {number}")];
+        if written.staged {
+            notes.push(
+                "it is rolled out step by step: `evenkeel store history` shows how far it is"
+                    .into(),
+            );
+            return Ok(Put { notes });
+        }
+        self.inner.again.notify_one();
+        let in_effect = async {
+            loop {
+                {
+                    let state = self.inner.state.lock();
+                    if state.follower.running() == Some(&written.to) {
+                        return None;
+                    }
+                    let refusal = state.follower.refusal();
+                    if let Some(refused) = refusal.filter(|refused| refused.to == written.to) {
+                        return Some(format!("this balancer refuses it: {}", refused.why));
+                    }
+                }
+                // It ends with the process only.
+                let _ = steps.changed().await;
+            }
+        };
+        notes.extend(match timeout(IN_EFFECT, in_effect).await {
+            Ok(note) => note,
+            Err(_) => Some(format!(
+                "this balancer has not put it into effect within {IN_EFFECT:?}"
+            )),
+        });
+        Ok(Put { notes })
+    }
+
+    fn status(&self) -> StoreStatus {
+        let state = self.inner.state.lock();
+        let head = state.follower.head();
+        let trial = head.and_then(|head| head.trial.as_ref());
+        let failed = head.and_then(|head| head.failed.as_ref());
+        StoreStatus {
+            store: self.place(),
+            name: self.inner.name.clone(),
+            trouble: state.trouble.clone(),
+            running: state.follower.running().map(|running| running.number),
+            current: head.and_then(|head| Some(head.current.as_ref()?.number)),
+            trial: trial.map(|trial| trial.to.number),
+            tried_by: trial.map(|trial| trial.nodes.clone()).unwrap_or_default(),
+            refused: state.follower.refusal().map(|refused| refused.why.clone()),
+            taken_back: failed.map(|failed| failed.to.number),
+            taken_back_because: failed.map(|failed| failed.why.clone()),
+            waits: state.follower.waits(),
+        }
+    }
+
+    fn place(&self) -> String {
+        let servers = self
+            .inner
+            .settings
+            .endpoints
+            .iter()
+            .map(ToString::to_string);
+        let servers: Vec<String> = servers.collect();
+        format!(
+            "etcd at {}, {}",
+            servers.join(", "),
+            self.inner.settings.prefix
+        )
+    }
+}
+
+fn store_error(error: DeskError) -> StoreError {
+    let why = error.to_string();
+    match error {
+        DeskError::ChangedMeanwhile(_) => StoreError::ChangedMeanwhile(why),
+        DeskError::Etcd(EtcdError::Unreachable(_)) => StoreError::Unreachable(format!(
+            "the store does not answer, so the change is not certain to be written: {why}. Look at the configuration before you try again"
+        )),
+        DeskError::Etcd(EtcdError::Refused(_)) => {
+            StoreError::Refused(format!("the store does not take the change: {why}"))
+        }
+        _ => StoreError::Refused(why),
+    }
+}
+
+/// Writes reports.
+#[derive(Default)]
+struct Reporter {
+    lease: Option<(i64, Instant)>,
+    /// What was written last, without counts, and when.
+    told: Option<(Report, Instant)>,
+    is_failing: bool,
+}
+
+impl Reporter {
+    async fn turn(&mut self, fleet: &Fleet, etcd: &mut Etcd) -> Result<(), EtcdError> {
+        if let Some((lease, kept)) = self.lease
+            && kept.elapsed() >= KEEP_ALIVE
+        {
+            match etcd.keep_alive(lease).await? {
+                true => self.lease = Some((lease, Instant::now())),
+                // It has run out, or the store was restored.
+                false => (self.lease, self.told) = (None, None),
+            }
+        }
+        let report = fleet.own_report();
+        let without_counts = Report {
+            counts: Counts::default(),
+            ..report.clone()
+        };
+        let is_tried = {
+            let state = fleet.inner.state.lock();
+            state
+                .follower
+                .head()
+                .is_some_and(|head| head.trial.is_some())
+        };
+        // Each report makes the store larger until that is compacted.
+        let is_due = match &self.told {
+            None => true,
+            Some((told, at)) => *told != without_counts || is_tried && at.elapsed() >= COUNTS,
+        };
+        if !is_due {
+            return Ok(());
+        }
+        let lease = match self.lease {
+            Some((lease, _)) => lease,
+            None => {
+                let lease = etcd.lease(LEASE).await?;
+                self.lease = Some((lease, Instant::now()));
+                lease
+            }
+        };
+        let key = fleet.inner.names.node(&fleet.inner.name);
+        let written = etcd
+            .write(vec![Write::Put(key, report.write(), lease)])
+            .await;
+        if let Err(error) = written {
+            // Perhaps there is no such lease any more.
+            (self.lease, self.told) = (None, None);
+            return Err(error);
+        }
+        self.told = Some((without_counts, Instant::now()));
+        Ok(())
+    }
+
+    fn failed(&mut self, error: &EtcdError) {
+        match std::mem::replace(&mut self.is_failing, true) {
+            false => warn!("this balancer cannot say in the store what it runs: {error}"),
+            true => debug!("this balancer cannot say in the store what it runs: {error}"),
+        }
+    }
+}
+
+impl Store for Fleet {
+    fn name(&self) -> String {
+        self.place()
+    }
+
+    fn stored(&self) -> Option<Arc<str>> {
+        self.inner.state.lock().stored.clone()
+    }
+
+    fn put(&self, change: Change) -> Work<Result<Put, StoreError>> {
+        let fleet = self.clone();
+        Box::pin(async move { fleet.write(change).await })
+    }
+}
+
+impl Service for Fleet {
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        let fleet = self.clone();
+        Box::pin(async move {
+            tokio::join!(fleet.follow(&manager), fleet.report(&manager));
+        })
+    }
+}
+
+impl Subsystem for Fleet {
+    fn hand_over(&self, _: &mut Handover) {
+        self.inner.rests.store(true, Ordering::Relaxed);
+    }
+
+    fn resume(&self) {
+        self.inner.rests.store(false, Ordering::Relaxed);
+        self.inner.again.notify_one();
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        let status = self.status();
+        let (applied, refused) = {
+            let state = self.inner.state.lock();
+            (state.applied, state.refused)
+        };
+        let mut gauge = |name, help, value: f64| {
+            out.family(name, Type::Gauge, help);
+            out.sample(&[], value);
+        };
+        gauge(
+            "evenkeel_store_up",
+            "1 while the store of the configuration is followed, 0 while it does not answer.",
+            f64::from(u8::from(status.trouble.is_none())),
+        );
+        gauge(
+            "evenkeel_store_waits",
+            "1 while the store has gone back in time and a person must say what is to be.",
+            f64::from(u8::from(status.waits)),
+        );
+        gauge(
+            "evenkeel_store_revision",
+            "Number of the store's revision that is in force.",
+            status.running.unwrap_or_default() as f64,
+        );
+        gauge(
+            "evenkeel_store_revision_wanted",
+            "Number of the store's revision that all balancers are to have.",
+            status.current.unwrap_or_default() as f64,
+        );
+        out.family(
+            "evenkeel_store_revisions_total",
+            Type::Counter,
+            "Revisions of the store that came: applied, or refused.",
+        );
+        out.sample(&[("result", "applied")], applied as f64);
+        out.sample(&[("result", "refused")], refused as f64);
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let fleet = self.clone();
+        vec![Endpoint::show(
+            "/v1/store",
+            "The store of the configuration: what of it is in force, and what is rolled out",
+            move || fleet.status(),
+        )]
+    }
+}

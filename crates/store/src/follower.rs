@@ -1,0 +1,483 @@
+//! What a balancer does when it sees what the store has. No I/O.
+//!
+//! A store can be taken back to an older backup. What it has then is no reason to go back in time: the
+//! balancer keeps what it runs, until a person has written to the store after that, or until the store has
+//! again what this balancer knew. A head says which heads it comes from, so that no clock, and no number of
+//! etcd's own, is needed to tell the two apart.
+
+use crate::model::{Head, Mark, Pointer, Refused};
+
+/// How many heads a balancer knows to be older than the one that it goes by.
+const MAX_OLDER: usize = 256;
+
+/// What a head is for a balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It goes by it now.
+    News,
+    /// It has gone by it already.
+    Known,
+    /// There is nothing in the store, and there never was.
+    Empty,
+    /// The store has gone back in time: the balancer goes by what it had. Said once for each.
+    WentBack,
+    /// It still has.
+    StillBack,
+}
+
+/// A balancer's view of the store.
+#[derive(Clone, Debug)]
+pub struct Follower {
+    /// What it is called.
+    name: String,
+    /// The head that it goes by, or went by when the process before it ended.
+    mark: Option<Mark>,
+    /// The head that it goes by; `None` until there is one.
+    head: Option<Head>,
+    /// What the store had when it turned out to have gone back: a head, or nothing.
+    back: Option<Option<Head>>,
+    running: Option<Pointer>,
+    refused: Option<(Refused, u64)>,
+}
+
+impl Follower {
+    /// The balancer called `name`, which goes by that head and runs that revision: what its last good copy
+    /// says.
+    pub fn new(name: &str, mark: Option<Mark>, running: Option<Pointer>) -> Self {
+        Follower {
+            name: name.into(),
+            mark,
+            head: None,
+            back: None,
+            running,
+            refused: None,
+        }
+    }
+
+    /// Takes in what the store has: a head, or none.
+    pub fn see(&mut self, head: Option<Head>) -> Seen {
+        let Some(mark) = &self.mark else {
+            return match head {
+                None => Seen::Empty,
+                Some(head) => self.accept(head),
+            };
+        };
+        match head {
+            Some(head) if head.follows(mark) => {
+                let is_known = self
+                    .head
+                    .as_ref()
+                    .is_some_and(|known| known.tag == head.tag);
+                match is_known && self.back.is_none() {
+                    true => Seen::Known,
+                    false => self.accept(head),
+                }
+            }
+            head => self.went_back(head),
+        }
+    }
+
+    fn accept(&mut self, head: Head) -> Seen {
+        self.back = None;
+        let mut mark = head.mark();
+        // What it went by before is older, even where a person has begun anew.
+        for old in self
+            .mark
+            .iter()
+            .flat_map(|old| std::iter::once(&old.tag).chain(&old.past))
+        {
+            if *old != mark.tag && !mark.past.contains(old) {
+                mark.past.push(old.clone());
+            }
+        }
+        mark.past.truncate(MAX_OLDER);
+        self.mark = Some(mark);
+        self.head = Some(head);
+        Seen::News
+    }
+
+    fn went_back(&mut self, head: Option<Head>) -> Seen {
+        // One that this balancer's own comes from is older, whatever the store had meanwhile.
+        let is_older = |head: &Head| {
+            let mark = self.mark.as_ref();
+            mark.is_some_and(|mark| mark.past.contains(&head.tag))
+        };
+        let is_older = head.as_ref().is_some_and(is_older);
+        let Some(base) = &self.back else {
+            self.back = Some(head);
+            return Seen::WentBack;
+        };
+        match (base, head) {
+            (None, None) => Seen::StillBack,
+            (Some(base), Some(head)) if base.tag == head.tag => Seen::StillBack,
+            (_, Some(head)) if is_older => {
+                self.back = Some(Some(head));
+                Seen::WentBack
+            }
+            // Whoever has written to an empty store has seen that it is.
+            (None, Some(head)) => self.accept(head),
+            (Some(base), Some(head)) if head.follows(&base.mark()) => {
+                match head.pushes > base.pushes {
+                    true => self.accept(head),
+                    // What goes on by itself there is no word of a person.
+                    false => Seen::StillBack,
+                }
+            }
+            // Further back, or elsewhere.
+            (_, head) => {
+                self.back = Some(head);
+                Seen::WentBack
+            }
+        }
+    }
+
+    /// What is to be put into effect now, if that is another one than what runs.
+    pub fn wants(&self) -> Option<&Pointer> {
+        if self.back.is_some() {
+            return None;
+        }
+        let head = self.head.as_ref()?;
+        let target = head.target(&self.name)?;
+        let is_refused =
+            |(refused, pushes): &(Refused, u64)| refused.to == *target && *pushes == head.pushes;
+        let is_done = self.running.as_ref() == Some(target);
+        let is_refused = self.refused.as_ref().is_some_and(is_refused);
+        (!is_done && !is_refused).then_some(target)
+    }
+
+    /// That revision is in effect.
+    pub fn applied(&mut self, to: Pointer) {
+        self.refused = None;
+        self.running = Some(to);
+    }
+
+    /// That revision cannot be put into effect. It is not tried again until a person has changed the store, or
+    /// says so ([`Follower::retry`]).
+    pub fn refused(&mut self, to: Pointer, why: String) {
+        let pushes = self.head.as_ref().map_or(0, |head| head.pushes);
+        self.refused = Some((Refused { to, why }, pushes));
+    }
+
+    /// What was refused is worth another try.
+    pub fn retry(&mut self) {
+        self.refused = None;
+    }
+
+    /// The head that it goes by.
+    pub fn head(&self) -> Option<&Head> {
+        self.head.as_ref().filter(|_| self.back.is_none())
+    }
+
+    /// What that is known by, over restarts.
+    pub fn mark(&self) -> Option<&Mark> {
+        self.mark.as_ref()
+    }
+
+    /// What runs.
+    pub fn running(&self) -> Option<&Pointer> {
+        self.running.as_ref()
+    }
+
+    /// What was refused, unless something else runs since.
+    pub fn refusal(&self) -> Option<&Refused> {
+        self.refused.as_ref().map(|(refused, _)| refused)
+    }
+
+    /// Whether it waits for a person, because the store has gone back in time.
+    pub fn waits(&self) -> bool {
+        self.back.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::change::{self, Push};
+    use crate::model::Step;
+
+    fn text(number: u64) -> String {
+        format!("# {number}\n")
+    }
+
+    fn push(head: Option<&Head>, number: u64, staged: bool) -> Head {
+        let push = Push {
+            text: text(number),
+            who: "anna".into(),
+            message: String::new(),
+            staged,
+            at: 0,
+        };
+        change::push(head, &[], push, format!("t{number}"))
+            .unwrap()
+            .0
+    }
+
+    /// Puts into effect what it wants, and tells what that was.
+    fn apply(follower: &mut Follower) -> Option<u64> {
+        let to = follower.wants()?.clone();
+        let number = to.number;
+        follower.applied(to);
+        assert_eq!(follower.wants(), None);
+        Some(number)
+    }
+
+    #[test]
+    fn a_change_is_applied_once() {
+        let mut follower = Follower::new("a", None, None);
+        assert_eq!(follower.see(None), Seen::Empty);
+        assert_eq!(apply(&mut follower), None);
+        let first = push(None, 1, false);
+        assert_eq!(follower.see(Some(first.clone())), Seen::News);
+        assert_eq!(apply(&mut follower), Some(1));
+        assert_eq!(follower.see(Some(first.clone())), Seen::Known);
+        assert_eq!(apply(&mut follower), None);
+        // Of two changes that come together, the last one is enough.
+        let third = push(Some(&push(Some(&first), 2, false)), 3, false);
+        assert_eq!(follower.see(Some(third)), Seen::News);
+        assert_eq!(apply(&mut follower), Some(3));
+    }
+
+    #[test]
+    fn what_was_refused_is_tried_again_after_a_push_or_by_request() {
+        let mut follower = Follower::new("a", None, None);
+        let first = push(None, 1, false);
+        follower.see(Some(first.clone()));
+        let to = follower.wants().unwrap().clone();
+        follower.refused(to.clone(), "no".into());
+        assert_eq!(follower.wants(), None);
+        assert_eq!(follower.refusal().unwrap().why, "no");
+        follower.retry();
+        assert_eq!(follower.wants(), Some(&to));
+        follower.refused(to.clone(), "no".into());
+        let again = change::confirm(&first, &[], "again".into());
+        follower.see(Some(again));
+        assert_eq!(follower.wants(), Some(&to));
+    }
+
+    #[test]
+    fn a_store_that_went_back_is_not_followed_until_somebody_pushes() {
+        let first = push(None, 1, false);
+        let second = push(Some(&first), 2, false);
+        let mut follower = Follower::new("a", None, None);
+        follower.see(Some(second.clone()));
+        assert_eq!(apply(&mut follower), Some(2));
+        // Over a restart of the process, too.
+        for restarted in [false, true] {
+            let mut follower = match restarted {
+                false => follower.clone(),
+                true => {
+                    let (mark, running) = (follower.mark().cloned(), follower.running().cloned());
+                    Follower::new("a", mark, running)
+                }
+            };
+            assert_eq!(follower.see(Some(first.clone())), Seen::WentBack);
+            assert_eq!(follower.see(Some(first.clone())), Seen::StillBack);
+            assert_eq!(apply(&mut follower), None);
+            assert!(follower.waits());
+            let mut pushed = follower.clone();
+            assert_eq!(pushed.see(Some(push(Some(&first), 3, false))), Seen::News);
+            // It has the number 2 once more, and is another text.
+            assert_eq!(apply(&mut pushed), Some(2));
+            assert!(!pushed.waits());
+            // Whoever confirms what is there has seen it.
+            let mut confirmed = follower.clone();
+            confirmed.see(Some(change::confirm(&first, &[], "yes".into())));
+            assert_eq!(apply(&mut confirmed), Some(1));
+            // The right store is back.
+            assert_eq!(follower.see(Some(second.clone())), Seen::News);
+            assert_eq!(apply(&mut follower), None);
+            let third = push(Some(&second), 3, false);
+            follower.see(Some(third));
+            assert_eq!(apply(&mut follower), Some(3));
+        }
+    }
+
+    #[test]
+    fn an_emptied_store_is_one_that_went_back() {
+        let mut follower = Follower::new("a", None, None);
+        follower.see(Some(push(None, 1, false)));
+        apply(&mut follower);
+        assert_eq!(follower.see(None), Seen::WentBack);
+        assert_eq!(follower.see(None), Seen::StillBack);
+        assert_eq!(apply(&mut follower), None);
+        follower.see(Some(push(None, 9, false)));
+        // It has the number 1 again, but is another text.
+        assert_eq!(apply(&mut follower), Some(1));
+    }
+
+    #[test]
+    fn a_push_that_names_what_balancers_had_reaches_one_that_was_away() {
+        let first = push(None, 1, false);
+        let second = push(Some(&first), 2, false);
+        let mut away = Follower::new("a", Some(second.mark()), second.current.clone());
+        // The store went back to the first, and somebody pushed, who saw what another balancer goes by.
+        let third = Push {
+            text: text(3),
+            who: String::new(),
+            message: String::new(),
+            staged: false,
+            at: 0,
+        };
+        let goes_by = [(second.mark(), second.current.clone())];
+        let (third, revision) = change::push(Some(&first), &goes_by, third, "t3".into()).unwrap();
+        assert_eq!(revision.number, 3, "numbers are not used twice");
+        assert_eq!(away.see(Some(third)), Seen::News);
+        assert_eq!(apply(&mut away), Some(3));
+    }
+
+    #[test]
+    fn a_roll_out_that_goes_on_by_itself_in_a_backup_is_no_push() {
+        let first = push(None, 1, false);
+        let trial = push(Some(&first), 2, true);
+        let last = push(
+            Some(&change::finish(&trial, "done".into()).unwrap()),
+            3,
+            false,
+        );
+        let mut follower = Follower::new("a", None, None);
+        follower.see(Some(last));
+        apply(&mut follower);
+        assert_eq!(follower.see(Some(trial.clone())), Seen::WentBack);
+        let all = change::advance(&trial, Step::All, Vec::new(), "all".into()).unwrap();
+        assert_eq!(follower.see(Some(all)), Seen::StillBack);
+        assert_eq!(apply(&mut follower), None);
+    }
+
+    /// What happens to a store.
+    #[derive(Clone, Debug)]
+    enum Event {
+        Push,
+        Staged,
+        Advance,
+        TakeBack,
+        Finish,
+        Backup(usize),
+        Restore(usize),
+        /// The follower sees what the store has: as an event of a watch, or because it asks.
+        Look,
+        /// It sees this once more.
+        LookTwice,
+        Refuse,
+        Restart,
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        use Event::*;
+        let one = prop_oneof![
+            3 => Just(Push), 1 => Just(Staged), 1 => Just(Advance), 1 => Just(TakeBack), 1 => Just(Finish),
+            1 => (0..2usize).prop_map(Backup), 1 => (0..2usize).prop_map(Restore), 4 => Just(Look), 1 => Just(LookTwice), 1 => Just(Refuse),
+            1 => Just(Restart),
+        ];
+        prop::collection::vec(one, 0..80)
+    }
+
+    proptest! {
+        /// Whatever happens to the store, and whatever of it a balancer gets to see: nothing is applied twice in a
+        /// row; it never goes by a head that one before it came from, which only a backup has; and once
+        /// somebody has pushed what follows what it sees, it runs that.
+        #[test]
+        fn no_change_is_lost_and_none_is_applied_twice(events in events()) {
+            let mut store: Option<Head> = None;
+            let mut backups: [Option<Head>; 2] = [None, None];
+            let mut follower = Follower::new("a", None, None);
+            let (mut number, mut tags) = (0, 0);
+            // The heads that it has gone by, with all that they came from.
+            let mut older: HashSet<String> = HashSet::new();
+            let mut refuses: Option<Pointer> = None;
+            for event in events {
+                tags += 1;
+                let tag = format!("tag{tags}");
+                match event {
+                    Event::Push | Event::Staged => {
+                        number += 1;
+                        let push = Push {
+                            text: text(number),
+                            who: String::new(),
+                            message: String::new(),
+                            staged: matches!(event, Event::Staged),
+                            at: 0,
+                        };
+                        // A roll-out is ended before something else is pushed.
+                        let ended = store.as_ref().and_then(|head| {
+                            change::take_back(head, "x".into(), 0, format!("{tag}b"))
+                        });
+                        store = ended.or(store);
+                        let (head, _) = change::push(store.as_ref(), &[], push, tag).unwrap();
+                        store = Some(head);
+                    }
+                    Event::Advance => {
+                        let next = store.as_ref().and_then(|head| {
+                            change::advance(head, Step::Share, vec!["a".into()], tag)
+                        });
+                        store = next.or(store);
+                    }
+                    Event::TakeBack => {
+                        let next = store.as_ref().and_then(|head| change::take_back(head, "x".into(), 0, tag));
+                        store = next.or(store);
+                    }
+                    Event::Finish => {
+                        let next = store.as_ref().and_then(|head| change::finish(head, tag));
+                        store = next.or(store);
+                    }
+                    Event::Backup(slot) => backups[slot] = store.clone(),
+                    Event::Restore(slot) => store = backups[slot].clone(),
+                    Event::Look | Event::LookTwice => {
+                        let times = if matches!(event, Event::Look) { 1 } else { 2 };
+                        for time in 0..times {
+                            let seen = follower.see(store.clone());
+                            prop_assert!(time == 0 || !matches!(seen, Seen::News | Seen::WentBack));
+                            if let Some(head) = follower.head() {
+                                prop_assert!(!older.contains(&head.tag));
+                                older.extend(head.past.iter().cloned());
+                            }
+                            let before = follower.running().cloned();
+                            if let Some(to) = follower.wants().cloned() {
+                                prop_assert_ne!(Some(&to), before.as_ref());
+                                prop_assert!(!follower.waits());
+                                if refuses.as_ref() == Some(&to) {
+                                    follower.refused(to, "no".into());
+                                    prop_assert_eq!(follower.running().cloned(), before);
+                                } else {
+                                    follower.applied(to);
+                                }
+                                prop_assert_eq!(follower.wants(), None);
+                            }
+                        }
+                    }
+                    Event::Refuse => {
+                        refuses = store.as_ref().and_then(|head| head.target("a")).cloned();
+                    }
+                    Event::Restart => {
+                        let (mark, running) = (follower.mark().cloned(), follower.running().cloned());
+                        follower = Follower::new("a", mark, running);
+                    }
+                }
+            }
+            // It sees the store as it is, and then somebody pushes what it does not refuse.
+            follower.see(store.clone());
+            let ended = store.as_ref().and_then(|head| change::take_back(head, "x".into(), 0, "back".into()));
+            if ended.is_some() {
+                store = ended;
+                follower.see(store.clone());
+            }
+            let push = Push {
+                text: "# the last one\n".into(),
+                who: String::new(),
+                message: String::new(),
+                staged: false,
+                at: 0,
+            };
+            let (head, revision) = change::push(store.as_ref(), &[], push, "last".into()).unwrap();
+            prop_assert_eq!(follower.see(Some(head.clone())), Seen::News);
+            let to = revision.pointer();
+            prop_assert_eq!(follower.wants(), Some(&to));
+            follower.applied(to);
+            prop_assert_eq!(follower.see(Some(head)), Seen::Known);
+            prop_assert_eq!(follower.wants(), None);
+        }
+    }
+}

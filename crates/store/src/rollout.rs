@@ -1,0 +1,432 @@
+//! The next step of a staged roll-out. No I/O, and no clock: time is an argument.
+//!
+//! One of the balancers drives it: the first one by name of those that report. All of them could; what two of them
+//! write at once, a transaction of the store takes from one of them only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use evenkeel_config::Rollout;
+
+use crate::judge::{Counts, Verdict, judge};
+use crate::model::{Head, Pointer, Report, Step};
+
+/// How long balancers may take to put a revision into effect.
+const TO_APPLY: Duration = Duration::from_secs(60);
+
+/// What is to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing yet, and why.
+    Wait(&'static str),
+    /// The next step, with these balancers.
+    Advance(Step, Vec<String>),
+    /// It has gone well.
+    Finish,
+    /// It is taken back, and why.
+    TakeBack(String),
+}
+
+type Reports = BTreeMap<String, Report>;
+
+/// Drives roll-outs.
+#[derive(Debug, Default)]
+pub struct Driver {
+    /// The step that is watched.
+    watched: Option<Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    to: Pointer,
+    step: Step,
+    /// When it was first seen.
+    since: Duration,
+    /// When all that are to have the revision had it, and what they had counted.
+    began: Option<(Duration, Reports)>,
+    /// What others counted without the revision in the step before: for the last one, in which all have it.
+    without: Counts,
+}
+
+impl Driver {
+    /// What is to be written for the head `head`, given what the balancers say of themselves. `own` is the
+    /// name of the one that asks.
+    pub fn next(
+        &mut self,
+        head: &Head,
+        reports: &[Report],
+        own: &str,
+        rules: &Rollout,
+        now: Duration,
+    ) -> Next {
+        let reports: Reports = reports
+            .iter()
+            .map(|one| (one.name.clone(), one.clone()))
+            .collect();
+        if reports.keys().next().map(String::as_str) != Some(own) {
+            *self = Driver::default();
+            return Next::Wait("another balancer drives it");
+        }
+        let Some(trial) = &head.trial else {
+            self.watched = None;
+            return Next::Wait("nothing is rolled out");
+        };
+        let is_watched = |watched: &Watched| watched.to == trial.to && watched.step == trial.step;
+        if !self.watched.as_ref().is_some_and(is_watched) {
+            let before = self.watched.take().filter(|watched| watched.to == trial.to);
+            let without = before.map(|watched| watched.without).unwrap_or_default();
+            self.watched = Some(Watched {
+                to: trial.to.clone(),
+                step: trial.step,
+                since: now,
+                began: None,
+                without,
+            });
+        }
+        let Some(watched) = &mut self.watched else {
+            return Next::Wait("nothing is rolled out");
+        };
+        let refused = reports.values().find_map(|report| {
+            let refused = report
+                .refused
+                .as_ref()
+                .filter(|refused| refused.to == trial.to)?;
+            Some(format!("{} refuses it: {}", report.name, refused.why))
+        });
+        if let Some(why) = refused {
+            return Next::TakeBack(why);
+        }
+        let chosen: BTreeSet<&String> = match trial.step {
+            Step::All => reports.keys().collect(),
+            Step::One | Step::Share => trial.nodes.iter().collect(),
+        };
+        if chosen.is_empty() {
+            // Not the one that drives, if there is another one: should it fail, somebody is there.
+            let first = reports.keys().next_back().cloned();
+            return Next::Advance(Step::One, first.into_iter().collect());
+        }
+        if let Some(gone) = chosen.iter().find(|name| !reports.contains_key(**name)) {
+            // Perhaps it has lost the store only; but perhaps it is the change that ended it.
+            return Next::TakeBack(format!("{gone} has gone while it had it"));
+        }
+        let has_it = |name: &&String| {
+            let report = reports.get(*name);
+            report.is_some_and(|report| report.running.as_ref() == Some(&trial.to))
+        };
+        let Some((began, then)) = &watched.began else {
+            if chosen.iter().all(has_it) {
+                watched.began = Some((now, reports));
+                return Next::Wait("it is watched");
+            }
+            let late = chosen.iter().find(|name| !has_it(*name));
+            return match late.filter(|_| now.saturating_sub(watched.since) > TO_APPLY) {
+                Some(late) => Next::TakeBack(format!(
+                    "{late} has not put it into effect within {TO_APPLY:?}"
+                )),
+                None => Next::Wait("it is put into effect"),
+            };
+        };
+        // One that was started anew counts from zero, and may have been ended by the change.
+        let anew = chosen.iter().find(|name| {
+            let process = |all: &Reports| all.get(**name).map(|report| report.process.clone());
+            process(then).is_some() && process(then) != process(&reports)
+        });
+        if let Some(anew) = anew {
+            return Next::TakeBack(format!("{anew} was started anew while it had it"));
+        }
+        let (mut with, mut without, mut before) =
+            (Counts::default(), Counts::default(), Counts::default());
+        for (name, report) in &reports {
+            let Some(earlier) = then.get(name).filter(|then| then.process == report.process) else {
+                continue;
+            };
+            let counted = report.counts.since(&earlier.counts);
+            match chosen.contains(name) {
+                true => {
+                    with.add(&counted);
+                    before.add(&report.before);
+                }
+                false => without.add(&counted),
+            }
+        }
+        // Without others, it is what there was before.
+        let all = [&without, &watched.without, &before];
+        let compared = all.into_iter().find(|counts| counts.requests > 0);
+        let compared = compared.unwrap_or(&without);
+        let watched_for = now.saturating_sub(*began);
+        let is_good = match judge(&with, compared, rules) {
+            Verdict::Worse(why) => return Next::TakeBack(why),
+            Verdict::Good => watched_for >= rules.watch,
+            Verdict::Unsure => watched_for >= rules.limit,
+        };
+        if !is_good {
+            return Next::Wait("it is watched");
+        }
+        if without.requests > 0 {
+            watched.without = without;
+        }
+        let share = f64::from(rules.percent) / 100.0 * reports.len() as f64;
+        let share = (share.ceil() as usize).max(2);
+        match trial.step {
+            Step::All => Next::Finish,
+            Step::One if share < reports.len() => {
+                let mut nodes = trial.nodes.clone();
+                let others = reports.keys().rev().filter(|name| !nodes.contains(name));
+                let others: Vec<String> = others.cloned().collect();
+                nodes.extend(others);
+                nodes.truncate(share);
+                Next::Advance(Step::Share, nodes)
+            }
+            Step::One | Step::Share => Next::Advance(Step::All, Vec::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::{self, Push};
+    use crate::model::{FORMAT, Refused};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Balancers that each have a hundred requests a second, and share a head.
+    struct Fleet {
+        head: Head,
+        reports: Vec<Report>,
+        driver: Driver,
+        now: Duration,
+        tags: u32,
+        rules: Rollout,
+        /// How many of a hundred requests fail with the new revision.
+        failing: u64,
+        /// The interval of its latencies with the new revision.
+        slow: u16,
+        rate: u64,
+    }
+
+    impl Fleet {
+        fn new(names: &[&str]) -> Self {
+            let push = |text: &str, staged| Push {
+                text: text.into(),
+                who: String::new(),
+                message: String::new(),
+                staged,
+                at: 0,
+            };
+            let (head, _) = change::push(None, &[], push("old", false), "a".into()).unwrap();
+            let (trial, _) = change::push(Some(&head), &[], push("new", true), "b".into()).unwrap();
+            let report = |name: &&str| Report {
+                format: FORMAT,
+                name: (*name).into(),
+                version: String::new(),
+                process: "1".into(),
+                mark: None,
+                running: head.current.clone(),
+                refused: None,
+                waits: false,
+                counts: Counts::default(),
+                before: Counts::default(),
+            };
+            let mut fleet = Fleet {
+                reports: names.iter().map(report).collect(),
+                head: head.clone(),
+                driver: Driver::default(),
+                now: SECOND,
+                tags: 0,
+                rules: Rollout::default(),
+                failing: 0,
+                slow: 20,
+                rate: 100,
+            };
+            fleet.go_on(60);
+            fleet.head = trial;
+            fleet
+        }
+
+        /// A second goes by.
+        fn second(&mut self) -> Next {
+            self.now += SECOND;
+            let new = self.head.trial.as_ref().map(|trial| trial.to.clone());
+            for report in &mut self.reports {
+                let target = self.head.target(&report.name).cloned();
+                if report.running != target {
+                    report.before = report.counts.clone();
+                }
+                report.running = target;
+                let has_it = new.is_some() && report.running == new;
+                report.counts.add(&Counts {
+                    requests: self.rate,
+                    failed: if has_it { self.failing } else { 0 },
+                    latencies: vec![(if has_it { self.slow } else { 20 }, self.rate)],
+                });
+            }
+            let first = self.reports.first().map(|first| first.name.clone());
+            let own = first.unwrap_or_default();
+            let next = self
+                .driver
+                .next(&self.head, &self.reports, &own, &self.rules, self.now);
+            self.tags += 1;
+            let tag = format!("t{}", self.tags);
+            let head = match &next {
+                Next::Wait(_) => None,
+                Next::Advance(step, nodes) => {
+                    change::advance(&self.head, *step, nodes.clone(), tag)
+                }
+                Next::Finish => change::finish(&self.head, tag),
+                Next::TakeBack(why) => change::take_back(&self.head, why.clone(), 0, tag),
+            };
+            self.head = head.unwrap_or_else(|| self.head.clone());
+            next
+        }
+
+        /// What is written in so many seconds.
+        fn go_on(&mut self, seconds: u32) -> Vec<Next> {
+            let all = (0..seconds).map(|_| self.second());
+            all.filter(|next| !matches!(next, Next::Wait(_))).collect()
+        }
+    }
+
+    fn names(nodes: &[&str]) -> Vec<String> {
+        nodes.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    const TEN: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+
+    #[test]
+    fn one_then_a_share_then_all() {
+        let mut fleet = Fleet::new(&TEN);
+        assert_eq!(
+            fleet.go_on(200),
+            [
+                Next::Advance(Step::One, names(&["j"])),
+                Next::Advance(Step::Share, names(&["j", "i", "h"])),
+                Next::Advance(Step::All, Vec::new()),
+                Next::Finish,
+            ]
+        );
+        assert_eq!(fleet.head.current.unwrap().number, 2);
+    }
+
+    #[test]
+    fn steps_are_watched_for_as_long_as_it_is_said() {
+        let mut fleet = Fleet::new(&TEN);
+        fleet.rules.watch = Duration::from_secs(100);
+        assert_eq!(fleet.go_on(100).len(), 1);
+        assert_eq!(fleet.go_on(20).len(), 1);
+    }
+
+    #[test]
+    fn failures_take_it_back_from_the_first() {
+        let mut fleet = Fleet::new(&TEN);
+        fleet.failing = 30;
+        let written = fleet.go_on(60);
+        assert_eq!(written[0], Next::Advance(Step::One, names(&["j"])));
+        assert!(matches!(&written[1], Next::TakeBack(why) if why.contains("failed with it")));
+        assert_eq!(written.len(), 2);
+        assert_eq!(fleet.head.current.as_ref().unwrap().number, 1);
+        assert_eq!(fleet.head.failed.as_ref().unwrap().to.number, 2);
+    }
+
+    #[test]
+    fn it_is_taken_back_when_it_is_slower() {
+        let mut fleet = Fleet::new(&TEN);
+        fleet.slow = 30;
+        let written = fleet.go_on(60);
+        assert!(matches!(&written[1], Next::TakeBack(why) if why.contains("latency")));
+    }
+
+    #[test]
+    fn what_goes_wrong_with_all_is_compared_with_before() {
+        let mut fleet = Fleet::new(&TEN);
+        let mut written = Vec::new();
+        while !written.contains(&Next::Advance(Step::All, Vec::new())) {
+            written.push(fleet.second());
+        }
+        fleet.failing = 30;
+        assert!(matches!(&fleet.go_on(60)[..], [Next::TakeBack(_)]));
+    }
+
+    #[test]
+    fn a_fleet_of_one_is_compared_with_itself() {
+        let mut fleet = Fleet::new(&["a"]);
+        let good = fleet.go_on(200);
+        assert_eq!(good.len(), 3, "{good:?}");
+        assert_eq!(good[2], Next::Finish);
+        let mut fleet = Fleet::new(&["a"]);
+        fleet.failing = 30;
+        assert!(matches!(fleet.go_on(60)[1], Next::TakeBack(_)));
+    }
+
+    #[test]
+    fn with_few_requests_it_waits_but_not_for_ever() {
+        let mut fleet = Fleet::new(&TEN);
+        fleet.rate = 1;
+        fleet.rules.limit = Duration::from_secs(300);
+        assert_eq!(fleet.go_on(290).len(), 1);
+        assert_eq!(
+            fleet.go_on(20),
+            [Next::Advance(Step::Share, names(&["j", "i", "h"]))]
+        );
+    }
+
+    #[test]
+    fn who_refuses_it_goes_or_starts_anew_ends_it() {
+        let after = |spoil: fn(&mut Fleet)| {
+            let mut fleet = Fleet::new(&TEN);
+            fleet.go_on(5);
+            spoil(&mut fleet);
+            let written = fleet.go_on(2);
+            assert_eq!(written.len(), 1, "{written:?}");
+            match &written[0] {
+                Next::TakeBack(why) => why.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let refused = after(|fleet| {
+            let to = fleet.head.trial.as_ref().unwrap().to.clone();
+            let last = fleet.reports.last_mut().unwrap();
+            last.refused = Some(Refused {
+                to,
+                why: "no such file".into(),
+            });
+        });
+        assert_eq!(refused, "j refuses it: no such file");
+        let gone = after(|fleet| drop(fleet.reports.pop()));
+        assert_eq!(gone, "j has gone while it had it");
+        let anew = after(|fleet| {
+            let last = fleet.reports.last_mut().unwrap();
+            last.process = "2".into();
+            last.counts = Counts::default();
+        });
+        assert_eq!(anew, "j was started anew while it had it");
+    }
+
+    #[test]
+    fn one_that_does_not_get_it_into_effect_ends_it() {
+        let mut fleet = Fleet::new(&TEN);
+        fleet.go_on(1);
+        let first = fleet.head.current.clone();
+        let mut written = Vec::new();
+        for _ in 0..70 {
+            fleet.now += SECOND;
+            for report in &mut fleet.reports {
+                report.running.clone_from(&first);
+            }
+            let next = fleet
+                .driver
+                .next(&fleet.head, &fleet.reports, "a", &fleet.rules, fleet.now);
+            written.push(next);
+        }
+        assert!(matches!(written.last(), Some(Next::TakeBack(why)) if why.contains("within 60s")));
+    }
+
+    #[test]
+    fn only_the_first_one_drives() {
+        let mut fleet = Fleet::new(&TEN);
+        let next = fleet
+            .driver
+            .next(&fleet.head, &fleet.reports, "b", &fleet.rules, fleet.now);
+        assert_eq!(next, Next::Wait("another balancer drives it"));
+    }
+}

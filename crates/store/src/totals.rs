@@ -1,0 +1,78 @@
+//! What this balancer has counted of its requests, however its configuration changes.
+
+use std::collections::HashMap;
+
+use evenkeel_core::member::MemberId;
+use evenkeel_core::observe::Latencies;
+use evenkeel_manager::Manager;
+
+use crate::judge::{Counts, LIMITS, limit};
+
+/// Counts of all rules and members, also of those that are gone.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    /// Of each rule, when it was looked at last.
+    rules: HashMap<std::sync::Arc<str>, [u64; 2]>,
+    members: HashMap<MemberId, Latencies>,
+    requests: u64,
+    failed: u64,
+    latencies: Latencies,
+}
+
+impl Totals {
+    /// Takes in what has come since this was called last.
+    pub(crate) fn update(&mut self, manager: &Manager) {
+        let mut rules = HashMap::new();
+        for rule in manager.subsystems().traffic() {
+            let ([_, requests, failed], [_, sessions, broken]) = (rule.requests, rule.connections);
+            // Whoever speaks TCP has no requests.
+            let now = match requests {
+                0 => [sessions, broken],
+                _ => [requests, failed],
+            };
+            let [before, failed_before] = self.rules.get(&rule.rule).copied().unwrap_or_default();
+            let [requests, failed] = now;
+            self.requests = self
+                .requests
+                .saturating_add(requests.saturating_sub(before));
+            self.failed = self
+                .failed
+                .saturating_add(failed.saturating_sub(failed_before));
+            rules.insert(rule.rule, now);
+        }
+        self.rules = rules;
+        let mut members = HashMap::new();
+        for group in manager.groups() {
+            for member in group.members() {
+                let record = member.slot.record();
+                let earlier = self.members.remove(&member.id).unwrap_or_default();
+                let now = record.latencies();
+                self.latencies.merge(&now.since(&earlier));
+                members.insert(member.id, now);
+            }
+        }
+        self.members = members;
+    }
+
+    /// What was counted so far.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut below = 0;
+        let intervals = (0..LIMITS).filter_map(|interval| {
+            // The last one has all that are longer.
+            let now = match interval + 1 == LIMITS {
+                true => self.latencies.count(),
+                false => self.latencies.at_most(limit(interval)),
+            };
+            let more = now.saturating_sub(below);
+            below = now;
+            let interval = u16::try_from(interval).ok()?;
+            (more > 0).then_some((interval, more))
+        });
+        let latencies = intervals.collect();
+        Counts {
+            requests: self.requests,
+            failed: self.failed.min(self.requests),
+            latencies,
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! etcd, a store, as one server.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use crate::eventually;
+use crate::folder::Folder;
+use crate::process::program;
+use crate::server::address;
+use crate::tls::{Key, certificate};
+
+/// A server, killed when dropped.
+pub struct Etcd {
+    folder: Folder,
+    clients: SocketAddr,
+    peers: SocketAddr,
+    /// The folder with its data.
+    data: String,
+    more: Vec<String>,
+    scheme: &'static str,
+    /// Options of `etcdctl`.
+    ctl: Vec<String>,
+    process: Option<Child>,
+}
+
+impl Etcd {
+    /// Starts it.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with more options.
+    pub fn start_with(more: &[&str]) -> Self {
+        let mut etcd = Self::new(more);
+        etcd.run();
+        etcd
+    }
+
+    /// The same with TLS: the authority of its certificate is `ca.crt` in its folder.
+    pub fn start_secured() -> Self {
+        let mut etcd = Self::new(&[]);
+        let (folder, ip) = (&etcd.folder, etcd.clients.ip());
+        certificate(folder, "ca", Key::Ecdsa, "DNS:ca.test", None);
+        certificate(folder, "etcd", Key::Ecdsa, &format!("IP:{ip}"), Some("ca"));
+        let file = |name: &str| folder.join(name).display().to_string();
+        etcd.more = vec![
+            format!("--cert-file={}", file("etcd.crt")),
+            format!("--key-file={}", file("etcd.key.tmp")),
+        ];
+        etcd.ctl = vec![format!("--cacert={}", file("ca.crt"))];
+        etcd.scheme = "https";
+        etcd.run();
+        etcd
+    }
+
+    /// From now on it asks who somebody is: `etcdctl` is root, and the user `evenkeel` has this password and
+    /// what stands behind the prefix.
+    pub fn ask_for_users(&mut self, password: &str, prefix: &str) {
+        self.ctl(&["user", "add", "root:secret"]);
+        self.ctl(&["user", "grant-role", "root", "root"]);
+        self.ctl(&["role", "add", "evenkeel"]);
+        let all = [
+            "role",
+            "grant-permission",
+            "evenkeel",
+            "--prefix=true",
+            "readwrite",
+            prefix,
+        ];
+        self.ctl(&all);
+        self.ctl(&["user", "add", &format!("evenkeel:{password}")]);
+        self.ctl(&["user", "grant-role", "evenkeel", "evenkeel"]);
+        self.ctl(&["auth", "enable"]);
+        self.ctl.push("--user=root:secret".into());
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    fn new(more: &[&str]) -> Self {
+        Etcd {
+            folder: Folder::new(),
+            clients: address(),
+            peers: address(),
+            data: "data".into(),
+            more: more.iter().map(|&option| option.to_owned()).collect(),
+            scheme: "http",
+            ctl: Vec::new(),
+            process: None,
+        }
+    }
+
+    fn cluster(&self) -> [String; 4] {
+        let peers = self.peers;
+        [
+            "--name=one".into(),
+            format!("--initial-cluster=one=http://{peers}"),
+            format!("--initial-advertise-peer-urls=http://{peers}"),
+            format!("--data-dir={}", self.folder.join(&self.data).display()),
+        ]
+    }
+
+    /// Starts it again after [`Etcd::kill`].
+    pub fn run(&mut self) {
+        let log = std::fs::File::create(self.folder.join("log")).expect("a log");
+        let mut etcd = program("etcd");
+        etcd.args(self.cluster())
+            .arg(format!("--listen-peer-urls=http://{}", self.peers))
+            .arg(format!("--listen-client-urls={}", self.url()))
+            .arg(format!("--advertise-client-urls={}", self.url()))
+            .args(&self.more)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log);
+        self.process = Some(etcd.spawn().expect("it starts"));
+        eventually("etcd answers", || self.try_ctl(&["get", "x"], "").is_ok());
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("{}://{}", self.scheme, self.clients)
+    }
+
+    /// Where it listens for clients.
+    pub fn address(&self) -> SocketAddr {
+        self.clients
+    }
+
+    /// `etcdctl` with this on its standard input: what it prints, or its complaint.
+    pub fn try_ctl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        let mut command = Command::new("etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .arg(format!("--endpoints={}", self.url()))
+            .args(&self.ctl)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = command.spawn().expect("etcdctl starts");
+        if let Some(mut stdin) = process.stdin.take() {
+            // It may not want to read it.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let output = process.wait_with_output().expect("it ends");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(text(&output.stderr)),
+        }
+    }
+
+    /// The same, which succeeds.
+    pub fn ctl(&self, arguments: &[&str]) -> String {
+        let done = self.try_ctl(arguments, "");
+        done.unwrap_or_else(|complaint| panic!("etcdctl {arguments:?}: {complaint}"))
+    }
+
+    /// Keeps all that it has in a file.
+    pub fn backup(&self, name: &str) -> PathBuf {
+        let file = self.folder.join(name);
+        self.ctl(&["snapshot", "save", &file.display().to_string()]);
+        file
+    }
+
+    /// Takes it back to such a file: another cluster, as etcd's manual says.
+    pub fn restore(&mut self, backup: &std::path::Path) {
+        self.kill();
+        self.data = format!("{}-restored", self.data);
+        let mut command = Command::new("etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "restore"]);
+        command.arg(backup).args(self.cluster());
+        let output = command.output().expect("etcdctl runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        self.run();
+    }
+
+    /// The revision that it has.
+    pub fn revision(&self) -> i64 {
+        let status = self.ctl(&["endpoint", "status", "--write-out=json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        let revision = &status[0]["Status"]["header"]["revision"];
+        revision.as_i64().expect("a number")
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What stands between clients and a server: it passes bytes on, later, or not at all.
+pub struct Between {
+    address: SocketAddr,
+    delay: Arc<AtomicU64>,
+    is_open: Arc<AtomicBool>,
+    connections: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Between {
+    /// In front of the server at `to`, without a delay.
+    pub fn start(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let between = Between {
+            address: listener.local_addr().expect("an address"),
+            delay: Arc::default(),
+            is_open: Arc::new(AtomicBool::new(true)),
+            connections: Arc::default(),
+        };
+        let (delay, is_open) = (Arc::clone(&between.delay), Arc::clone(&between.is_open));
+        let connections = Arc::clone(&between.connections);
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let server = TcpStream::connect(to);
+                let (true, Ok(server)) = (is_open.load(Ordering::Relaxed), server) else {
+                    continue;
+                };
+                let both = [(&client, &server), (&server, &client)];
+                for (from, to) in both {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let delay = Arc::clone(&delay);
+                    thread::spawn(move || pass(from, to, &delay));
+                }
+                connections.lock().unwrap().extend([client, server]);
+            }
+        });
+        between
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// All that goes by takes so much longer.
+    pub fn slow_down(&self, by: Duration) {
+        let millis = u64::try_from(by.as_millis()).expect("a short time");
+        self.delay.store(millis, Ordering::Relaxed);
+    }
+
+    /// Cuts all connections, and takes no new ones until [`Between::open`].
+    pub fn cut(&self) {
+        self.is_open.store(false, Ordering::Relaxed);
+        for connection in self.connections.lock().unwrap().drain(..) {
+            let _ = connection.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Takes connections again.
+    pub fn open(&self) {
+        self.is_open.store(true, Ordering::Relaxed);
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, delay: &AtomicU64) {
+    let mut bytes = [0; 16 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        thread::sleep(Duration::from_millis(delay.load(Ordering::Relaxed)));
+        if to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
