@@ -28,6 +28,7 @@ pub struct Balancer {
     statsd: Option<SocketAddr>,
     negotiator: Option<SocketAddr>,
     corba: Option<SocketAddr>,
+    xds: Option<SocketAddr>,
     log: Arc<Mutex<String>>,
     folder: Arc<Folder>,
 }
@@ -108,6 +109,7 @@ impl Balancer {
             statsd: None,
             negotiator: None,
             corba: None,
+            xds: None,
             log: Arc::default(),
             folder,
         }
@@ -170,6 +172,11 @@ impl Balancer {
     /// Where CORBA clients find the load manager.
     pub fn corba(&self) -> SocketAddr {
         self.corba.expect("a CORBA service")
+    }
+
+    /// Where clients of xDS connect.
+    pub fn xds(&self) -> SocketAddr {
+        self.xds.expect("a server of xDS")
     }
 
     /// Where the admin API is.
@@ -329,6 +336,7 @@ impl Balancer {
                 ["listening:", "broker", "on", "UDP", at] => self.broker = Some(address(at)),
                 ["listening:", "statsd", "on", "UDP", at] => self.statsd = Some(address(at)),
                 ["listening:", "corba", "on", at] => self.corba = Some(address(at)),
+                ["listening:", "xds", "on", at] => self.xds = Some(address(at)),
                 ["listening:", "admin", "API", "on", at] => self.admin = Some(address(at)),
                 _ => {}
             }

@@ -13,6 +13,7 @@ pub mod built;
 pub mod cgroup;
 pub mod corba;
 pub mod engine;
+pub mod envoy;
 pub mod etcd;
 pub mod folder;
 pub mod ftp;

@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 31] = [
+const FOLLOWED: [&str; 32] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -55,6 +55,7 @@ const FOLLOWED: [&str; 31] = [
     "docs/telemetry.md",
     "docs/tls.md",
     "docs/tutorial-load-reports.md",
+    "docs/xds.md",
     "docs/zones.md",
     "modules/java/README.md",
     "modules/omniorb/README.md",
@@ -170,6 +171,16 @@ fn u10_ftp() {
 #[test]
 fn u10_proxy_protocol() {
     follow("docs/proxy-protocol.md", INSTALLED);
+}
+
+#[test]
+fn u10_xds() {
+    // Any certificate will do, for the server and as the authority of clients.
+    let certificates =
+        "openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:P-256 \
+        -subj /CN=clients -keyout clients.key -out clients.pem 2>/dev/null
+        (umask 077; cat clients.pem clients.key > xds.pem)";
+    follow("docs/xds.md", &format!("{INSTALLED} {certificates}"));
 }
 
 #[test]

@@ -27,6 +27,7 @@ use evenkeel_monitor::Monitor;
 use evenkeel_net::Clock;
 use evenkeel_proxy::Proxy;
 use evenkeel_steer::Steering;
+use evenkeel_xds::Xds;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -85,6 +86,7 @@ impl Balancer {
             Arc::new(Negotiator::new(clock)),
             Arc::new(Reporting::new(clock).unwrap()),
             Arc::new(Corba::new(clock)),
+            Arc::new(Xds::new(clock).unwrap()),
             Arc::new(Monitor::new(clock).unwrap()),
             Arc::new(Acme::default()),
             Arc::new(Steering::new(clock)),

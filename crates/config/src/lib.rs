@@ -56,6 +56,7 @@ pub use model::store::{Rollout, Store};
 pub use model::timeouts::Timeouts;
 pub use model::tls::{CertificateFiles, ClientCertificates, ClientTls, Tls, TlsVersion};
 pub use model::tracing::Tracing;
+pub use model::xds::{Xds, XdsGroup, XdsPolicy};
 pub use model::{agent, engine, kind, negotiator, scenario, sources};
 pub use schema::address::{Origin, Scheme};
 pub use schema::amount::duration;

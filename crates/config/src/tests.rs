@@ -926,7 +926,7 @@ fn a_group_that_no_rule_uses_is_a_warning() {
     let warnings: Vec<_> = config.warnings.iter().map(Problem::to_string).collect();
     assert_eq!(
         warnings,
-        ["test.toml:1:8: group.spare: no rule and no cluster uses this group"]
+        ["test.toml:1:8: group.spare: no rule, no cluster and no [xds] uses this group"]
     );
 }
 
@@ -1283,6 +1283,15 @@ fn document_with(header: &str, line: &str) -> String {
                 true => format!("{groups}\n{header}\n{group}\n{needed}\n{line}"),
                 false => format!("{groups}\n[steer.x]\n{group}\n{header}\n{needed}\n{line}"),
             }
+        }
+        "[xds]" => {
+            let groups =
+                ["pool", "grpc"].map(|name| format!("[group.{name}]\nmembers = [\"a:1\"]\n"));
+            let listen = match line.starts_with("listen") {
+                true => "",
+                false => "listen = \"127.0.0.1:80\"\n",
+            };
+            format!("{}{header}\n{listen}{line}", groups.concat())
         }
         "[negotiator]" | "[corba]" if line.starts_with("listen") => format!("{header}\n{line}"),
         "[negotiator]" | "[corba]" => format!("{header}\nlisten = \"127.0.0.1:80\"\n{line}"),

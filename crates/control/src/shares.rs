@@ -92,8 +92,7 @@ pub struct Seen {
 /// a load alert. If there is nobody even then, all serve that were not taken out on purpose (as
 /// whoever forwards the requests may reach them when we cannot, and sees by itself who answers).
 ///
-/// Where members are of [zones](evenkeel_core::zone) with different ranks, those of a rank get together
-/// what decisions send there, and are [on standby](Standing::Standby) if that is nothing.
+/// [Zones](evenkeel_core::zone) count for nothing: see [`look_by_zones`].
 pub fn look(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
     let request = Request::at(now);
     let view = group.view(&request);
@@ -120,11 +119,13 @@ pub fn look(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
             standing,
         }
     }));
-    spread_over_zones(group, seen);
 }
 
-/// Gives the members of each rank of zones together the share of the requests that goes there.
-fn spread_over_zones(group: &Group, seen: &mut [Seen]) {
+/// The same for somebody who is in this balancer's zone: where members are of zones with different ranks,
+/// those of a rank get together what decisions send there, and are [on standby](Standing::Standby) if that
+/// is nothing.
+pub fn look_by_zones(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
+    look(group, now, seen);
     let Some(ranks) = group.ranks() else {
         return;
     };
@@ -708,7 +709,7 @@ mod tests {
         group.take_ranks();
         let weights = || {
             let mut seen = Vec::new();
-            look(&group, at(1), &mut seen);
+            look_by_zones(&group, at(1), &mut seen);
             let serving = seen.iter().filter(|seen| seen.standing == Serving);
             let sum: f32 = serving.map(|seen| seen.weight).sum();
             let parts = seen.iter().map(|seen| (seen.standing, seen.weight / sum));

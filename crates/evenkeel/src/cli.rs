@@ -762,6 +762,9 @@ pub(crate) enum CtlCommand {
     Certs,
     /// Show the locations whose load is read from their kernels, and the state of each
     Monitor,
+    /// Show the clients of xDS: what each wants, has accepted, and has refused and why
+    #[cfg(feature = "fleet")]
+    Xds,
     /// Show the CORBA service: object groups, their references and members, monitors, alerts;
     /// or remove one of these
     #[cfg(feature = "corba")]

@@ -165,6 +165,13 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         CtlCommand::Monitor => ctl.show(&["v1", "monitor", "locations"], |locations: &Vec<_>| {
             evenkeel_monitor::table(locations)
         }),
+        #[cfg(feature = "fleet")]
+        CtlCommand::Xds => ctl.show(&["v1", "xds"], |xds: &Option<evenkeel_xds::XdsStatus>| {
+            xds.as_ref().map_or_else(
+                || "there is no [xds] in the configuration\n".into(),
+                evenkeel_xds::tables,
+            )
+        }),
         CtlCommand::Loads { command } => match command {
             None | Some(LoadsCommand::List) => ctl.locations(),
             Some(LoadsCommand::Push { location, loads }) => {

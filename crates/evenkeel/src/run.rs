@@ -150,6 +150,8 @@ pub(crate) fn subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Failure>
         Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),
         #[cfg(feature = "corba")]
         Arc::new(evenkeel_corba::subsystem::Corba::new(clock)),
+        #[cfg(feature = "fleet")]
+        Arc::new(evenkeel_xds::Xds::new(clock).map_err(cannot("server of xDS"))?),
         Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),
         Arc::new(Steering::new(clock)),
     ];

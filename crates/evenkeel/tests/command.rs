@@ -212,22 +212,30 @@ fn the_version_names_what_is_built_in() {
     let words: Vec<_> = features.split(' ').collect();
     assert_eq!(words[0], "features:");
     assert_eq!(words.contains(&"corba"), cfg!(feature = "corba"), "{said}");
+    assert_eq!(words.contains(&"fleet"), cfg!(feature = "fleet"), "{said}");
 }
 
 #[test]
 fn a_section_that_this_build_cannot_serve_is_refused() {
     let directory = Directory::new();
-    let text = "[corba]\nlisten = \"127.0.0.1:0\"\nstate_file = false\n";
-    let file = directory.write("evenkeel.toml", text);
-    let (code, stdout, stderr) = outcome(&["check", &file]);
-    if cfg!(feature = "corba") {
-        assert_eq!(code, 0, "{stderr}");
-    } else {
-        assert_eq!((code, stdout.as_str()), (1, ""));
-        assert!(
-            stderr.contains(":1:1: corba: this build has no CORBA"),
-            "{stderr}"
-        );
+    for (section, is_served, what) in [
+        ("corba", cfg!(feature = "corba"), "CORBA"),
+        ("xds", cfg!(feature = "fleet"), "xDS"),
+    ] {
+        let more = match section {
+            "corba" => "state_file = false\n",
+            _ => "",
+        };
+        let text = format!("[{section}]\nlisten = \"127.0.0.1:0\"\n{more}");
+        let file = directory.write("evenkeel.toml", &text);
+        let (code, stdout, stderr) = outcome(&["check", &file]);
+        if is_served {
+            assert_eq!(code, 0, "{stderr}");
+        } else {
+            assert_eq!((code, stdout.as_str()), (1, ""));
+            let message = format!(":1:1: {section}: this build has no {what}");
+            assert!(stderr.contains(&message), "{stderr}");
+        }
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Shares {
     pub negotiator: usize,
     /// Connections of CORBA clients, and those to load monitors and members.
     pub corba: usize,
+    /// Connections of xDS clients.
+    pub xds: usize,
     /// Files of the rules: their connections, and pipes while clients leave some for these.
     pub rules: usize,
     /// Connections of the rules: those to clients and those to members together.
@@ -68,6 +70,8 @@ pub struct Users {
     pub negotiator: bool,
     /// Whether there is a CORBA service.
     pub corba: bool,
+    /// Whether there is a server of xDS.
+    pub xds: bool,
 }
 
 /// Files that a process has without any connection: standard streams, logs, event loops,
@@ -91,12 +95,13 @@ impl Shares {
             0
         };
         let corba = if users.corba { share(4, 1 << 16) } else { 0 };
+        let xds = if users.xds { share(16, 1 << 14) } else { 0 };
         // Each listener may have accepted a client that waits for its turn; a reload binds
         // new ones beside the old ones.
         let listeners = users.workers.saturating_mul(users.listeners);
         let own = OWN + users.workers.saturating_mul(WORKER) + listeners.saturating_mul(3);
         // Of the ways to fetch reports not all are used at their limits at once.
-        let kept = own + admin + checks + reports * 2 + negotiator + corba;
+        let kept = own + admin + checks + reports * 2 + negotiator + corba + xds;
         let left = all.saturating_sub(kept).max(8);
         Shares {
             all,
@@ -105,6 +110,7 @@ impl Shares {
             reports,
             negotiator,
             corba,
+            xds,
             rules: left,
             connections: left,
             pipes: left / 8,
@@ -120,6 +126,7 @@ impl Shares {
                 workers: 1,
                 negotiator: true,
                 corba: true,
+                xds: true,
                 ..Users::default()
             },
         )

@@ -1,16 +1,20 @@
-//! A call of gRPC as a client: for load reports, health checks and the store of configurations.
+//! gRPC: calls as a client, for load reports, health checks and the store of configurations; and what a server needs for streams of
+//! messages.
 //!
 //! It is little enough on HTTP/2 that it needs no framework: a message is a byte that says whether
 //! it is compressed, four bytes of length, and itself.
 
-use bytes::Bytes;
+use std::future::poll_fn;
+
+use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::SendRequest;
+use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
-use http::{HeaderMap, Request};
+use http::{HeaderMap, HeaderValue, Request, Response};
 
 use crate::http2;
 
-/// Longest message in bytes, unless a call says otherwise.
+/// Longest message of an answer in bytes, unless a call says otherwise.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 
 /// Bytes before each message.
@@ -34,7 +38,7 @@ pub enum CallError {
     /// A message that cannot be read.
     #[error("a message is compressed, which was not negotiated")]
     Compressed,
-    /// One of so many bytes.
+    /// One of so many bytes, with the limit.
     #[error("a message of {0} bytes; the limit is {1}")]
     TooLong(usize, usize),
 }
@@ -79,9 +83,7 @@ impl Default for Options<'_> {
 /// A call under way, from which messages are read.
 #[derive(Debug)]
 pub struct Call {
-    body: RecvStream,
-    buffer: Vec<u8>,
-    limit: usize,
+    messages: Messages,
     /// Open, as long as it is there.
     _sender: Option<SendStream<Bytes>>,
 }
@@ -120,27 +122,17 @@ impl Call {
             request.header(*name, *value)
         });
         let request = request.body(()).map_err(http2::Error::from)?;
-        let too_long = |_| CallError::TooLong(message.len(), u32::MAX as usize);
-        let length = u32::try_from(message.len()).map_err(too_long)?;
-        let mut bytes = vec![0];
-        bytes.extend(length.to_be_bytes());
-        bytes.extend(message);
+        let bytes = framed(message)?;
         let mut client = client.ready().await?;
         let (answer, mut sender) = client.send_request(request, false)?;
-        sender.send_data(bytes.into(), !options.open)?;
+        sender.send_data(bytes, !options.open)?;
         let answer = answer.await?;
-        let is_grpc = answer
-            .headers()
-            .get("content-type")
-            .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
-        if answer.status() != 200 || !is_grpc {
+        if answer.status() != 200 || !is_grpc(answer.headers()) {
             return Err(CallError::NotGrpc(answer.status().as_u16()));
         }
         status(answer.headers())?;
         Ok(Call {
-            body: answer.into_body(),
-            buffer: Vec::new(),
-            limit: options.limit,
+            messages: Messages::new(answer.into_body(), options.limit),
             _sender: options.open.then_some(sender),
         })
     }
@@ -151,15 +143,47 @@ impl Call {
     ///
     /// Why there is none: [`CallError::Closed`], if all went well.
     pub async fn next(&mut self) -> Result<Vec<u8>, CallError> {
+        if let Some(message) = self.messages.next().await? {
+            return Ok(message);
+        }
+        let trailers = self.messages.body.trailers().await?;
+        status(&trailers.unwrap_or_default())?;
+        Err(CallError::Closed)
+    }
+}
+
+/// The messages of a stream, as they come.
+#[derive(Debug)]
+pub struct Messages {
+    body: RecvStream,
+    buffer: Vec<u8>,
+    longest: usize,
+}
+
+impl Messages {
+    /// Those in `body`, each of at most so many bytes.
+    pub fn new(body: RecvStream, longest: usize) -> Self {
+        Messages {
+            body,
+            buffer: Vec::new(),
+            longest,
+        }
+    }
+
+    /// The next one; `None` if the other side says nothing more. Nothing is lost if the future is dropped
+    /// before it is ready.
+    ///
+    /// # Errors
+    ///
+    /// The stream is broken, or what comes is no message.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, CallError> {
         loop {
-            if let Some(length) = message_length(&self.buffer, self.limit)? {
+            if let Some(length) = message_length(&self.buffer, self.longest)? {
                 let message = self.buffer.drain(..PREFIX + length).skip(PREFIX);
-                return Ok(message.collect());
+                return Ok(Some(message.collect()));
             }
             let Some(data) = self.body.data().await else {
-                let trailers = self.body.trailers().await?;
-                status(&trailers.unwrap_or_default())?;
-                return Err(CallError::Closed);
+                return Ok(None);
             };
             let data = data?;
             self.buffer.extend_from_slice(&data);
@@ -168,8 +192,98 @@ impl Call {
     }
 }
 
-/// The length of the message at the start of `buffer`, if all of it is there. It has at most `limit` bytes.
-fn message_length(buffer: &[u8], limit: usize) -> Result<Option<usize>, CallError> {
+/// The messages of an answer, one after the other.
+#[derive(Debug)]
+pub struct Sender(SendStream<Bytes>);
+
+impl Sender {
+    /// Begins an answer that has messages.
+    ///
+    /// # Errors
+    ///
+    /// The stream is broken.
+    pub fn begin(respond: &mut SendResponse<Bytes>) -> Result<Self, CallError> {
+        let answer = Response::builder().header("content-type", "application/grpc");
+        let answer = answer.body(()).map_err(http2::Error::from)?;
+        Ok(Sender(respond.send_response(answer, false)?))
+    }
+
+    /// Sends a message, as fast as the other side takes it.
+    ///
+    /// # Errors
+    ///
+    /// The stream is broken, or the message too long for gRPC.
+    pub async fn send(&mut self, message: &[u8]) -> Result<(), CallError> {
+        let mut bytes = framed(message)?;
+        while !bytes.is_empty() {
+            self.0.reserve_capacity(bytes.len());
+            let mut room = self.0.capacity();
+            while room == 0 {
+                room = match poll_fn(|cx| self.0.poll_capacity(cx)).await {
+                    Some(room) => room?,
+                    None => return Err(CallError::Closed),
+                };
+            }
+            let part = bytes.split_to(room.min(bytes.len()));
+            self.0.send_data(part, false)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the answer with a status: a number of gRPC, and what is to be said of it.
+    pub fn end(mut self, code: u16, message: &str) {
+        // Nobody may be there to hear it.
+        let _ = self.0.send_trailers(trailers(code, message));
+    }
+}
+
+/// An answer that has a status and no message.
+pub fn refuse(respond: &mut SendResponse<Bytes>, code: u16, message: &str) {
+    let mut answer = Response::new(());
+    *answer.headers_mut() = trailers(code, message);
+    let kind = HeaderValue::from_static("application/grpc");
+    answer.headers_mut().insert("content-type", kind);
+    // Nobody may be there to hear it.
+    let _ = respond.send_response(answer, true);
+}
+
+/// Whether fields are those of a call, or of an answer.
+pub fn is_grpc(fields: &HeaderMap) -> bool {
+    let kind = fields.get("content-type");
+    kind.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// A status in fields. What is said of it is encoded, so that any text may be.
+fn trailers(code: u16, message: &str) -> HeaderMap {
+    let mut fields = HeaderMap::new();
+    fields.insert("grpc-status", HeaderValue::from(code));
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'%';
+    let mut text = String::new();
+    for byte in message.bytes() {
+        match is_plain(byte) {
+            true => text.push(char::from(byte)),
+            false => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    if let Ok(text) = HeaderValue::from_str(&text) {
+        fields.insert("grpc-message", text);
+    }
+    fields
+}
+
+/// A message with what stands before it.
+fn framed(message: &[u8]) -> Result<Bytes, CallError> {
+    let too_long = |_| CallError::TooLong(message.len(), u32::MAX as usize);
+    let length = u32::try_from(message.len()).map_err(too_long)?;
+    let mut bytes = BytesMut::with_capacity(PREFIX + message.len());
+    bytes.put_u8(0);
+    bytes.put_u32(length);
+    bytes.put_slice(message);
+    Ok(bytes.freeze())
+}
+
+/// The length of the message at the start of `buffer`, if all of it is there.
+fn message_length(buffer: &[u8], longest: usize) -> Result<Option<usize>, CallError> {
     let Some((&[compressed, a, b, c, d], rest)) = buffer.split_first_chunk() else {
         return Ok(None);
     };
@@ -177,8 +291,8 @@ fn message_length(buffer: &[u8], limit: usize) -> Result<Option<usize>, CallErro
     if compressed != 0 {
         return Err(CallError::Compressed);
     }
-    if length > limit {
-        return Err(CallError::TooLong(length, limit));
+    if length > longest {
+        return Err(CallError::TooLong(length, longest));
     }
     Ok((rest.len() >= length).then_some(length))
 }
@@ -204,8 +318,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn any_text_may_be_said_of_a_status() {
+        let fields = trailers(3, "50 % of \u{e9}\n");
+        assert_eq!(fields["grpc-status"], "3");
+        assert_eq!(fields["grpc-message"], "50 %25 of %C3%A9%0A");
+    }
+
+    #[test]
     fn messages_come_whole() {
-        let length = |bytes: &[u8]| message_length(bytes, MAX_MESSAGE);
+        let length = |bytes: &[u8]| message_length(bytes, 65_536);
         assert!(matches!(length(b"\0\0\0\0"), Ok(None)));
         assert!(matches!(length(b"\0\0\0\0\x02x"), Ok(None)));
         assert!(matches!(length(b"\0\0\0\0\x02xyz"), Ok(Some(2))));
@@ -216,7 +337,7 @@ mod tests {
         ));
         assert!(matches!(
             length(b"\0\0\x01\0\x01"),
-            Err(CallError::TooLong(65_537, MAX_MESSAGE))
+            Err(CallError::TooLong(65_537, 65_536))
         ));
     }
 }

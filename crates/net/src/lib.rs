@@ -7,7 +7,7 @@
 //! | [`inherited`] | sockets that come from the process before, or from the service manager |
 //! | [`stream`] | connections to members, over TCP or Unix sockets |
 //! | [`datagram`] | a thread that serves UDP sockets, and how those are opened |
-//! | [`grpc`] | a call of gRPC as a client |
+//! | [`grpc`] | a call of gRPC as a client, and messages as a server sends and reads them |
 //! | [`handover`] | the conversation of a process with the one whose place it takes |
 //! | [`http`] | a server and a client with limits, for what is not the data path |
 //! | [`Clock`] | the time |

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use evenkeel_core::address::Address;
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
-use evenkeel_manager::config::{Config, Corba, Negotiator, Rule, Source};
+use evenkeel_manager::config::{Config, Corba, Negotiator, Rule, Source, Xds};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::handover::Handover;
 use evenkeel_manager::member_tls::{self, Clients};
@@ -354,6 +354,7 @@ impl Inner {
                 listeners: listeners.len(),
                 negotiator: next.section::<Negotiator>().is_some(),
                 corba: next.section::<Corba>().is_some(),
+                xds: next.section::<Xds>().is_some(),
             },
         );
         let users = memory::Users {

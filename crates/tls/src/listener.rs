@@ -1,4 +1,4 @@
-//! TLS of the negotiator and of the admin API, whose connections are few.
+//! TLS of the negotiator, of the admin API and of xDS, whose connections are few.
 
 use std::io;
 use std::pin::Pin;
@@ -22,30 +22,38 @@ use crate::ticket::Keys;
 #[derive(Debug)]
 pub struct Listener {
     server: ArcSwapOption<Server>,
+    /// What clients are offered (ALPN).
+    protocols: &'static [&'static str],
     ticket_keys: Arc<Keys>,
     /// Handshakes that have failed, by cause.
     failures: Tally<{ Cause::ALL.len() }>,
 }
 
 impl Default for Listener {
-    /// No TLS.
+    /// No TLS, and HTTP/1.1 with it.
     fn default() -> Self {
-        Listener {
-            server: ArcSwapOption::empty(),
-            ticket_keys: Arc::new(Keys::rotating()),
-            failures: Default::default(),
-        }
+        Listener::of(&["http/1.1"])
     }
 }
 
 impl Listener {
+    /// No TLS; clients are offered these protocols with it, if the configuration names no others.
+    pub fn of(protocols: &'static [&'static str]) -> Self {
+        Listener {
+            server: ArcSwapOption::empty(),
+            protocols,
+            ticket_keys: Arc::new(Keys::rotating()),
+            failures: Default::default(),
+        }
+    }
+
     /// Reads what `tls` names, for the listener called `name`, without putting it into effect.
     ///
     /// # Errors
     ///
     /// All that is wrong, with the places in the configuration.
     pub fn load(&self, tls: Option<&Tls>, name: &str) -> Result<Option<Arc<Server>>, Vec<Problem>> {
-        let load = |tls| Server::load(tls, name, &["http/1.1"], &self.ticket_keys);
+        let load = |tls| Server::load(tls, name, self.protocols, &self.ticket_keys);
         Ok(tls.map(load).transpose()?.map(Arc::new))
     }
 

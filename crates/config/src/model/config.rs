@@ -27,6 +27,7 @@ use super::steer::{self, Steer};
 use super::store::{self, Store};
 use super::tls::{self, ClientTls, Tls};
 use super::tracing::{self, Tracing};
+use super::xds::{self, Xds};
 use super::{
     alert, auth, compression, ejection, ftp, health, hedge, limits, maintenance, member, monitor,
     priority, request_id, sources, sticky, zones,
@@ -179,6 +180,8 @@ section! {
         clusters: Vec<Cluster> = Vec::new(),
         /// The CORBA service; `None` is none.
         corba: Option<Corba> = None,
+        /// Where clients of xDS connect; `None` is nowhere.
+        xds: Option<Xds> = None,
         /// Other balancers that get weights, in the order of the file. Names are unique.
         steer: Vec<Steer> = Vec::new(),
         /// The files that it includes, in their order.
@@ -223,6 +226,7 @@ impl Config {
         let negotiator = self.negotiator.iter().flat_map(|own| &own.tls);
         let tls = self.admin.iter().flat_map(|admin| &admin.tls);
         let tls = rules.chain(negotiator).chain(tls);
+        let tls = tls.chain(self.xds.iter().flat_map(|own| &own.tls));
         let members = self.groups.iter().flat_map(|group| &group.member_tls);
         let members = members.chain(self.tracing.iter().flat_map(|tracing| &tracing.tls));
         let members = members.chain(self.store.iter().flat_map(|store| &store.tls));
@@ -428,7 +432,15 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         .map(|admin| ("admin", &mut admin.tls));
     let own = config.negotiator.iter_mut();
     let of_negotiator = own.map(|own| ("negotiator", &mut own.tls));
-    for (key, tls) in of_admin.chain(of_negotiator) {
+    let around = xds::Around {
+        groups: &config.groups,
+        shared: &shared,
+        rules: &config.rules,
+    };
+    let before = used.clone();
+    config.xds = xds::read(&mut top, folder, &around, &mut used, &mut listeners, report);
+    let of_xds = config.xds.iter_mut().map(|own| ("xds", &mut own.tls));
+    for (key, tls) in of_admin.chain(of_negotiator).chain(of_xds) {
         if let Some(tls) = tls
             && !tls.have_issued(&mut config.acme)
         {
@@ -440,7 +452,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     }
     for group in &mut config.groups {
         // Where a rule carries clients, too, what is good for them counts.
-        if used.contains(&group.name) && !carried.contains(&group.name) {
+        if before.contains(&group.name) && !carried.contains(&group.name) {
             group.choose(Reach::Redirected);
         }
     }
@@ -457,7 +469,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
             report.warning(
                 span,
                 &group.path(),
-                "no rule and no cluster uses this group",
+                "no rule, no cluster and no [xds] uses this group",
             );
         }
     }
@@ -604,6 +616,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.extend([member::tables(), location::tables(), broker::tables()]);
     tables.extend(negotiator::tables());
     tables.push(corba::tables());
+    tables.push(xds::tables());
     tables.extend(steer::tables());
     tables.extend(store::tables());
     tables

@@ -49,4 +49,5 @@ pub(crate) mod strategy;
 pub(crate) mod timeouts;
 pub(crate) mod tls;
 pub(crate) mod tracing;
+pub(crate) mod xds;
 pub(crate) mod zones;

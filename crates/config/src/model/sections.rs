@@ -77,6 +77,7 @@ impl Config {
             .with(self.negotiator.as_ref())
             .with(Some(&self.clusters))
             .with(self.corba.as_ref())
+            .with(self.xds.as_ref())
             .with(Some(&self.steer))
             .with(Some(&monitors))
             .with(Some(&sources))
@@ -95,7 +96,9 @@ impl Config {
         let admin = self.admin.iter().map(|admin| admin.listen);
         let negotiator = self.negotiator.iter().flat_map(|n| &n.listen);
         let corba = self.corba.iter().flat_map(|corba| &corba.listen);
-        rules.chain(admin).chain(negotiator.chain(corba).copied())
+        let xds = self.xds.iter().flat_map(|xds| &xds.listen);
+        let others = negotiator.chain(corba).chain(xds).copied();
+        rules.chain(admin).chain(others)
     }
 }
 

@@ -47,7 +47,7 @@ section! {
         min_version: TlsVersion = TlsVersion::Tls12; r#""1.3""#,
         /// Protocols that clients are offered (ALPN), the best first; a client that knows none of
         /// them is refused. By default a rule with `protocol = "http"` offers `h2` and `http/1.1`, one
-        /// with `tcp` nothing, and the negotiator and the admin API `http/1.1`.
+        /// with `tcp` nothing, the negotiator and the admin API `http/1.1`, and `[xds]` `h2`.
         alpn: Vec<String> [Text(ALPN)] = Vec::new(); r#"["postgresql"]"#,
         /// Time limit for the handshake, from the connection on.
         handshake_timeout: Duration [Time(millis(1), secs(600))] = secs(10); r#""5s""#,
@@ -332,8 +332,8 @@ pub(crate) fn client_table(header: &'static str, doc: &'static str) -> TableDoc 
 
 /// What the reference says of the tables.
 pub(crate) fn tables() -> [TableDoc; 4] {
-    let tls = "TLS between a rule and its clients: [tls.md](tls.md). `[negotiator.tls]` and `[admin.tls]` have \
-               the same keys.";
+    let tls = "TLS between a rule and its clients: [tls.md](tls.md). `[negotiator.tls]`, `[admin.tls]` and \
+               `[xds.tls]` have the same keys.";
     let certificate = "A certificate with its key; may also be written in a list, as `certificates \
                        = [{ certificate = \"www.pem\", key = \"www.key\" }]`.";
     let clients = "Certificates of clients.";

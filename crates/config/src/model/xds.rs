@@ -1,0 +1,258 @@
+//! `[xds]`: groups for other people's proxies and clients.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::group::{GroupConfig, unknown_group};
+use super::listeners::Listeners;
+use super::protocol::MemberProtocol;
+use super::rule::{Protocol, Rule};
+use super::tls::Tls;
+use crate::schema::document::Span;
+use crate::schema::field::choice_field;
+use crate::schema::key::{DAY, docs, millis, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::Table;
+
+section! {
+    /// Where clients of xDS connect, and what they get.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Xds {
+        /// The groups that they get.
+        served: Vec<XdsGroup> = Vec::new(),
+    }
+    keys XDS {
+        /// Addresses to listen on: one, or a list. **Required.**
+        listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:18000""#,
+        /// TLS between clients and the server: a table with the keys of `[rule.NAME.tls]`. Whoever may connect
+        /// sees all members and may report loads of them: ask for `client_certificates`.
+        tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/xds.pem", client_certificates = { ca_file = "/etc/evenkeel/clients.pem" } }"#,
+        /// The groups that clients may have. By default all of the file.
+        groups: Vec<String> = Vec::new(); r#"["pool"]"#,
+        /// Who decides which member gets how much: `"weights"`, this process, by the group's strategy and all that it
+        /// knows of the members; or `"client_side_weighted_round_robin"`, each client by itself, by the utilisation that
+        /// members report to it with their responses (ORCA). Health, drain and alerts come from here in any case.
+        policy: XdsPolicy = XdsPolicy::Weights; r#""client_side_weighted_round_robin""#,
+        /// Groups whose members speak HTTP/2 without TLS, as servers of gRPC do: Envoy speaks it with them. Those
+        /// of rules with `member_protocol = "h2"` do so without being named.
+        http2: Vec<String> = Vec::new(); r#"["grpc"]"#,
+        /// How often a client is sent changes of a type of resource at most. Weights alone are sent at most five
+        /// times a second for each group.
+        max_pushes_per_second: f64 [Number(0.1, 100.0, "")] = 10.0; "2.0",
+        /// Time constant with which weights approach what they should be; `"0s"` is at once.
+        damping: Duration [Time(secs(0), secs(60))] = millis(300); r#""1s""#,
+        /// Changes of a weight by less than this share of it are not sent.
+        smallest_change: f32 [Number(0.0, 0.5, "")] = 0.03; "0.1",
+        /// How often clients are to report how many requests they have at members (LRS), which become loads of
+        /// the members' locations. `false` is not at all.
+        load_report_interval: Option<Duration> [Time(millis(100), secs(600))] = Some(secs(2)); r#""5s""#,
+        /// Time limit within which clients connect to members.
+        connect_timeout: Duration [Time(millis(1), secs(600))] = secs(5); r#""1s""#,
+        /// Maximum number of clients (connections) at once. Further ones are closed at once.
+        max_clients: usize [Number(1.0, 100_000.0, "connections")] = 1000; "100",
+        /// Maximum number of names that a client may want of each type of resource. One that wants more is
+        /// refused.
+        max_subscriptions: usize [Number(1.0, 1_000_000.0, "names")] = 10_000; "2000",
+        /// Maximum size of a message of a client. One that sends a larger one is refused.
+        max_message: usize [Bytes(4096, 64 * 1024 * 1024)] = 1024 * 1024; r#""4MiB""#,
+        /// A client that takes nothing of a message for so long is disconnected.
+        send_timeout: Duration [Time(millis(100), DAY)] = secs(30); r#""10s""#,
+    }
+}
+
+/// A group that clients may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdsGroup {
+    /// Its name.
+    pub name: String,
+    /// Whether its members speak HTTP/2.
+    pub http2: bool,
+    /// Whether its members speak TLS.
+    pub tls: bool,
+}
+
+/// Who decides which member gets how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum XdsPolicy {
+    /// This process.
+    Weights,
+    /// Each client, by what members report to it.
+    ClientSide,
+}
+
+choice_field!(XdsPolicy,
+    "weights" => XdsPolicy::Weights,
+    "client_side_weighted_round_robin" => XdsPolicy::ClientSide);
+
+impl Xds {
+    /// Least time between two pushes to a client.
+    pub fn between_pushes(&self) -> Duration {
+        // The range of the key makes it a time.
+        Duration::try_from_secs_f64(1.0 / self.max_pushes_per_second).unwrap_or(secs(1))
+    }
+
+    /// Whether clients need a certificate.
+    fn knows_clients(&self) -> bool {
+        let clients = self.tls.iter().flat_map(|tls| &tls.client_certificates);
+        clients.into_iter().any(|clients| clients.required)
+    }
+}
+
+/// Whether this build has what serves the section.
+const IS_SERVED: bool = cfg!(feature = "fleet");
+
+/// What the file says of groups and rules.
+pub(crate) struct Around<'a> {
+    /// The groups, with where each stands.
+    pub groups: &'a [GroupConfig],
+    /// Where groups that rules may share stand.
+    pub shared: &'a HashMap<String, Span>,
+    /// The rules.
+    pub rules: &'a [Rule],
+}
+
+/// Reads `[xds]` of the file, if it is there. `used` gets the groups that clients may have.
+pub(crate) fn read(
+    top: &mut Table<'_>,
+    folder: &Path,
+    around: &Around<'_>,
+    used: &mut HashSet<String>,
+    listeners: &mut Listeners,
+    report: &mut Report<'_>,
+) -> Option<Xds> {
+    let mut table = top.table("xds", report)?;
+    if !IS_SERVED {
+        let message = "this build has no xDS: remove the table, or use a build with the feature \
+                       `fleet`";
+        report.problem(table.name_span(), "xds", message, None);
+        return None;
+    }
+    let mut xds = Xds::default();
+    table.read(XDS, &mut xds, report);
+    table.require("listen", report);
+    if let Some(tls) = &mut xds.tls {
+        tls.resolve(folder);
+    }
+    listeners.add(&xds.listen, "[xds]", (&table, "listen"), report);
+    let is_local = xds.listen.iter().all(|address| address.ip().is_loopback());
+    if !xds.knows_clients() && !is_local {
+        let message = "whoever can connect sees all members and may report loads of them: ask for \
+                       client_certificates in tls";
+        table.warning(message, report);
+    }
+    for (key, names) in [("groups", &xds.groups), ("http2", &xds.http2)] {
+        for name in names {
+            if !around.groups.iter().any(|group| group.name == *name) {
+                unknown_group(&table, key, name, around.shared, report);
+            }
+        }
+    }
+    let of_http2 = around.rules.iter().filter(|rule| {
+        rule.protocol == Protocol::Http && rule.http.member_protocol == MemberProtocol::Http2
+    });
+    let http2: HashSet<&str> = of_http2
+        .flat_map(|rule| rule.groups())
+        .chain(xds.http2.iter().map(String::as_str))
+        .collect();
+    let wanted: HashSet<&str> = xds.groups.iter().map(String::as_str).collect();
+    let served = around.groups.iter();
+    let served = served.filter(|group| wanted.is_empty() || wanted.contains(&*group.name));
+    let served = served.map(|group| XdsGroup {
+        name: group.name.clone(),
+        http2: http2.contains(&*group.name),
+        tls: group.member_tls.is_some(),
+    });
+    xds.served = served.collect();
+    used.extend(xds.served.iter().map(|group| group.name.clone()));
+    table.finish(report);
+    Some(xds)
+}
+
+/// What the reference says of the table.
+pub(crate) fn tables() -> TableDoc {
+    let doc = "Groups for Envoy and for clients of gRPC, by xDS: see [xds.md](xds.md). Off unless the table is \
+               there.";
+    TableDoc::new("[xds]", doc, [docs(XDS, Xds::default())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+
+    const GROUPS: &str = "[group.a]\nmembers = [\"192.0.2.1:80\"]\n[group.b]\n\
+                          members = [\"192.0.2.2:80\"]\nmember_tls = true\n";
+
+    fn good(text: &str) -> crate::Config {
+        let text = format!("{GROUPS}{text}");
+        parse("test.toml", &text).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    #[test]
+    fn all_groups_are_served_unless_some_are_named() {
+        let config = good("[xds]\nlisten = \"127.0.0.1:18000\"\nhttp2 = [\"a\"]\n");
+        assert_eq!(config.warnings, [], "the groups are in use");
+        let xds = config.xds.unwrap();
+        let served = xds
+            .served
+            .iter()
+            .map(|of| (of.name.as_str(), of.http2, of.tls));
+        let served: Vec<_> = served.collect();
+        assert_eq!(served, [("a", true, false), ("b", false, true)]);
+        assert_eq!(xds.between_pushes(), millis(100));
+        assert_eq!(xds.load_report_interval, Some(secs(2)));
+        let rule = "[rule.web]\nlisten = \"127.0.0.1:0\"\ngroup = \"a\"\n[rule.web.http]\nmember_protocol = \"h2\"\n";
+        let xds = good(&format!(
+            "{rule}[rule.c]\nlisten = \"127.0.0.1:0\"\ngroup = \"b\"\n[xds]\nlisten = \"127.0.0.1:0\"\n\
+             groups = [\"a\"]\nload_report_interval = false\n\
+             policy = \"client_side_weighted_round_robin\"\n"
+        ));
+        let xds = xds.xds.unwrap();
+        assert_eq!(xds.served.len(), 1);
+        assert!(xds.served[0].http2, "as its rule says");
+        assert_eq!(
+            (xds.load_report_interval, xds.policy),
+            (None, XdsPolicy::ClientSide)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let text = "[rule.web]\nlisten = \"127.0.0.1:18000\"\ngroup = \"a\"\n\
+                    [xds]\nlisten = \"127.0.0.1:18000\"\ngroups = [\"aa\"]\nhttp2 = [\"x\"]\n\
+                    max_pushes_per_second = 0\n";
+        let errors = parse("test.toml", &format!("{GROUPS}{text}"));
+        let errors = errors.unwrap_err().to_string();
+        for part in [
+            "rule \"web\" listens on 127.0.0.1:18000 already",
+            "xds.groups: unknown group, did you mean \"a\"?",
+            "xds.http2: unknown group",
+            "max_pushes_per_second: out of range",
+        ] {
+            assert!(errors.contains(part), "{part}: {errors}");
+        }
+        let errors = parse("test.toml", "[xds]\n").unwrap_err().to_string();
+        assert!(errors.contains("`listen` is missing"), "{errors}");
+    }
+
+    #[test]
+    fn a_server_that_knows_no_clients_is_warned_of_where_others_reach_it() {
+        let config = good("[xds]\nlisten = \"0.0.0.0:18000\"\n");
+        let warning = config.warnings[0].to_string();
+        assert!(warning.contains("client_certificates"), "{warning}");
+        let tls = "[xds.tls]\ncertificates = \"x.pem\"\n[xds.tls.client_certificates]\nca_file = \"ca.pem\"\n";
+        let config = good(&format!("[xds]\nlisten = \"0.0.0.0:18000\"\n{tls}"));
+        assert_eq!(config.warnings, []);
+        let files: Vec<_> = config
+            .files()
+            .map(|file| file.display().to_string())
+            .collect();
+        assert!(
+            files.iter().any(|file| file.ends_with("ca.pem")),
+            "{files:?}"
+        );
+    }
+}

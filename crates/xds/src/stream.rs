@@ -1,0 +1,625 @@
+//! One client's stream: what it wants, what it has, and what it is to get. No I/O.
+//!
+//! There are two variants of the protocol. In the *state of the world* a request says all that is
+//! wanted of a type, and an answer about clusters or listeners has all of them; one about endpoints or routes has
+//! those that have changed. In the *incremental* variant requests say what is wanted more or no more, and
+//! answers what has changed or is gone. In both, a client accepts an answer by naming its nonce, and refuses it by
+//! naming its nonce with a reason; what was refused is not sent again until it has changed.
+//!
+//! Of each type one answer at a time is under way: there is no other one before the client has said a word
+//! about it. So whoever is slow gets fewer and newer answers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::kind::{Audience, Kind};
+use crate::proto::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node,
+    Resource, Status,
+};
+use crate::world::{Encoded, World};
+
+/// Stands for all resources of a type.
+const ALL: &str = "*";
+
+/// Longest text of a client that is kept, in characters.
+const LONGEST_TEXT: usize = 1000;
+
+/// Longest name of a client, in characters.
+const LONGEST_NAME: usize = 200;
+
+/// A variant of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Variant {
+    /// State of the world.
+    StateOfTheWorld,
+    /// Incremental.
+    Incremental,
+}
+
+impl Variant {
+    /// The name in the status.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// What a stream may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most names that a client may want of a type.
+    pub subscriptions: usize,
+    /// An answer with more bytes than this of resources is sent in parts, where the protocol allows it.
+    pub response: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            subscriptions: 10_000,
+            // Clients of gRPC take messages of 4 MiB at most.
+            response: 1024 * 1024,
+        }
+    }
+}
+
+/// Why a stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// A request cannot be read.
+    #[error("the request is not a message of xDS")]
+    Malformed,
+    /// More is wanted than a client may want.
+    #[error("more than {0} resources of a type: raise max_subscriptions in [xds]")]
+    TooMany(usize),
+}
+
+/// What a request has said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// What is wanted, or something about an answer before the last one.
+    Nothing,
+    /// The last answer of that type is accepted.
+    Accepted(Kind),
+    /// The last answer of that type is refused.
+    Refused(Kind),
+    /// It is about a type that there is not.
+    Unknown,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Response {
+    /// The type that it is about.
+    pub kind: Kind,
+    /// It, encoded.
+    pub bytes: Bytes,
+}
+
+/// An answer that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nack {
+    /// Its version.
+    pub version: String,
+    /// Why, as the client says.
+    pub reason: String,
+}
+
+/// An answer of which the client has said nothing yet.
+#[derive(Clone, Debug)]
+struct Pending {
+    nonce: String,
+    version: String,
+}
+
+/// How it goes with a type of resources.
+#[derive(Debug, Default)]
+pub struct Subscription {
+    /// Whether all resources are wanted.
+    wildcard: bool,
+    /// Whether a name was ever wanted: without names nothing is wanted then, and not all.
+    has_named: bool,
+    /// What is wanted by name.
+    names: BTreeSet<Arc<str>>,
+    /// What the client has, with its version.
+    has: HashMap<Arc<str>, u64>,
+    /// What it is to get whether it has it or not.
+    owed: BTreeSet<Arc<str>>,
+    /// Whether all that is wanted has to be looked at, and not only what has changed.
+    look_at_all: bool,
+    /// Whether there is to be an answer, even an empty one.
+    answer: bool,
+    /// Changes up to this one have been looked at.
+    seen: u64,
+    pending: Option<Pending>,
+    accepted: Option<String>,
+    refused: Option<Nack>,
+    pushes: u64,
+    nacks: u64,
+}
+
+impl Subscription {
+    /// Whether all resources are wanted.
+    pub fn is_wildcard(&self) -> bool {
+        self.wildcard
+    }
+
+    /// How many are wanted by name.
+    pub fn names(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Version of the last answer that was accepted.
+    pub fn accepted(&self) -> Option<&str> {
+        self.accepted.as_deref()
+    }
+
+    /// Version of the answer that is under way.
+    pub fn pending(&self) -> Option<&str> {
+        self.pending.as_ref().map(|pending| &*pending.version)
+    }
+
+    /// The last answer that was refused.
+    pub fn refused(&self) -> Option<&Nack> {
+        self.refused.as_ref()
+    }
+
+    /// How many answers there were.
+    pub fn pushes(&self) -> u64 {
+        self.pushes
+    }
+
+    /// How many of them were refused.
+    pub fn nacks(&self) -> u64 {
+        self.nacks
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.wildcard || self.names.contains(name)
+    }
+
+    /// Takes in what the client says of the answer with this nonce; `None` if it is not the last one.
+    fn heard(&mut self, nonce: &str, error: Option<Status>) -> Option<bool> {
+        let pending = self.pending.take_if(|pending| pending.nonce == nonce)?;
+        let Some(error) = error else {
+            self.accepted = Some(pending.version);
+            return Some(true);
+        };
+        self.nacks += 1;
+        self.refused = Some(Nack {
+            version: pending.version,
+            reason: shortened(&error.message, LONGEST_TEXT),
+        });
+        Some(false)
+    }
+
+    /// One more is wanted; answers whether that is news.
+    fn want(&mut self, name: &str) -> bool {
+        if name == ALL {
+            self.has_named = true;
+            return !std::mem::replace(&mut self.wildcard, true);
+        }
+        self.has_named = true;
+        if self.names.contains(name) {
+            return false;
+        }
+        self.names.insert(name.into())
+    }
+
+    /// One is not wanted any more.
+    fn unwant(&mut self, name: &str) {
+        if name == ALL {
+            self.wildcard = false;
+            let names = &self.names;
+            self.has.retain(|name, _| names.contains(name));
+            self.owed.retain(|name| names.contains(name));
+            return;
+        }
+        self.names.remove(name);
+        if !self.wildcard {
+            self.has.remove(name);
+            self.owed.remove(name);
+        }
+    }
+}
+
+/// Who the client is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Identity {
+    /// Its name, as it says.
+    pub node: String,
+    /// What it is one of, as it says.
+    pub service: String,
+    /// Its program and the version of it, as it says.
+    pub program: String,
+    /// In which form it gets resources.
+    pub audience: Audience,
+}
+
+impl Identity {
+    /// What a client says of itself.
+    pub fn of(node: &Node) -> Self {
+        let program = format!("{} {}", node.user_agent_name, node.user_agent_version);
+        Identity {
+            node: shortened(&node.id, LONGEST_NAME),
+            service: shortened(&node.cluster, LONGEST_NAME),
+            program: shortened(program.trim(), LONGEST_NAME),
+            audience: Audience::of(node),
+        }
+    }
+}
+
+/// At most so many characters of a text, on one line.
+pub(crate) fn shortened(text: &str, longest: usize) -> String {
+    let clean = text.chars().map(|char| match char.is_control() {
+        true => ' ',
+        false => char,
+    });
+    clean.take(longest).collect()
+}
+
+/// One client's stream.
+#[derive(Debug)]
+pub struct Stream {
+    variant: Variant,
+    limits: Limits,
+    /// What versions begin with: they must not be those of another process.
+    epoch: Arc<str>,
+    identity: Option<Identity>,
+    subscriptions: BTreeMap<Kind, Subscription>,
+    /// How many answers there were.
+    answers: u64,
+}
+
+impl Stream {
+    /// A stream on which nothing was said yet. `epoch` is another one in each process.
+    pub fn new(variant: Variant, epoch: Arc<str>, limits: Limits) -> Self {
+        Stream {
+            variant,
+            limits,
+            epoch,
+            identity: None,
+            subscriptions: BTreeMap::new(),
+            answers: 0,
+        }
+    }
+
+    /// The variant of the protocol.
+    pub fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// Who the client is, once it has said so.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    /// How it goes with each type that the client wants.
+    pub fn subscriptions(&self) -> impl Iterator<Item = (Kind, &Subscription)> {
+        self.subscriptions.iter().map(|(kind, of)| (*kind, of))
+    }
+
+    /// How it goes with a type.
+    pub fn subscription(&self, kind: Kind) -> Option<&Subscription> {
+        self.subscriptions.get(&kind)
+    }
+
+    /// Takes a request in.
+    ///
+    /// # Errors
+    ///
+    /// Why the stream has to end.
+    pub fn request(&mut self, bytes: &[u8]) -> Result<Told, Refused> {
+        match self.variant {
+            Variant::StateOfTheWorld => {
+                let request = DiscoveryRequest::decode(bytes).map_err(|_| Refused::Malformed)?;
+                self.state_of_the_world(request)
+            }
+            Variant::Incremental => {
+                let request = DeltaDiscoveryRequest::decode(bytes);
+                self.incremental(request.map_err(|_| Refused::Malformed)?)
+            }
+        }
+    }
+
+    /// The first request says who asks.
+    fn know(&mut self, node: Option<&Node>) {
+        if self.identity.is_none() {
+            let nobody = Node::default();
+            self.identity = Some(Identity::of(node.unwrap_or(&nobody)));
+        }
+    }
+
+    fn state_of_the_world(&mut self, request: DiscoveryRequest) -> Result<Told, Refused> {
+        self.know(request.node.as_ref());
+        let Some(kind) = Kind::of_url(&request.type_url) else {
+            return Ok(Told::Unknown);
+        };
+        let most = self.limits.subscriptions;
+        if request.resource_names.len() > most {
+            return Err(Refused::TooMany(most));
+        }
+        let of = self.subscriptions.entry(kind).or_default();
+        // What is wanted counts even if the client has not seen the last answer yet: it may have dropped
+        // something that it wants again by the time it has.
+        let told = match of.heard(&request.response_nonce, request.error_detail) {
+            Some(true) => Told::Accepted(kind),
+            Some(false) => Told::Refused(kind),
+            None => Told::Nothing,
+        };
+        let wanted: BTreeSet<&str> = request.resource_names.iter().map(String::as_str).collect();
+        // Without names it is all of them, for types of which there may be all, and for clients
+        // that have never named one.
+        let all = match wanted.is_empty() {
+            true => kind.is_whole() && !of.has_named,
+            false => wanted.contains(ALL),
+        };
+        let gone = of.names.iter().filter(|name| !wanted.contains(&***name));
+        let gone: Vec<Arc<str>> = gone.cloned().collect();
+        if all && !of.wildcard {
+            of.wildcard = true;
+            (of.look_at_all, of.answer) = (true, true);
+        }
+        for name in wanted {
+            let is_new = of.want(name);
+            if is_new && name != ALL {
+                of.owed.insert(name.into());
+                of.answer |= kind.is_whole();
+            }
+        }
+        for name in gone {
+            of.unwant(&name);
+        }
+        if of.wildcard && !all {
+            of.unwant(ALL);
+        }
+        Ok(told)
+    }
+
+    fn incremental(&mut self, request: DeltaDiscoveryRequest) -> Result<Told, Refused> {
+        self.know(request.node.as_ref());
+        let Some(kind) = Kind::of_url(&request.type_url) else {
+            return Ok(Told::Unknown);
+        };
+        let most = self.limits.subscriptions;
+        let is_first = !self.subscriptions.contains_key(&kind);
+        let of = self.subscriptions.entry(kind).or_default();
+        let more = request.resource_names_subscribe.len();
+        let known = request.initial_resource_versions.len();
+        if more.saturating_add(of.names.len()) > most || known > most {
+            return Err(Refused::TooMany(most));
+        }
+        let told = match of.heard(&request.response_nonce, request.error_detail) {
+            Some(true) => Told::Accepted(kind),
+            Some(false) => Told::Refused(kind),
+            None => Told::Nothing,
+        };
+        if is_first {
+            // What it has from a stream before. A version that is none of ours is no version.
+            let known = request.initial_resource_versions.into_iter();
+            let known = known.map(|pair| {
+                let version = u64::from_str_radix(&pair.value, 16).unwrap_or(0);
+                (Arc::from(pair.key), version)
+            });
+            of.has.extend(known);
+            if more == 0 && kind.is_whole() {
+                of.wildcard = true;
+            }
+            (of.look_at_all, of.answer) = (true, true);
+        }
+        for name in &request.resource_names_subscribe {
+            let is_new = of.want(name);
+            if name == ALL {
+                of.look_at_all |= is_new;
+                of.answer |= is_new;
+            } else if !is_first || !of.has.contains_key(&**name) {
+                // Even what it had, as it may have forgotten that since.
+                of.owed.insert(name.as_str().into());
+            }
+        }
+        for name in &request.resource_names_unsubscribe {
+            of.unwant(name);
+        }
+        Ok(told)
+    }
+
+    /// The next answer that there is to be now, if there is one.
+    pub fn next(&mut self, world: &World) -> Option<Response> {
+        let audience = &self.identity.as_ref()?.audience;
+        for &kind in Kind::ALL {
+            let Some(of) = self.subscriptions.get_mut(&kind) else {
+                continue;
+            };
+            if of.pending.is_some() {
+                continue;
+            }
+            let found = match (self.variant, kind.is_whole()) {
+                (Variant::StateOfTheWorld, true) => of.whole(kind, world, audience),
+                _ => of.part(kind, world, audience, self.variant, self.limits.response),
+            };
+            let Some(found) = found else {
+                continue;
+            };
+            self.answers += 1;
+            let nonce = self.answers.to_string();
+            let version = format!("{}-{}", self.epoch, world.version());
+            of.pushes += 1;
+            of.pending = Some(Pending {
+                nonce: nonce.clone(),
+                version: version.clone(),
+            });
+            let bytes = match self.variant {
+                Variant::StateOfTheWorld => {
+                    let resources = found.resources.iter();
+                    let answer = DiscoveryResponse {
+                        version_info: version,
+                        resources: resources.map(|(_, form)| form.any.clone()).collect(),
+                        type_url: kind.url().into(),
+                        nonce,
+                    };
+                    answer.encode_to_vec()
+                }
+                Variant::Incremental => {
+                    let resources = found.resources.iter().map(|(name, form)| Resource {
+                        version: format!("{:016x}", form.version),
+                        resource: form.any.clone(),
+                        name: name.to_string(),
+                    });
+                    let answer = DeltaDiscoveryResponse {
+                        system_version_info: version,
+                        resources: resources.collect(),
+                        type_url: kind.url().into(),
+                        nonce,
+                        removed_resources: found.removed,
+                    };
+                    answer.encode_to_vec()
+                }
+            };
+            if let Some(dependent) = kind.dependent()
+                && let Some(of) = self.subscriptions.get_mut(&dependent)
+            {
+                let changed = found.changed.into_iter();
+                let wanted = changed.filter(|name| of.wildcard || of.names.contains(name));
+                let wanted = wanted.filter(|name| world.has(dependent, name));
+                of.owed.extend(wanted);
+            }
+            return Some(Response {
+                kind,
+                bytes: bytes.into(),
+            });
+        }
+        None
+    }
+}
+
+/// What an answer is to say.
+struct Found {
+    resources: Vec<(Arc<str>, Encoded)>,
+    /// What is gone, or not there.
+    removed: Vec<String>,
+    /// Those of the resources that the client has had otherwise, or not at all.
+    changed: Vec<Arc<str>>,
+}
+
+impl Subscription {
+    /// An answer with all that is wanted, if there is to be one.
+    fn whole(&mut self, kind: Kind, world: &World, audience: &Audience) -> Option<Found> {
+        let mut changed = world.changed_since(kind, self.seen);
+        let is_due = self.look_at_all
+            || self.answer
+            || !self.owed.is_empty()
+            || world.removed_since(kind, self.seen)
+            || changed.any(|name| self.wants(name));
+        self.seen = world.version();
+        if !is_due {
+            return None;
+        }
+        let resources = self.all_wanted(kind, world);
+        let resources = resources.into_iter().filter_map(|name| {
+            let form = world.get(kind, &name, audience)?;
+            Some((name, form))
+        });
+        let resources: Vec<(Arc<str>, Encoded)> = resources.collect();
+        let news = resources
+            .iter()
+            .filter(|(name, form)| self.has.get(name) != Some(&form.version));
+        let news: Vec<Arc<str>> = news.map(|(name, _)| Arc::clone(name)).collect();
+        // A change may have changed nothing for this client.
+        if news.is_empty() && resources.len() == self.has.len() && !self.answer {
+            self.settle();
+            return None;
+        }
+        let has = resources
+            .iter()
+            .map(|(name, form)| (Arc::clone(name), form.version));
+        self.has = has.collect();
+        self.settle();
+        Some(Found {
+            resources,
+            removed: Vec::new(),
+            changed: news,
+        })
+    }
+
+    /// All names that are wanted, in their order.
+    fn all_wanted(&self, kind: Kind, world: &World) -> Vec<Arc<str>> {
+        match self.wildcard {
+            true => world.names(kind).cloned().collect(),
+            false => self.names.iter().cloned().collect(),
+        }
+    }
+
+    /// Nothing is due any more.
+    fn settle(&mut self) {
+        (self.look_at_all, self.answer) = (false, false);
+        self.owed.clear();
+    }
+
+    /// An answer with what has changed, if there is to be one.
+    fn part(
+        &mut self,
+        kind: Kind,
+        world: &World,
+        audience: &Audience,
+        variant: Variant,
+        most_bytes: usize,
+    ) -> Option<Found> {
+        let is_removed = world.removed_since(kind, self.seen);
+        let owed = std::mem::take(&mut self.owed);
+        let mut names: BTreeSet<Arc<str>> = owed.clone();
+        if self.look_at_all || is_removed {
+            names.extend(self.all_wanted(kind, world));
+            // And what it has that is not there any more.
+            names.extend(self.has.keys().cloned());
+        } else {
+            let changed = world.changed_since(kind, self.seen);
+            names.extend(changed.filter(|name| self.wants(name)).cloned());
+        }
+        let mut found = Found {
+            resources: Vec::new(),
+            removed: Vec::new(),
+            changed: Vec::new(),
+        };
+        let mut bytes = 0;
+        for name in names {
+            let is_owed = owed.contains(&name);
+            match world.get(kind, &name, audience) {
+                Some(form) => {
+                    let is_news = self.has.get(&name) != Some(&form.version);
+                    if !is_owed && !is_news || !self.wants(&name) {
+                        continue;
+                    }
+                    if bytes > 0 && bytes + form.any.len() > most_bytes {
+                        // The next answer has it.
+                        self.owed.insert(name);
+                        continue;
+                    }
+                    bytes += form.any.len();
+                    self.has.insert(Arc::clone(&name), form.version);
+                    if is_news {
+                        found.changed.push(Arc::clone(&name));
+                    }
+                    found.resources.push((name, form));
+                }
+                None => {
+                    let had = self.has.remove(&name).is_some();
+                    if variant == Variant::Incremental && (had || is_owed) {
+                        found.removed.push(name.to_string());
+                    }
+                }
+            }
+        }
+        self.seen = world.version();
+        self.look_at_all = false;
+        let answer = std::mem::take(&mut self.answer);
+        let is_empty = found.resources.is_empty() && found.removed.is_empty();
+        (answer && variant == Variant::Incremental || !is_empty).then_some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,371 @@
+//! The subsystem: its thread, its listeners, and what it tells of itself.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use evenkeel_config::{Config, Xds as Section};
+use evenkeel_manager::Manager;
+use evenkeel_manager::certificates;
+use evenkeel_manager::endpoint::Endpoint;
+use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::handover::Handover;
+use evenkeel_manager::service::{Service, StartError, Work};
+use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
+use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_net::inherited::Handed;
+use evenkeel_net::listen::Listeners;
+use evenkeel_net::{Clock, start_thread};
+use evenkeel_tls::certificate::Details;
+use evenkeel_tls::listener::Listener;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::LocalSet;
+use tracing::error;
+
+use crate::registry::Registry;
+use crate::server::Server;
+use crate::status::XdsStatus;
+
+/// Whose the listeners are: the section.
+const WHOSE: &str = "xds";
+
+/// The part of a [`Handover`] with the keys of tickets, and its version.
+const TICKETS: (&str, u32) = ("xds_tickets", 1);
+
+/// Changes of members that come together are taken in together.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long streams have to end when the process does.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The server of xDS from outside. Cheap to clone; all clones are the same one.
+#[derive(Clone)]
+pub struct Xds {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    clock: Clock,
+    /// What versions of this process begin with.
+    epoch: String,
+    registry: Arc<Registry>,
+    tls: Arc<Listener>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Listeners in use, by the address that the configuration asks for.
+    listeners: Listeners,
+    /// Once a configuration has wanted it.
+    thread: Option<Thread>,
+    /// Nothing is opened any more.
+    stopped: bool,
+    /// Whether there is a section.
+    wanted: bool,
+    /// The groups that there are; `None` as long as that is not known. Nobody is listened to before: whoever
+    /// asked for all groups then would be told that there are none, and drop what it has.
+    handles: Option<Vec<Arc<GroupHandle>>>,
+}
+
+struct Thread {
+    orders: mpsc::UnboundedSender<Order>,
+    handle: JoinHandle<()>,
+}
+
+/// What the thread is told.
+enum Order {
+    /// What the configuration says from now on; `None` is that nothing is served any more.
+    Section(Option<Box<Section>>),
+    /// Listen there, and nowhere else.
+    Listen(Vec<(SocketAddr, StdListener)>),
+    /// The groups that there are from now on.
+    Groups(Vec<Arc<GroupHandle>>),
+    /// End.
+    Stop,
+}
+
+impl fmt::Debug for Xds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Xds").finish_non_exhaustive()
+    }
+}
+
+impl Xds {
+    /// A server that serves nothing yet. Its thread starts with the first configuration that wants it.
+    /// `clock` is that of the whole process.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no random number.
+    pub fn new(clock: Clock) -> io::Result<Self> {
+        let epoch = u32::from_ne_bytes(evenkeel_net::random()?);
+        Ok(Xds {
+            inner: Arc::new(Inner {
+                clock,
+                epoch: format!("{epoch:08x}"),
+                registry: Arc::default(),
+                tls: Arc::new(Listener::of(&["h2"])),
+                state: Mutex::default(),
+            }),
+        })
+    }
+
+    /// Where it really listens, in the order of the configured addresses.
+    pub fn local_addresses(&self) -> Vec<SocketAddr> {
+        self.inner.state().listeners.local_addresses()
+    }
+
+    /// How it goes; `None` if there is no `[xds]`.
+    pub fn status(&self) -> Option<XdsStatus> {
+        let state = self.inner.state();
+        let listen = state.listeners.local_addresses();
+        let now = self.inner.clock.now();
+        state
+            .wanted
+            .then(|| self.inner.registry.status(listen, now))
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn order(&self, order: Order) {
+        if let Some(thread) = &self.thread {
+            // It ends only when it is told to.
+            let _ = thread.orders.send(order);
+        }
+    }
+
+    /// Has the thread listen as is configured.
+    fn listen(&self) {
+        match self.listeners.handles(0, 1) {
+            Ok(listeners) => self.order(Order::Listen(listeners)),
+            Err(errors) => {
+                for error in errors {
+                    error!("xds cannot listen: {error}");
+                }
+            }
+        }
+    }
+}
+
+impl Thread {
+    fn start(inner: &Inner) -> io::Result<Self> {
+        let (orders, commands) = mpsc::unbounded_channel();
+        let (clock, epoch) = (inner.clock, inner.epoch.clone());
+        let (tls, registry) = (Arc::clone(&inner.tls), Arc::clone(&inner.registry));
+        let handle = start_thread("xds", move |runtime| {
+            let server = Rc::new(Server::new(clock, &epoch, tls, registry));
+            let local = LocalSet::new();
+            local.block_on(&runtime, follow(server, commands));
+            // Streams end with the set.
+            runtime.block_on(async {
+                let _ = tokio::time::timeout(GRACE, local).await;
+            });
+        })?;
+        Ok(Thread { orders, handle })
+    }
+}
+
+/// Follows orders until the last one.
+async fn follow(server: Rc<Server>, mut orders: mpsc::UnboundedReceiver<Order>) {
+    let looking = Rc::clone(&server);
+    let looking = tokio::task::spawn_local(async move { looking.look_forever().await });
+    let mut listening: HashMap<SocketAddr, watch::Sender<bool>> = HashMap::new();
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Section(Some(section)) => server.set_section(&section),
+            // What there was stays in the world: to take it away would take it from all clients.
+            Order::Section(None) => server.end(),
+            Order::Groups(handles) => server.follow(handles),
+            Order::Listen(listeners) => {
+                let mut before = std::mem::take(&mut listening);
+                for (address, listener) in listeners {
+                    if let Some(same) = before.remove(&address) {
+                        listening.insert(address, same);
+                        continue;
+                    }
+                    match TcpListener::from_std(listener) {
+                        Ok(listener) => {
+                            let (end, ends) = watch::channel(false);
+                            let server = Rc::clone(&server);
+                            tokio::task::spawn_local(server.accept(listener, ends));
+                            listening.insert(address, end);
+                        }
+                        Err(error) => error!(%address, %error, "xds cannot listen"),
+                    }
+                }
+                for end in before.into_values() {
+                    end.send_replace(true);
+                }
+            }
+            Order::Stop => break,
+        }
+    }
+    looking.abort();
+    for end in listening.into_values() {
+        end.send_replace(true);
+    }
+    server.end();
+}
+
+impl Service for Xds {
+    fn start(&self, manager: &Arc<Manager>) -> Work<Result<(), StartError>> {
+        let handles = manager.handles();
+        let mut state = self.inner.state();
+        state.handles = Some(handles.clone());
+        state.order(Order::Groups(handles));
+        state.listen();
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let mut changes = manager.changes();
+            loop {
+                changes.borrow_and_update();
+                let handles = manager.handles();
+                {
+                    let mut state = inner.state();
+                    state.handles = Some(handles.clone());
+                    state.order(Order::Groups(handles));
+                }
+                if changes.changed().await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        })
+    }
+}
+
+impl Subsystem for Xds {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        let section = next.section::<Section>();
+        let mut state = self.inner.state();
+        // Without a thread there is nobody to be told that nothing is wanted.
+        if state.stopped || section.is_none() && state.thread.is_none() {
+            return Ok(Box::new(|| ()));
+        }
+        if state.thread.is_none() {
+            let started = Thread::start(&self.inner);
+            let whose = WHOSE;
+            let started = started.map_err(|error| vec![PrepareError::Thread { whose, error }])?;
+            state.thread = Some(started);
+        }
+        let wanted = section.map_or(&[][..], |section| &section.listen);
+        let tls = section.and_then(|section| section.tls.as_ref());
+        let load = || self.inner.tls.load(tls, WHOSE);
+        let server = next.reload.then(load).transpose();
+        let server = server.map_err(PrepareError::files)?;
+        let cannot_listen = PrepareError::listen(WHOSE);
+        let listeners = state.listeners.prepare(wanted, 1, WHOSE);
+        let listeners = listeners.map_err(&cannot_listen)?;
+        // The thread gets handles of its own.
+        let for_thread = listeners.handles(0, 1).map_err(&cannot_listen)?;
+        let inner = Arc::clone(&self.inner);
+        let section = section.cloned();
+        Ok(Box::new(move || {
+            let mut state = inner.state();
+            state.listeners = listeners;
+            state.wanted = section.is_some();
+            if let Some(server) = server {
+                inner.tls.set(server);
+            }
+            state.order(Order::Section(section.map(Box::new)));
+            if let Some(handles) = state.handles.clone() {
+                state.order(Order::Groups(handles));
+                state.order(Order::Listen(for_thread));
+            }
+        }))
+    }
+
+    fn listening(&self) -> Vec<SocketAddr> {
+        self.local_addresses()
+    }
+
+    fn sockets(&self) -> io::Result<Vec<Handed>> {
+        self.inner.state().listeners.handed(WHOSE)
+    }
+
+    fn hand_over(&self, to: &mut Handover) {
+        let (name, version) = TICKETS;
+        to.give(name, version, &self.inner.tls.ticket_keys().secrets());
+    }
+
+    fn take_over(&self, from: &Handover) {
+        let (name, version) = TICKETS;
+        if let Some(secrets) = from.take(name, version) {
+            self.inner.tls.ticket_keys().take_over(&secrets);
+        }
+    }
+
+    fn rest(&self) {
+        self.inner.state().order(Order::Listen(Vec::new()));
+    }
+
+    fn resume(&self) {
+        self.inner.state().listen();
+    }
+
+    fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
+        let listen = config.xds.iter().map(|own| &*own.listen);
+        listen.flat_map(Exclusive::tcp).collect()
+    }
+
+    fn check(&self, config: &Config) -> PrepareErrors {
+        let own = config.xds.as_ref();
+        PrepareError::files(Listener::check(own.and_then(|own| own.tls.as_ref())))
+    }
+
+    fn stop(&self) {
+        let thread = {
+            let mut state = self.inner.state();
+            state.listeners.clear();
+            state.stopped = true;
+            state.order(Order::Stop);
+            state.thread.take()
+        };
+        if let Some(thread) = thread
+            && thread.handle.join().is_err()
+        {
+            error!("xds has panicked");
+        }
+    }
+
+    fn announce(&self, _: &Snapshot) -> Vec<String> {
+        let addresses = self.local_addresses().into_iter();
+        addresses.map(|at| format!("xds on {at}")).collect()
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        crate::metrics::families(out, &self.inner.registry);
+        certificates::failures(out, "evenkeel_xds_tls_failures_total", &self.inner.tls);
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let own = self.clone();
+        vec![Endpoint::show(
+            "/v1/xds",
+            "The clients of xDS: what each wants, has accepted and has refused; null if there is no `[xds]`",
+            move || own.status(),
+        )]
+    }
+
+    fn certificates(&self) -> Vec<(String, Details)> {
+        let all = self.inner.tls.certificates().into_iter();
+        all.map(|one| ("xds".to_owned(), one)).collect()
+    }
+}

@@ -1,0 +1,648 @@
+//! xDS: Envoy and clients of gRPC, which get their members and weights from the balancer.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::envoy::{self, Envoy, Wanted};
+use evenkeel_e2e::eventually;
+use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::process::installed;
+use evenkeel_e2e::python::python;
+use evenkeel_e2e::script::Script;
+use evenkeel_e2e::tls::{self, Key};
+use evenkeel_e2e::wire::Wire;
+use serde_json::Value;
+
+/// Who has answered how many of so many requests, in shares.
+type Shares = BTreeMap<String, f64>;
+
+fn shares(counts: BTreeMap<String, u64>) -> Shares {
+    let all: u64 = counts.values().sum();
+    let share = |(name, count)| (name, count as f64 / all as f64);
+    counts.into_iter().map(share).collect()
+}
+
+/// Sends requests over one connection.
+fn ask(address: SocketAddr, requests: usize) -> Shares {
+    let mut wire = Wire::connect(address);
+    let mut counts = BTreeMap::new();
+    for _ in 0..requests {
+        wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let answer = wire.read_response();
+        *counts.entry(answer.text().to_owned()).or_default() += 1;
+    }
+    shares(counts)
+}
+
+fn is_close(a: &Shares, b: &Shares) -> bool {
+    let share = |of: &Shares, name: &str| of.get(name).copied().unwrap_or(0.0);
+    let mut names = a.keys().chain(b.keys());
+    names.all(|name| (share(a, name) - share(b, name)).abs() < 0.05)
+}
+
+/// A group `pool` of these members, at locations of their names, by `weighted_by_load`, which a rule
+/// serves, too.
+fn config(members: &[(&str, SocketAddr)], rule: &str, xds: &str) -> String {
+    let member = |(name, address): &(&str, SocketAddr)| {
+        format!("{{ address = \"{address}\", location = \"{name}\" }}")
+    };
+    let members: Vec<String> = members.iter().map(member).collect();
+    format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [group.pool]\nmembers = [{}]\nload = \"utilization\"\nslow_start = \"0s\"\nhealth_check = false\n\
+         strategy = {{ name = \"weighted_by_load\", limit = 2, update_interval = 100 }}\n\
+         [group.spare]\nmembers = [\"127.0.0.1:1\"]\nhealth_check = false\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\ngroup = \"pool\"\n{rule}\n\
+         [xds]\nlisten = \"127.0.0.1:0\"\nload_report_interval = \"200ms\"\n{xds}\n",
+        members.join(", ")
+    )
+}
+
+/// Reports that `busy` has a utilisation of 0.9 and `idle` one of 0.1, until `work` is done.
+fn with_loads<T>(balancer: &Balancer, work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for (location, load) in [("busy", 0.9), ("idle", 0.1)] {
+                    let words = format!("loads push {location} utilization={load}");
+                    balancer.ctl(&words).unwrap();
+                }
+            }
+        });
+        // Even if it fails, or the thread would go on.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        done.store(true, Ordering::Relaxed);
+        match result {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// What the admin API says of a client's streams.
+fn client(balancer: &Balancer, node: &str) -> Vec<Value> {
+    let xds: Value = serde_json::from_str(&balancer.ctl("xds --json").unwrap()).unwrap();
+    let all = xds["clients"].as_array().unwrap().iter();
+    all.filter(|client| client["node"] == node)
+        .cloned()
+        .collect()
+}
+
+/// What it says of a type that the client wants.
+fn subscription(balancer: &Balancer, node: &str, kind: &str) -> Value {
+    let streams = client(balancer, node);
+    let all = streams
+        .iter()
+        .filter_map(|stream| stream["subscriptions"].as_array());
+    let mut all = all.flatten();
+    all.find(|of| of["type"] == kind)
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// A load of a location.
+fn load(balancer: &Balancer, location: &str, id: &str) -> Option<f64> {
+    let status = balancer.status();
+    let mut all = status["locations"].as_array().unwrap().iter();
+    let location = all.find(|known| known["name"] == location)?;
+    let mut loads = location["loads"].as_array().unwrap().iter();
+    loads.find(|load| load["id"] == id)?["value"].as_f64()
+}
+
+#[test]
+fn envoy_follows_loads_as_our_own_proxy_does() {
+    if envoy::binary().is_none() {
+        return;
+    }
+    let members = ["busy", "idle"].map(|name| (name, Member::answering(move |_| ok(name))));
+    let members = members
+        .each_ref()
+        .map(|(name, member)| (*name, member.address()));
+    let balancer = Balancer::start(&config(&members, "", ""));
+    for variant in ["GRPC", "DELTA_GRPC"] {
+        let wanted = Wanted {
+            node: variant,
+            server: balancer.xds(),
+            variant,
+            cluster: "pool",
+            tls: None,
+        };
+        let Some(envoy) = Envoy::start(&wanted) else {
+            return;
+        };
+        let [(_, busy), (_, idle)] = members;
+        with_loads(&balancer, || {
+            let weight = |of| {
+                let weight = envoy.endpoint("pool", of, "weight");
+                weight
+                    .and_then(|weight| weight.parse::<f64>().ok())
+                    .unwrap_or(0.0)
+            };
+            eventually("the weights follow the loads", || {
+                weight(idle) == 1000.0 && (240.0..265.0).contains(&weight(busy))
+            });
+            let ours = ask(balancer.address("web"), 400);
+            let theirs = ask(envoy.address(), 400);
+            println!("Envoy, {variant}: {theirs:?}; our own proxy: {ours:?}");
+            assert!(is_close(&ours, &theirs), "{ours:?} {theirs:?}");
+            assert!(ours["busy"] > 0.15 && ours["busy"] < 0.25, "{ours:?}");
+            // What Envoy sees comes back.
+            eventually("Envoy reports its load", || {
+                ask(envoy.address(), 20);
+                load(&balancer, "idle", "requests_per_second").is_some_and(|rate| rate > 0.0)
+                    && load(&balancer, "idle", "in_flight").is_some()
+            });
+        });
+        let of = subscription(&balancer, variant, "endpoints");
+        assert_eq!(
+            (&of["nacks"], of["accepted"].is_string()),
+            (&0.into(), true),
+            "{of}"
+        );
+        let of = subscription(&balancer, variant, "cluster");
+        assert_eq!(
+            (&of["nacks"], &of["all"]),
+            (&0.into(), &true.into()),
+            "{of}"
+        );
+        // Nothing of the clusters has changed since the first answer: Envoy has not made them anew.
+        assert_eq!(of["pushes"], 1, "{of}");
+        assert_eq!(envoy.counter("cluster_manager.cluster_modified"), 0);
+        // Drained: nothing new goes there.
+        balancer.ctl(&format!("drain pool {idle}")).unwrap();
+        eventually("Envoy leaves the drained member", || {
+            let health = envoy.endpoint("pool", idle, "health_flags");
+            health.is_some_and(|health| health != "healthy")
+        });
+        assert_eq!(
+            ask(envoy.address(), 20).keys().collect::<Vec<_>>(),
+            ["busy"]
+        );
+        balancer.ctl(&format!("ready pool {idle}")).unwrap();
+        eventually("Envoy comes back", || {
+            ask(envoy.address(), 20).contains_key("idle")
+        });
+    }
+}
+
+/// Asks through `envoy` again and again until it is told to stop: no request may fail. How many there were.
+fn keep_asking(address: SocketAddr, done: &AtomicBool) -> u64 {
+    let mut asked = 0;
+    while !done.load(Ordering::Relaxed) {
+        let seen = ask(address, 10);
+        assert!(
+            seen.keys().all(|who| who == "busy" || who == "idle"),
+            "{seen:?}"
+        );
+        asked += 10;
+    }
+    asked
+}
+
+#[test]
+fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
+    if envoy::binary().is_none() {
+        return;
+    }
+    let members = ["busy", "idle"].map(|name| (name, Member::answering(move |_| ok(name))));
+    let members = members
+        .each_ref()
+        .map(|(name, member)| (*name, member.address()));
+    let text = config(&members, "", "");
+    let mut balancer = Balancer::start(&text);
+    let variants = ["GRPC", "DELTA_GRPC"];
+    let server = balancer.xds();
+    let start = |variant| {
+        let wanted = Wanted {
+            node: variant,
+            server,
+            variant,
+            cluster: "pool",
+            tls: None,
+        };
+        Envoy::start(&wanted).unwrap()
+    };
+    let envoys = variants.map(start);
+    let health = |envoy: &Envoy, name: &str| {
+        let (_, address) = members.iter().find(|(known, _)| *known == name).unwrap();
+        envoy.endpoint("pool", *address, "health_flags")
+    };
+    let is_well = |envoy: &Envoy, name: &str| health(envoy, name).as_deref() == Some("healthy");
+    for envoy in &envoys {
+        eventually("Envoy has its members", || {
+            is_well(envoy, "busy") && is_well(envoy, "idle")
+        });
+    }
+    let addresses = envoys.each_ref().map(Envoy::address);
+    let follows = |balancer: &Balancer, name: &str| {
+        let (_, address) = members.iter().find(|(known, _)| *known == name).unwrap();
+        balancer.ctl(&format!("drain pool {address}")).unwrap();
+        for envoy in &envoys {
+            eventually("Envoy leaves the drained member", || {
+                health(envoy, name).is_some_and(|health| health != "healthy")
+            });
+        }
+        balancer.ctl(&format!("ready pool {address}")).unwrap();
+        for envoy in &envoys {
+            eventually("Envoy comes back", || is_well(envoy, name));
+        }
+    };
+    let is_connected = |balancer: &Balancer| {
+        for variant in variants {
+            eventually("Envoy is connected", || {
+                ["cluster", "endpoints"]
+                    .iter()
+                    .all(|kind| subscription(balancer, variant, kind)["accepted"].is_string())
+            });
+        }
+    };
+    let done = AtomicBool::new(false);
+    let balancer = thread::scope(|scope| {
+        let done = &done;
+        let asking = addresses.map(|address| scope.spawn(move || keep_asking(address, done)));
+        let work = std::panic::AssertUnwindSafe(|| {
+            follows(&balancer, "busy");
+            // Another process takes over: clients go on with what they have, and are told what is new by that one.
+            balancer.upgrade().unwrap();
+            is_connected(&balancer);
+            follows(&balancer, "idle");
+            // It is killed, and comes back at the same address.
+            let text = text.replace(
+                "[xds]\nlisten = \"127.0.0.1:0\"",
+                &format!("[xds]\nlisten = \"{server}\""),
+            );
+            let balancer = balancer.replace(&text);
+            is_connected(&balancer);
+            follows(&balancer, "busy");
+            // And without the section all clients keep what they have.
+            let (without, _) = text.split_once("[xds]").unwrap();
+            balancer.reconfigure(without);
+            eventually("the streams have ended", || {
+                let metric = balancer.metric("evenkeel_xds_connections");
+                metric == Some(0.0) && balancer.ctl("xds").unwrap().contains("no [xds]")
+            });
+            balancer.reconfigure(&text);
+            is_connected(&balancer);
+            follows(&balancer, "idle");
+            balancer
+        });
+        let balancer = std::panic::catch_unwind(work);
+        done.store(true, Ordering::Relaxed);
+        for asking in asking {
+            assert!(asking.join().unwrap() > 0);
+        }
+        balancer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    for envoy in &envoys {
+        // It was never told that there are no clusters, nor to make one anew.
+        let counter = |what| envoy.counter(&format!("cluster_manager.cluster_{what}"));
+        let seen = ["added", "removed", "modified"].map(counter);
+        assert_eq!(
+            seen,
+            [3, 0, 0],
+            "with the server of xDS, which is in its file"
+        );
+    }
+    // An Envoy that starts anew gets all of it, and the one before is gone from the list.
+    drop(envoys);
+    for variant in variants {
+        eventually("the stream is gone", || {
+            client(&balancer, variant).is_empty()
+        });
+        let envoy = start(variant);
+        eventually("Envoy has its members", || {
+            is_well(&envoy, "busy") && is_well(&envoy, "idle")
+        });
+        assert_eq!(ask(envoy.address(), 20).len(), 2);
+        let of = subscription(&balancer, variant, "endpoints");
+        assert_eq!(of["nacks"], 0, "{of}");
+    }
+}
+
+/// A server of gRPC, with the port that it listens at.
+fn grpc_server(name: &str) -> Option<(Script, SocketAddr)> {
+    let script = Script::start(python("xds_server.py", "grpc")?.arg(name));
+    let port = script.line();
+    Some((script, format!("127.0.0.1:{port}").parse().unwrap()))
+}
+
+/// A client of gRPC that goes to a proxy.
+fn plain_client(proxy: SocketAddr) -> Option<Script> {
+    let mut command = python("xds_client.py", "grpc")?;
+    command.arg(proxy.to_string());
+    Some(Script::start(&mut command))
+}
+
+/// A client of gRPC that finds the group `pool` by xDS, with these credentials for the server.
+fn grpc_client_with(balancer: &Balancer, node: &str, credentials: Value) -> Option<Script> {
+    let bootstrap = serde_json::json!({
+        "xds_servers": [{
+            "server_uri": balancer.xds().to_string(),
+            "channel_creds": [credentials],
+            "server_features": ["xds_v3"],
+        }],
+        "node": { "id": node, "cluster": "shop" },
+    });
+    let mut command = python("xds_client.py", "grpc")?;
+    command
+        .arg("xds:///pool")
+        .env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap.to_string());
+    Some(Script::start(&mut command))
+}
+
+/// The same without TLS.
+fn grpc_client(balancer: &Balancer, node: &str) -> Option<Script> {
+    grpc_client_with(balancer, node, serde_json::json!({ "type": "insecure" }))
+}
+
+fn calls(client: &mut Script, calls: u32) -> Shares {
+    let counts: BTreeMap<String, u64> =
+        serde_json::from_str(&client.ask(&calls.to_string())).unwrap();
+    shares(counts)
+}
+
+#[test]
+fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
+    let (Some(busy), Some(idle)) = (grpc_server("busy"), grpc_server("idle")) else {
+        return;
+    };
+    let members = [("busy", busy.1), ("idle", idle.1)];
+    let rule = "[rule.web.http]\nmember_protocol = \"h2\"";
+    let balancer = Balancer::start(&config(&members, rule, ""));
+    let clients = (
+        grpc_client(&balancer, "shop-1"),
+        plain_client(balancer.address("web")),
+    );
+    let (Some(mut client_of_pool), Some(mut client_of_web)) = clients else {
+        return;
+    };
+    with_loads(&balancer, || {
+        let follows = |client: &mut Script| {
+            let seen = calls(client, 200);
+            seen.get("busy").is_some_and(|share| *share < 0.27)
+        };
+        eventually("the calls follow the loads", || {
+            follows(&mut client_of_web) && follows(&mut client_of_pool)
+        });
+        let ours = calls(&mut client_of_web, 500);
+        // Each is drawn by weight: a share of a fifth has a standard deviation of 0.007.
+        let seen = calls(&mut client_of_pool, 3000);
+        println!("a client of gRPC: {seen:?}; our own proxy: {ours:?}");
+        assert!(is_close(&ours, &seen), "{ours:?} {seen:?}");
+        eventually("the client reports its load", || {
+            calls(&mut client_of_pool, 20);
+            load(&balancer, "idle", "requests_per_second").is_some_and(|rate| rate > 0.0)
+        });
+    });
+    for kind in ["listener", "route", "cluster", "endpoints"] {
+        let of = subscription(&balancer, "shop-1", kind);
+        assert_eq!(
+            (&of["nacks"], of["accepted"].is_string()),
+            (&0.into(), true),
+            "{kind}: {of}"
+        );
+    }
+    assert_eq!(client(&balancer, "shop-1")[0]["dialect"], "grpc");
+    balancer
+        .ctl(&format!("maintenance pool {}", idle.1))
+        .unwrap();
+    eventually("the client leaves the member", || {
+        calls(&mut client_of_pool, 20).get("busy") == Some(&1.0)
+    });
+    balancer.ctl(&format!("ready pool {}", idle.1)).unwrap();
+    eventually("the client comes back", || {
+        calls(&mut client_of_pool, 20).contains_key("idle")
+    });
+    // Clients that decide by themselves take both alike, as these servers say nothing of their utilisation. And Envoy
+    // speaks HTTP/2 with the members, as the rule does.
+    let policy = "policy = \"client_side_weighted_round_robin\"";
+    balancer.reconfigure(&config(&members, rule, policy));
+    let wanted = Wanted {
+        node: "edge-1",
+        server: balancer.xds(),
+        variant: "DELTA_GRPC",
+        cluster: "pool",
+        tls: None,
+    };
+    let Some(envoy) = Envoy::start(&wanted) else {
+        return;
+    };
+    eventually("Envoy has its members", || {
+        envoy.endpoint("pool", idle.1, "weight").is_some()
+    });
+    let mut client_of_envoy = plain_client(envoy.address()).unwrap();
+    let alike = Shares::from([("busy".to_owned(), 0.5), ("idle".to_owned(), 0.5)]);
+    eventually("clients take both alike", || {
+        is_close(&calls(&mut client_of_pool, 200), &alike)
+            && is_close(&calls(&mut client_of_envoy, 200), &alike)
+    });
+    for node in ["shop-1", "edge-1"] {
+        let of = subscription(&balancer, node, "cluster");
+        assert_eq!(
+            (&of["nacks"], &of["pending"]),
+            (&0.into(), &Value::Null),
+            "{node}: {of}"
+        );
+    }
+}
+
+#[test]
+fn a_refused_answer_is_shown_by_name_with_its_reason() {
+    if !installed(&["python3"]) {
+        return;
+    }
+    let Some(mut command) = python("xds_raw.py", "grpc") else {
+        return;
+    };
+    let members = ["busy", "idle"].map(|name| (name, Member::answering(move |_| ok(name))));
+    let addresses = members
+        .each_ref()
+        .map(|(name, member)| (*name, member.address()));
+    let balancer = Balancer::start(&config(&addresses, "", ""));
+    let target = balancer.xds().to_string();
+    let mut raw = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
+    let answer = |raw: &mut Script| -> Value { serde_json::from_str(&raw.ask("next")).unwrap() };
+    raw.tell("want edge-7 endpoints pool spare");
+    let first = answer(&mut raw);
+    assert_eq!(first["names"], serde_json::json!(["pool", "spare"]));
+    raw.tell("ack endpoints pool spare");
+    assert_eq!(raw.ask("none"), "none");
+    // A change of one group sends that one.
+    balancer
+        .ctl(&format!("drain pool {}", addresses[0].1))
+        .unwrap();
+    let second = answer(&mut raw);
+    assert_eq!(second["names"], serde_json::json!(["pool"]));
+    raw.tell("nack endpoints not what I like");
+    eventually("the refusal is told", || {
+        subscription(&balancer, "edge-7", "endpoints")["nacks"] == 1
+    });
+    let of = subscription(&balancer, "edge-7", "endpoints");
+    assert_eq!(of["accepted"], first["version"], "{of}");
+    assert_eq!(of["last_nack"]["version"], second["version"], "{of}");
+    assert_eq!(of["last_nack"]["reason"], "not what I like", "{of}");
+    assert_eq!(raw.ask("none"), "none", "it is not sent again");
+    let series = "evenkeel_xds_nacks_total{client=\"edge-7\",type=\"endpoints\"}";
+    assert_eq!(balancer.metric(series), Some(1.0));
+    let shown = balancer.ctl("xds").unwrap();
+    let is_shown = |line: &str| line.contains("edge-7") && line.contains("not what I like");
+    assert!(shown.lines().any(is_shown), "{shown}");
+    assert!(
+        balancer.log().contains("not what I like"),
+        "{}",
+        balancer.log()
+    );
+    // What has changed since is sent.
+    balancer
+        .ctl(&format!("ready pool {}", addresses[0].1))
+        .unwrap();
+    let third = answer(&mut raw);
+    assert_eq!(third["names"], serde_json::json!(["pool"]));
+    raw.tell("garbage");
+    let ended = raw.ask("end");
+    assert_eq!(
+        ended,
+        "INVALID_ARGUMENT: the request is not a message of xDS"
+    );
+    eventually("the stream is gone", || {
+        client(&balancer, "edge-7").is_empty()
+    });
+    // What there is not yet: a client is told so where the protocol has a word for it, and gets it as soon as it is there.
+    let mut command = python("xds_raw.py", "grpc").unwrap();
+    let mut raw = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
+    raw.tell("want edge-9 cluster later");
+    assert_eq!(answer(&mut raw)["names"], serde_json::json!([]));
+    raw.tell("ack cluster later");
+    let mut command = python("xds_raw.py", "grpc").unwrap();
+    let mut of_endpoints = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
+    of_endpoints.tell("want edge-9 endpoints later");
+    assert_eq!(of_endpoints.ask("none"), "none");
+    let more = "[group.later]\nmembers = [\"127.0.0.1:1\"]\nhealth_check = false";
+    balancer.reconfigure(&config(&addresses, "", more));
+    assert_eq!(answer(&mut raw)["names"], serde_json::json!(["later"]));
+    assert_eq!(
+        answer(&mut of_endpoints)["names"],
+        serde_json::json!(["later"])
+    );
+    // A group that is taken out of the configuration is gone from the list of clusters, and the limits hold.
+    let few = config(&addresses, "", "max_subscriptions = 1\ngroups = [\"pool\"]");
+    balancer.reconfigure(&few);
+    let mut command = python("xds_raw.py", "grpc").unwrap();
+    let mut raw = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
+    raw.tell("want edge-8 cluster");
+    let clusters = answer(&mut raw);
+    assert_eq!(clusters["names"], serde_json::json!(["pool"]));
+    raw.tell("want edge-8 endpoints pool spare");
+    let ended = raw.ask("end");
+    assert!(ended.starts_with("RESOURCE_EXHAUSTED"), "{ended}");
+}
+
+#[test]
+fn who_comes_too_much_or_asks_for_something_else_is_refused() {
+    let raw = |balancer: &Balancer, method: &str| {
+        let mut command = python("xds_raw.py", "grpc")?;
+        command.arg(balancer.xds().to_string()).arg(method);
+        Some(Script::start(&mut command))
+    };
+    let member = Member::answering(|_| ok("busy"));
+    let few = config(&[("busy", member.address())], "", "max_clients = 1");
+    let balancer = Balancer::start(&few);
+    let Some(mut first) = raw(&balancer, "StreamAggregatedResources") else {
+        return;
+    };
+    first.tell("want first cluster");
+    assert!(first.ask("next").contains("spare"));
+    let mut second = raw(&balancer, "StreamAggregatedResources").unwrap();
+    second.tell("want second cluster");
+    let ended = second.ask("end");
+    assert!(ended.starts_with("UNAVAILABLE"), "{ended}");
+    assert!(balancer.metric("evenkeel_xds_refused_total").unwrap() >= 1.0);
+    assert!(client(&balancer, "second").is_empty());
+    drop((first, second));
+    eventually("there is room again", || {
+        balancer.metric("evenkeel_xds_connections") == Some(0.0)
+    });
+    let mut other = raw(&balancer, "StreamNothing").unwrap();
+    let ended = other.ask("end");
+    assert!(
+        ended.starts_with("UNIMPLEMENTED: there is no /envoy."),
+        "{ended}"
+    );
+}
+
+#[test]
+fn clients_need_the_certificate_that_is_asked_for() {
+    if envoy::binary().is_none() || !installed(&["openssl"]) {
+        return;
+    }
+    let folder = Folder::new();
+    tls::certificate(&folder, "ca", Key::Ecdsa, "DNS:ca.test", None);
+    let by = Some("ca");
+    let names = "DNS:xds.test,IP:127.0.0.1";
+    tls::certificate(&folder, "xds", Key::Ecdsa, names, by);
+    tls::certificate(&folder, "edge", Key::Ecdsa, "DNS:edge.test", by);
+    tls::certificate(&folder, "stranger", Key::Ecdsa, "DNS:edge.test", None);
+    let member = Member::answering(|_| ok("busy"));
+    let secured = format!(
+        "[xds.tls]\ncertificates = {:?}\n[xds.tls.client_certificates]\nca_file = {:?}\n",
+        folder.join("xds.pem"),
+        folder.join("ca.crt")
+    );
+    let balancer = Balancer::start(&config(&[("busy", member.address())], "", &secured));
+    let (ca, edge, stranger) = (
+        folder.join("ca.crt"),
+        folder.join("edge.pem"),
+        folder.join("stranger.pem"),
+    );
+    let start = |node, own| {
+        Envoy::start(&Wanted {
+            node,
+            server: balancer.xds(),
+            variant: "DELTA_GRPC",
+            cluster: "pool",
+            tls: Some((own, &ca)),
+        })
+    };
+    let known = start("known", &edge).unwrap();
+    eventually("Envoy has its members", || {
+        known.endpoint("pool", member.address(), "weight").is_some()
+    });
+    assert_eq!(ask(known.address(), 5)["busy"], 1.0);
+    let unknown = start("unknown", &stranger).unwrap();
+    eventually("the stranger is refused", || {
+        let log = balancer.admin_get("/metrics").text().to_owned();
+        let failed = |line: &&str| {
+            line.starts_with("evenkeel_xds_tls_failures_total") && !line.ends_with(" 0")
+        };
+        log.lines().any(|line| failed(&line))
+    });
+    assert!(
+        unknown
+            .endpoint("pool", member.address(), "weight")
+            .is_none()
+    );
+    assert!(client(&balancer, "unknown").is_empty());
+    // The same for a client of gRPC.
+    let Some((_server, address)) = grpc_server("busy") else {
+        return;
+    };
+    balancer.reconfigure(&config(&[("busy", address)], "", &secured));
+    let credentials = serde_json::json!({
+        "type": "tls",
+        "config": {
+            "certificate_file": edge,
+            "private_key_file": edge,
+            "ca_certificate_file": ca,
+        },
+    });
+    let mut shop = grpc_client_with(&balancer, "shop-1", credentials).unwrap();
+    assert_eq!(calls(&mut shop, 5).get("busy"), Some(&1.0));
+    assert!(!client(&balancer, "shop-1").is_empty());
+}
