@@ -1,4 +1,4 @@
-//! etcd, a store, as one server.
+//! etcd, a store, as one server or three.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,13 +11,16 @@ use std::time::Duration;
 
 use crate::eventually;
 use crate::folder::Folder;
-use crate::process::program;
+use crate::process::{Signal, program, signal};
 use crate::server::address;
 use crate::tls::{Key, certificate};
 
 /// A server, killed when dropped.
 pub struct Etcd {
     folder: Folder,
+    name: String,
+    /// All servers of its cluster, as etcd is told them.
+    all: String,
     clients: SocketAddr,
     peers: SocketAddr,
     /// The folder with its data.
@@ -40,6 +43,23 @@ impl Etcd {
         let mut etcd = Self::new(more);
         etcd.run();
         etcd
+    }
+
+    /// Three servers of one cluster.
+    pub fn start_three() -> [Self; 3] {
+        let mut three: [Self; 3] = std::array::from_fn(|number| {
+            let mut etcd = Self::new(&[]);
+            etcd.name = format!("etcd-{number}");
+            etcd
+        });
+        let all = three.each_ref().map(Self::as_member).join(",");
+        for etcd in &mut three {
+            etcd.all.clone_from(&all);
+            etcd.spawn();
+        }
+        // One alone does not answer.
+        three.iter().for_each(Self::wait);
+        three
     }
 
     /// The same with TLS: the authority of its certificate is `ca.crt` in its folder.
@@ -86,8 +106,10 @@ impl Etcd {
     }
 
     fn new(more: &[&str]) -> Self {
-        Etcd {
+        let mut etcd = Etcd {
             folder: Folder::new(),
+            name: "one".into(),
+            all: String::new(),
             clients: address(),
             peers: address(),
             data: "data".into(),
@@ -95,21 +117,32 @@ impl Etcd {
             scheme: "http",
             ctl: Vec::new(),
             process: None,
-        }
+        };
+        etcd.all = etcd.as_member();
+        etcd
+    }
+
+    fn as_member(&self) -> String {
+        format!("{}=http://{}", self.name, self.peers)
     }
 
     fn cluster(&self) -> [String; 4] {
-        let peers = self.peers;
         [
-            "--name=one".into(),
-            format!("--initial-cluster=one=http://{peers}"),
-            format!("--initial-advertise-peer-urls=http://{peers}"),
+            format!("--name={}", self.name),
+            format!("--initial-cluster={}", self.all),
+            format!("--initial-advertise-peer-urls=http://{}", self.peers),
             format!("--data-dir={}", self.folder.join(&self.data).display()),
         ]
     }
 
     /// Starts it again after [`Etcd::kill`].
     pub fn run(&mut self) {
+        self.spawn();
+        self.wait();
+    }
+
+    /// The same, and does not wait until it answers.
+    pub fn spawn(&mut self) {
         let log = std::fs::File::create(self.folder.join("log")).expect("a log");
         let mut etcd = program("etcd");
         etcd.args(self.cluster())
@@ -121,6 +154,10 @@ impl Etcd {
             .stdout(log.try_clone().expect("a log"))
             .stderr(log);
         self.process = Some(etcd.spawn().expect("it starts"));
+    }
+
+    /// Waits until it answers.
+    pub fn wait(&self) {
         eventually("etcd answers", || self.try_ctl(&["get", "x"], "").is_ok());
     }
 
@@ -130,6 +167,16 @@ impl Etcd {
             let _ = process.kill();
             let _ = process.wait();
         }
+    }
+
+    /// It does nothing until [`Etcd::go_on`].
+    pub fn stop(&self) {
+        signal(self.process.as_ref().expect("it runs").id(), Signal::STOP);
+    }
+
+    /// The end of [`Etcd::stop`].
+    pub fn go_on(&self) {
+        signal(self.process.as_ref().expect("it runs").id(), Signal::CONT);
     }
 
     /// Its URL.
