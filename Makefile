@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak fuzz build deb container console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak soak-fleet fuzz build deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -34,6 +34,7 @@ help:
 	@echo "make omniorb libevenkeel-omniorb.a for CORBA servers on omniORB, with its example; install-omniorb (PREFIX)"
 	@echo "make java    the jar for CORBA servers on JacORB, with its example: target/dist/java/lib"
 	@echo "make soak    an hour under load while all around the balancer changes: what was lost, what grew (SOAK_MINUTES=480: eight hours)"
+	@echo "make soak-fleet  ten minutes in which etcds and servers of ten balancers fail (FLEET_SECONDS=60: one; FLEET_SEED repeats a run)"
 	@echo "make fuzz    every fuzz target for FUZZ_SECONDS (60)"
 
 demo:
@@ -180,6 +181,13 @@ soak:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel $(FEATURES)
 	bench/soak.py --binary target/dist/evenkeel --minutes $(SOAK_MINUTES) --json target/soak.json
+
+# The same for ten balancers with a configuration in etcd.
+FLEET_SECONDS ?= 600
+soak-fleet:
+	@scripts/setup test
+	EVENKEEL_FAULT_SECONDS=$(FLEET_SECONDS) $(if $(FLEET_SEED),EVENKEEL_FAULT_SEED=$(FLEET_SEED)) \
+	  cargo test --release -p evenkeel-e2e --test fleet_faults -- --nocapture
 
 # A client that the negotiator has bound, against one that knew the address.
 bench-on-demand:

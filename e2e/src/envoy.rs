@@ -19,6 +19,8 @@ use crate::wire::Wire;
 pub struct Wanted<'a> {
     /// Its name.
     pub node: &'a str,
+    /// The zone that it is in, if it is to say so.
+    pub zone: Option<&'a str>,
     /// Where the server is.
     pub server: SocketAddr,
     /// `GRPC`, or `DELTA_GRPC` for the incremental variant.
@@ -140,12 +142,16 @@ impl Drop for Envoy {
 fn configuration(wanted: &Wanted<'_>) -> String {
     let Wanted {
         node,
+        zone,
         server,
         variant,
         cluster,
         tls,
     } = wanted;
     let port = server.port();
+    let zone = zone.map_or_else(String::new, |zone| {
+        format!(", locality: {{ zone: {zone} }}")
+    });
     let tls = tls.map_or_else(String::new, |(own, authority)| {
         let (own, authority) = (own.display(), authority.display());
         format!(
@@ -163,7 +169,7 @@ fn configuration(wanted: &Wanted<'_>) -> String {
         )
     });
     format!(
-        "node: {{ id: {node}, cluster: edge }}
+        "node: {{ id: {node}, cluster: edge{zone} }}
 admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: 0 }} }} }}
 cluster_manager:
   load_stats_config:

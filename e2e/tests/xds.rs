@@ -129,6 +129,7 @@ fn envoy_follows_loads_as_our_own_proxy_does() {
     for variant in ["GRPC", "DELTA_GRPC"] {
         let wanted = Wanted {
             node: variant,
+            zone: None,
             server: balancer.xds(),
             variant,
             cluster: "pool",
@@ -222,6 +223,7 @@ fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
     let start = |variant| {
         let wanted = Wanted {
             node: variant,
+            zone: None,
             server,
             variant,
             cluster: "pool",
@@ -340,26 +342,43 @@ fn plain_client(proxy: SocketAddr) -> Option<Script> {
     Some(Script::start(&mut command))
 }
 
-/// A client of gRPC that finds the group `pool` by xDS, with these credentials for the server.
-fn grpc_client_with(balancer: &Balancer, node: &str, credentials: Value) -> Option<Script> {
+/// What a client of gRPC says of itself, and how it speaks with the server of xDS.
+struct Bootstrap<'a> {
+    node: &'a str,
+    zone: Option<&'a str>,
+    credentials: Value,
+}
+
+impl<'a> Bootstrap<'a> {
+    /// One that says no zone, without TLS.
+    fn of(node: &'a str) -> Self {
+        Bootstrap {
+            node,
+            zone: None,
+            credentials: serde_json::json!({ "type": "insecure" }),
+        }
+    }
+}
+
+/// A client of gRPC that finds the group `pool` by xDS.
+fn grpc_client(balancer: &Balancer, own: Bootstrap<'_>) -> Option<Script> {
+    let mut node = serde_json::json!({ "id": own.node, "cluster": "shop" });
+    if let Some(zone) = own.zone {
+        node["locality"] = serde_json::json!({ "zone": zone });
+    }
     let bootstrap = serde_json::json!({
         "xds_servers": [{
             "server_uri": balancer.xds().to_string(),
-            "channel_creds": [credentials],
+            "channel_creds": [own.credentials],
             "server_features": ["xds_v3"],
         }],
-        "node": { "id": node, "cluster": "shop" },
+        "node": node,
     });
     let mut command = python("xds_client.py", "grpc")?;
     command
         .arg("xds:///pool")
         .env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap.to_string());
     Some(Script::start(&mut command))
-}
-
-/// The same without TLS.
-fn grpc_client(balancer: &Balancer, node: &str) -> Option<Script> {
-    grpc_client_with(balancer, node, serde_json::json!({ "type": "insecure" }))
 }
 
 fn calls(client: &mut Script, calls: u32) -> Shares {
@@ -377,7 +396,7 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
     let rule = "[rule.web.http]\nmember_protocol = \"h2\"";
     let balancer = Balancer::start(&config(&members, rule, ""));
     let clients = (
-        grpc_client(&balancer, "shop-1"),
+        grpc_client(&balancer, Bootstrap::of("shop-1")),
         plain_client(balancer.address("web")),
     );
     let (Some(mut client_of_pool), Some(mut client_of_web)) = clients else {
@@ -426,6 +445,7 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
     balancer.reconfigure(&config(&members, rule, policy));
     let wanted = Wanted {
         node: "edge-1",
+        zone: None,
         server: balancer.xds(),
         variant: "DELTA_GRPC",
         cluster: "pool",
@@ -451,6 +471,70 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
             "{node}: {of}"
         );
     }
+}
+
+#[test]
+fn clients_prefer_their_own_zone_as_long_as_it_serves() {
+    if envoy::binary().is_none() {
+        return;
+    }
+    let (Some(north), Some(south)) = (grpc_server("north"), grpc_server("south")) else {
+        return;
+    };
+    let members = ["north", "south"].map(|name| (name, Member::answering(move |_| ok(name))));
+    let at = members.each_ref().map(|(_, member)| member.address());
+    let text = |zones: &str| {
+        let group = |name: &str, north: SocketAddr, south: SocketAddr| {
+            format!(
+                "[group.{name}]\nhealth_check = false\n{zones}\nmembers = [\n\
+                 {{ address = \"{north}\", zone = \"north\" }},\n\
+                 {{ address = \"{south}\", zone = \"south\" }},\n]\n"
+            )
+        };
+        format!(
+            "workers = 1\n[node]\nzone = \"north\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [xds]\nlisten = \"127.0.0.1:0\"\n{}{}",
+            group("web", at[0], at[1]),
+            group("pool", north.1, south.1)
+        )
+    };
+    let balancer = Balancer::start(&text(""));
+    let envoy = Envoy::start(&Wanted {
+        node: "edge-south",
+        zone: Some("south"),
+        server: balancer.xds(),
+        variant: "DELTA_GRPC",
+        cluster: "web",
+        tls: None,
+    });
+    let bootstrap = Bootstrap {
+        zone: Some("south"),
+        ..Bootstrap::of("shop-south")
+    };
+    let (Some(envoy), Some(mut shop)) = (envoy, grpc_client(&balancer, bootstrap)) else {
+        return;
+    };
+    eventually("Envoy has its members", || {
+        envoy.endpoint("web", at[1], "priority").as_deref() == Some("0")
+            && envoy.endpoint("web", at[0], "priority").as_deref() == Some("1")
+    });
+    let only = |name: &str| Shares::from([(name.to_owned(), 1.0)]);
+    assert_eq!(ask(envoy.address(), 20), only("south"));
+    assert_eq!(calls(&mut shop, 20), only("south"));
+    // Nobody of the zone is left: the other one takes over, until it is back.
+    for (words, answers) in [("maintenance", "north"), ("ready", "south")] {
+        balancer.ctl(&format!("{words} web {}", at[1])).unwrap();
+        balancer.ctl(&format!("{words} pool {}", south.1)).unwrap();
+        eventually("clients go to the other zone, and back", || {
+            ask(envoy.address(), 10) == only(answers) && calls(&mut shop, 10) == only(answers)
+        });
+    }
+    assert_eq!(client(&balancer, "edge-south")[0]["zone"], "south");
+    // Where zones are not to count, they do not.
+    balancer.reconfigure(&text("zones = false"));
+    eventually("both zones answer", || {
+        ask(envoy.address(), 20).len() == 2 && calls(&mut shop, 50).len() == 2
+    });
 }
 
 #[test]
@@ -604,6 +688,7 @@ fn clients_need_the_certificate_that_is_asked_for() {
     let start = |node, own| {
         Envoy::start(&Wanted {
             node,
+            zone: None,
             server: balancer.xds(),
             variant: "DELTA_GRPC",
             cluster: "pool",
@@ -642,7 +727,11 @@ fn clients_need_the_certificate_that_is_asked_for() {
             "ca_certificate_file": ca,
         },
     });
-    let mut shop = grpc_client_with(&balancer, "shop-1", credentials).unwrap();
+    let bootstrap = Bootstrap {
+        credentials,
+        ..Bootstrap::of("shop-1")
+    };
+    let mut shop = grpc_client(&balancer, bootstrap).unwrap();
     assert_eq!(calls(&mut shop, 5).get("busy"), Some(&1.0));
     assert!(!client(&balancer, "shop-1").is_empty());
 }

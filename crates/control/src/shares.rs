@@ -92,8 +92,15 @@ pub struct Seen {
 /// a load alert. If there is nobody even then, all serve that were not taken out on purpose (as
 /// whoever forwards the requests may reach them when we cannot, and sees by itself who answers).
 ///
-/// [Zones](evenkeel_core::zone) count for nothing: see [`look_by_zones`].
+/// Where members are of [zones](evenkeel_core::zone) with different ranks, those of a rank get together
+/// what decisions send there, and are [on standby](Standing::Standby) if that is nothing.
 pub fn look(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
+    look_without_zones(group, now, seen);
+    spread_over_zones(group, seen);
+}
+
+/// The same for somebody who chooses among zones without us, and may be in another one: all are alike.
+pub fn look_without_zones(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
     let request = Request::at(now);
     let view = group.view(&request);
     let fits = |view: &View<'_>| (0..view.len()).any(|index| view.is_eligible_unless_full(index));
@@ -121,11 +128,8 @@ pub fn look(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
     }));
 }
 
-/// The same for somebody who is in this balancer's zone: where members are of zones with different ranks,
-/// those of a rank get together what decisions send there, and are [on standby](Standing::Standby) if that
-/// is nothing.
-pub fn look_by_zones(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
-    look(group, now, seen);
+/// Gives the members of each rank of zones together the share of the requests that goes there.
+fn spread_over_zones(group: &Group, seen: &mut [Seen]) {
     let Some(ranks) = group.ranks() else {
         return;
     };
@@ -709,7 +713,7 @@ mod tests {
         group.take_ranks();
         let weights = || {
             let mut seen = Vec::new();
-            look_by_zones(&group, at(1), &mut seen);
+            look(&group, at(1), &mut seen);
             let serving = seen.iter().filter(|seen| seen.standing == Serving);
             let sum: f32 = serving.map(|seen| seen.weight).sum();
             let parts = seen.iter().map(|seen| (seen.standing, seen.weight / sum));
@@ -717,6 +721,11 @@ mod tests {
         };
         let standings = || weights().iter().map(|part| part.0).collect::<Vec<_>>();
         assert_eq!(standings(), [Serving, Serving, Standby, Standby]);
+        let mut seen = Vec::new();
+        look_without_zones(&group, at(1), &mut seen);
+        let alike = seen.iter().map(|seen| (seen.standing, seen.weight));
+        let all = [1.0, 3.0, 1.0, 1.0].map(|weight| (Serving, weight));
+        assert_eq!(alike.collect::<Vec<_>>(), all);
         // A quarter of the requests leaves the own zone, and half of that the next one.
         let pass = |rank: usize, part: u32| {
             let reading = Reading {

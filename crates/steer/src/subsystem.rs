@@ -241,7 +241,7 @@ impl Task {
                 return;
             }
             let now = self.inner.clock.now();
-            shares::look_by_zones(&group, now, &mut seen);
+            shares::look(&group, now, &mut seen);
             self.shares.set_settings(settings(&steer));
             self.is_behind |= self.shares.update(now, &seen).is_some();
             let wait = match (&steer.haproxy, &steer.nginx) {

@@ -118,7 +118,7 @@ impl Driver {
                 watched.began = Some((now, reports));
                 return Next::Wait("it is watched");
             }
-            let late = chosen.iter().find(|name| !has_it(*name));
+            let late = chosen.iter().find(|name| !has_it(name));
             return match late.filter(|_| now.saturating_sub(watched.since) > TO_APPLY) {
                 Some(late) => Next::TakeBack(format!(
                     "{late} has not put it into effect within {TO_APPLY:?}"

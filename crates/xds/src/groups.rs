@@ -136,7 +136,7 @@ impl Groups {
         let before = world.version();
         for watched in &mut self.watched {
             let group = watched.handle.current.load();
-            shares::look(&group, now, &mut self.seen);
+            shares::look_without_zones(&group, now, &mut self.seen);
             let Some(said) = watched.shares.update(now, &self.seen) else {
                 continue;
             };
@@ -173,10 +173,11 @@ impl Groups {
     }
 }
 
-/// The zones that come after a client's own one in a group; `None` is that all are alike.
+/// The zones that come after a client's own one in a group; `None` is that all are alike. The own one of this process
+/// is none of its clients'.
 fn order_of(group: &Group) -> Option<Vec<String>> {
-    let zones = group.settings().zones.as_ref();
-    zones.map(|zones| zones.order.clone())
+    let zones = group.settings().zones.as_ref()?;
+    Some(zones.order.clone())
 }
 
 /// A member with its share; `None` if there is no address at which clients could reach it.
