@@ -126,6 +126,15 @@ fn a_change_reaches_ten_balancers_and_no_client_notices() {
         clients.wait_for(10);
         clients.end();
     }
+    let metrics = balancers[0].admin_get("/metrics");
+    let manual = include_str!("../../docs/admin-api.md").lines();
+    let documented = manual.filter_map(|line| line.strip_prefix("| `evenkeel_store_"));
+    let documented: Vec<&str> = documented.filter_map(|row| row.split('`').next()).collect();
+    assert!(documented.len() >= 5, "{documented:?}");
+    for name in documented {
+        let family = format!("# TYPE evenkeel_store_{name} ");
+        assert!(metrics.text().contains(&family), "{name} does not exist");
+    }
     let history = person.store("history").unwrap();
     for name in &names {
         assert!(

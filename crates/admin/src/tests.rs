@@ -566,6 +566,10 @@ fn every_metric_is_documented() {
     let rows = manual.lines().filter(|line| documented(line));
     for row in rows {
         let name = row.split('`').nth(1).unwrap();
+        // These are there where there is a store: e2e/tests/store.rs.
+        if name.starts_with("evenkeel_store_") {
+            continue;
+        }
         assert!(
             text.contains(&format!("# TYPE {name} ")),
             "{name} does not exist"

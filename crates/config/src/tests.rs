@@ -1284,6 +1284,24 @@ fn document_with(header: &str, line: &str) -> String {
                 false => format!("{groups}\n[steer.x]\n{group}\n{header}\n{needed}\n{line}"),
             }
         }
+        "[store]" | "[store.rollout]" => {
+            let is = |key: &str| line.split(' ').next() == Some(key);
+            let mut own = Vec::new();
+            if !is("endpoints") {
+                own.push("endpoints = \"https://a:2379\"");
+            }
+            if !is("copy_file") {
+                own.push("copy_file = \"c\"");
+            }
+            if is("user") {
+                own.push("password_file = \"p\"");
+            }
+            let own = own.join("\n");
+            match header == "[store]" {
+                true => format!("{header}\n{own}\n{line}"),
+                false => format!("[store]\n{own}\n{header}\n{line}"),
+            }
+        }
         "[xds]" => {
             let groups =
                 ["pool", "grpc"].map(|name| format!("[group.{name}]\nmembers = [\"a:1\"]\n"));
