@@ -261,6 +261,7 @@ pub struct Between {
     address: SocketAddr,
     delay: Arc<AtomicU64>,
     is_open: Arc<AtomicBool>,
+    refused: Arc<AtomicU64>,
     connections: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -272,14 +273,17 @@ impl Between {
             address: listener.local_addr().expect("an address"),
             delay: Arc::default(),
             is_open: Arc::new(AtomicBool::new(true)),
+            refused: Arc::default(),
             connections: Arc::default(),
         };
         let (delay, is_open) = (Arc::clone(&between.delay), Arc::clone(&between.is_open));
+        let refused = Arc::clone(&between.refused);
         let connections = Arc::clone(&between.connections);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let server = TcpStream::connect(to);
                 let (true, Ok(server)) = (is_open.load(Ordering::Relaxed), server) else {
+                    refused.fetch_add(1, Ordering::Relaxed);
                     continue;
                 };
                 let both = [(&client, &server), (&server, &client)];
@@ -311,6 +315,11 @@ impl Between {
         for connection in self.connections.lock().unwrap().drain(..) {
             let _ = connection.shutdown(std::net::Shutdown::Both);
         }
+    }
+
+    /// How many connections it has not taken.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Takes connections again.

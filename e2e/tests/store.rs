@@ -44,7 +44,12 @@ struct Person {
 impl Person {
     fn at(url: &str, more: &str) -> Self {
         let folder = Folder::new();
-        folder.write("own.toml", own("person", url, more));
+        // A store on a busy machine may take its time; that is no error here.
+        let patient = match more.contains("timeout") {
+            true => more.to_owned(),
+            false => format!("timeout = \"30s\"\n{more}"),
+        };
+        folder.write("own.toml", own("person", url, &patient));
         Person { folder }
     }
 
@@ -537,6 +542,10 @@ fn a_store_with_tls_and_users_lets_in_who_has_the_password() {
     secret(&person.folder, "password", "wrong\n");
     let refused = person.push(&first, "").unwrap_err();
     assert!(refused.contains("refuses the user evenkeel"), "{refused}");
+    // A balancer that has no copy yet ends, and says the same.
+    let own_file = person.folder.join("own.toml").display().to_string();
+    let refused = evenkeel(&["run", &own_file]).unwrap_err();
+    assert!(refused.contains("refuses the user evenkeel"), "{refused}");
     secret(&person.folder, "password", "pass-word\n");
     person.push(&first, "").unwrap();
     let elsewhere = Person::at(&etcd.url(), &format!("prefix = \"/other/\"\n{more}"));
@@ -560,6 +569,187 @@ fn a_store_with_tls_and_users_lets_in_who_has_the_password() {
     waits_for(&balancer, 2);
     balancer.ctl("config set workers 2").unwrap();
     assert!(runs(&balancer, 3));
+    clients.wait_for(10);
+    clients.end();
+}
+
+#[test]
+fn what_is_a_balancers_own_and_what_it_shares_are_one_configuration() {
+    if !has_etcd() {
+        return;
+    }
+    let etcd = Etcd::start();
+    let rule = "[rule.web]\nlisten = \"127.0.0.1:0\"\ngroup = \"all\"\n";
+    let person = Person::at(&etcd.url(), rule);
+    let member = Member::echoing_targets();
+    let push = |text: &str| {
+        person.folder.write("shared.toml", text);
+        person.store("push @shared.toml")
+    };
+    // All that is wrong is told at once, with its place.
+    let members = format!("members = [\"{}\"]\n", member.address());
+    let bad = format!("[group.all]\n{members}strategy = \"randm\"\n[group.b]\nmember = []\n");
+    let complaint = push(&bad).unwrap_err();
+    assert!(
+        complaint.contains("shared.toml:3:12: group.all.strategy")
+            && complaint.contains("shared.toml:5:1: group.b.member"),
+        "{complaint}"
+    );
+    // It is good by itself, but not beside what this balancer has.
+    let complaint = push(&format!("[group.other]\n{members}")).unwrap_err();
+    assert!(
+        complaint.contains("own.toml:") && complaint.contains("rule.web.group"),
+        "{complaint}"
+    );
+    let complaint = push(&format!("[group.all]\n{members}[node]\nname = \"x\"\n")).unwrap_err();
+    assert!(complaint.contains("own file"), "{complaint}");
+    let complaint = person.store("pull").unwrap_err();
+    assert!(
+        complaint.contains("nothing in the store yet"),
+        "{complaint}"
+    );
+    // What stands in the store cannot be looked up while there is no copy of it.
+    let own_file = person.folder.join("own.toml").display().to_string();
+    let complaint = evenkeel(&["check", &own_file]).unwrap_err();
+    assert!(complaint.contains("no last good copy"), "{complaint}");
+    let complaint = evenkeel(&["run", &own_file]).unwrap_err();
+    assert!(complaint.contains("`evenkeel store push`"), "{complaint}");
+    push(&format!("[group.all]\n{members}")).unwrap();
+    let balancer = Balancer::start(&own("edge", &etcd.url(), rule));
+    let clients = Clients::start(balancer.address("web"), 1);
+    clients.wait_for(10);
+    clients.end();
+    let own_file = balancer
+        .folder()
+        .join("evenkeel.toml")
+        .display()
+        .to_string();
+    // It serves a little sooner than its copy is written.
+    eventually("the copy is there", || {
+        evenkeel(&["check", &own_file]).is_ok_and(|said| said.contains("revision 1 of the store"))
+    });
+}
+
+#[test]
+fn a_balancer_without_a_copy_waits_for_the_store() {
+    if !has_etcd() {
+        return;
+    }
+    let etcd = Etcd::start();
+    let between = Between::start(etcd.address());
+    between.cut();
+    let member = Member::echoing_targets();
+    let person = Person::at(&etcd.url(), "");
+    person.push(&shared(&[member.address()], "1"), "").unwrap();
+    let balancer = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            eventually("it asks in vain", || between.refused() > 0);
+            between.open();
+        });
+        Balancer::start(&own("edge", &between.url(), ""))
+    });
+    assert!(runs(&balancer, 1));
+    assert!(balancer.log().contains("waiting for the store"));
+}
+
+#[test]
+fn balancers_of_one_name_are_told() {
+    if !has_etcd() {
+        return;
+    }
+    let etcd = Etcd::start();
+    let person = Person::at(&etcd.url(), "");
+    let member = Member::echoing_targets();
+    person.push(&shared(&[member.address()], "1"), "").unwrap();
+    let first = Balancer::start(&own("edge", &etcd.url(), ""));
+    eventually("it reports", || {
+        person.store("history").unwrap().contains("edge: runs")
+    });
+    let second = Balancer::start(&own("edge", &etcd.url(), ""));
+    eventually("the first one says that there are two", || {
+        first.log().contains("another balancer is called \"edge\"")
+    });
+    // Both go on all the same.
+    person.push(&shared(&[member.address()], "2"), "").unwrap();
+    waits_for(&first, 2);
+    waits_for(&second, 2);
+}
+
+#[test]
+fn an_upgrade_takes_what_the_store_has_along() {
+    if !has_etcd() {
+        return;
+    }
+    let mut scene = Scene::new(Etcd::start());
+    scene.push("2");
+    waits_for(&scene.balancer, 2);
+    // Even while it does not answer.
+    scene.between.cut();
+    eventually("it is known that the store is gone", || {
+        scene.balancer.metric("evenkeel_store_up") == Some(0.0)
+    });
+    scene.balancer.upgrade().unwrap();
+    assert!(runs(&scene.balancer, 2));
+    scene.push("3");
+    scene.between.open();
+    waits_for(&scene.balancer, 3);
+    eventually("people can see it", || {
+        let history = scene.person.store("history").unwrap();
+        history.contains("edge: runs revision 3")
+    });
+    let log = scene.balancer.log();
+    assert!(!log.contains("another balancer is called"), "{log}");
+    scene.end();
+}
+
+#[test]
+fn servers_of_the_store_may_go_one_at_a_time() {
+    if !has_etcd() {
+        return;
+    }
+    let mut etcds = Etcd::start_three();
+    let urls: Vec<String> = etcds.iter().map(Etcd::url).collect();
+    let all = |text: &str| text.replace("\"URLS\"", &format!("{urls:?}"));
+    let person = Person::at("URLS", "");
+    let own_file = all(&person.folder.text("own.toml"));
+    person.folder.write("own.toml", own_file);
+    let member = Member::echoing_targets();
+    // While another server becomes the leader there may be no answer; then somebody tries again.
+    let push = |mark: &str| {
+        let text = shared(&[member.address()], mark);
+        let mut said = String::new();
+        eventually("it is pushed", || match person.push(&text, "") {
+            Ok(done) => {
+                said = done;
+                true
+            }
+            Err(_) => false,
+        });
+        let number = said.split(' ').nth(1).unwrap();
+        number.parse::<u32>().unwrap()
+    };
+    push("first");
+    let balancer = Balancer::start(&all(&own("edge", "URLS", "")));
+    let clients = Clients::start(balancer.address("web"), 2);
+    for (number, etcd) in etcds.iter_mut().enumerate() {
+        etcd.kill();
+        let pushed = push(&format!("without {number}"));
+        waits_for(&balancer, pushed);
+        etcd.run();
+    }
+    // The last one may answer, but does not know what the others know.
+    etcds[0].kill();
+    etcds[1].kill();
+    eventually("it is known that the store is gone", || {
+        balancer.metric("evenkeel_store_up") == Some(0.0)
+    });
+    let refused = person.push(&shared(&[member.address()], "x"), "");
+    let refused = refused.unwrap_err();
+    assert!(refused.contains("does not answer"), "{refused}");
+    clients.wait_for(50);
+    etcds[0].run();
+    let pushed = push("at last");
+    waits_for(&balancer, pushed);
     clients.wait_for(10);
     clients.end();
 }

@@ -9,24 +9,25 @@ use evenkeel_admin::address::Address;
 use evenkeel_manager::config::agent::{self, AgentConfig};
 use evenkeel_manager::config::engine::{self, EngineConfig};
 use evenkeel_manager::config::kind::Kind;
-use evenkeel_manager::config::{self, AccessLog, Config, Errors, Problem};
+use evenkeel_manager::config::{AccessLog, Config, Errors, Problem};
 use evenkeel_net::{Clock, key_file, writable};
 use evenkeel_wire::reporting::keys::Keys;
 
 use crate::Failure;
 use crate::run::subsystems;
+use crate::shared;
 
 /// Checks the configuration in `file`, whomever it is for: a summary, or all errors.
 pub(crate) fn check(file: &Path) -> Result<String, Failure> {
     match Kind::of_file(file) {
         Kind::Balancer => {
-            let config = config::load(file).map_err(refused)?;
+            let (config, note) = shared::load(file, refused)?;
             let files: Vec<&Path> = config.included.iter().map(|path| &**path).collect();
             passed(
                 &[&[file], &*files].concat(),
                 &config.warnings,
                 problems(&config)?,
-                &summary(&config),
+                &format!("{}{note}", summary(&config)),
             )
         }
         Kind::Agent => {

@@ -59,8 +59,7 @@ fn begin(
     let file = &args.run.file;
     let refused = |errors| Failure::new(format!("the configuration has errors\n{errors}"));
     let own = config::text_of(file).map_err(refused)?;
-    let config = config::parse(&file.display().to_string(), &own).map_err(refused)?;
-    let start = shared::begin(file, config, own.clone())?;
+    let start = shared::begin(file, own.clone(), refused)?;
     // Before any other thread starts.
     let kept = privileges::give_up(&start.config, file)?;
     process::start_log(log, &args.run.log)?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use evenkeel_manager::config::Config;
+use evenkeel_manager::config::{self, Config, Errors};
 
 use crate::Failure;
 
@@ -20,15 +20,55 @@ pub(crate) struct Start {
 
 /// What a balancer starts with whose file `file` says that. Whatever it takes has ended when this does: no thread
 /// is left.
-pub(crate) fn begin(file: &Path, own: Config, text: String) -> Result<Start, Failure> {
-    if own.store.is_some() {
-        return Shared::begin(file, &own, &text);
+pub(crate) fn begin(
+    file: &Path,
+    text: String,
+    refused: fn(Errors) -> Failure,
+) -> Result<Start, Failure> {
+    let name = file.display().to_string();
+    if let Some(own) = config::parse_own(&name, &text).map_err(refused)? {
+        return Shared::begin(file, &own, &text, refused);
     }
     Ok(Start {
-        config: own,
+        config: config::parse(&name, &text).map_err(refused)?,
         text,
         shared: None,
     })
+}
+
+/// What the file means for who only checks it, and what is to be said of that. What it shares with others is what its last
+/// good copy says: the store is not asked.
+pub(crate) fn load(
+    file: &Path,
+    refused: fn(Errors) -> Failure,
+) -> Result<(Config, String), Failure> {
+    let name = file.display().to_string();
+    let text = config::text_of(file).map_err(refused)?;
+    let Some(own) = config::parse_own(&name, &text).map_err(refused)? else {
+        return Ok((config::parse(&name, &text).map_err(refused)?, String::new()));
+    };
+    match Shared::known(&own.store) {
+        Ok((number, shared)) => {
+            let place = format!("revision {number} of the store");
+            let config = config::parse_shared(&name, &text, (&place, &shared)).map_err(refused)?;
+            Ok((
+                config,
+                format!(", together with {place}, which it had last"),
+            ))
+        }
+        Err(why) => {
+            let note =
+                format!("without what it shares with others, which is not known here: {why}");
+            match config::parse(&name, &text) {
+                Ok(config) => Ok((config, format!(", {note}"))),
+                Err(errors) => {
+                    let failure = refused(errors);
+                    let message = format!("{}\nnote: this was checked {note}", failure.message);
+                    Err(Failure { message, ..failure })
+                }
+            }
+        }
+    }
 }
 
 #[cfg(feature = "fleet")]
@@ -37,16 +77,15 @@ mod with {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use evenkeel_manager::config::{self, Config, Errors, one_line};
+    use evenkeel_manager::config::{self, Errors, Own, Store, one_line};
     use evenkeel_manager::service::Service;
     use evenkeel_manager::{Manager, SHARED};
-    use evenkeel_store::Fleet;
     use evenkeel_store::fleet::{begin, name_of};
+    use evenkeel_store::{Fleet, copy};
     use tracing::warn;
 
     use super::Start;
     use crate::Failure;
-    use crate::check::refused;
 
     /// The store.
     pub(crate) struct Shared {
@@ -56,10 +95,13 @@ mod with {
     }
 
     impl Shared {
-        pub(super) fn begin(file: &Path, own: &Config, text: &str) -> Result<Start, Failure> {
-            let Some(settings) = &own.store else {
-                return Err(Failure::new("there is no [store]"));
-            };
+        pub(super) fn begin(
+            file: &Path,
+            own: &Own,
+            text: &str,
+            refused: fn(Errors) -> Failure,
+        ) -> Result<Start, Failure> {
+            let settings = &own.store;
             let name = name_of(&own.node);
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -90,6 +132,16 @@ mod with {
                 text,
                 shared: Some(Shared { fleet, notes }),
             })
+        }
+
+        /// What the last good copy has: the number of its revision, and the text.
+        pub(super) fn known(settings: &Store) -> Result<(u64, String), String> {
+            let path = settings.copy_file.display();
+            match copy::load(&settings.copy_file, &settings.prefix) {
+                Ok(Some(copy)) => Ok((copy.revision.number, copy.revision.text)),
+                Ok(None) => Err(format!("there is no last good copy in {path} yet")),
+                Err(why) => Err(format!("the last good copy in {path} is of no use: {why}")),
+            }
         }
 
         /// Says in the log what it has begun with.
@@ -126,7 +178,7 @@ mod without {
     use std::sync::Arc;
 
     use evenkeel_manager::Manager;
-    use evenkeel_manager::config::Config;
+    use evenkeel_manager::config::{Errors, Own, Store};
     use evenkeel_manager::service::Service;
 
     use super::Start;
@@ -136,7 +188,16 @@ mod without {
     pub(crate) enum Shared {}
 
     impl Shared {
-        pub(super) fn begin(file: &Path, _: &Config, _: &str) -> Result<Start, Failure> {
+        pub(super) fn known(_: &Store) -> Result<(u64, String), String> {
+            Err("this program was built without it (feature fleet)".into())
+        }
+
+        pub(super) fn begin(
+            file: &Path,
+            _: &Own,
+            _: &str,
+            _: fn(Errors) -> Failure,
+        ) -> Result<Start, Failure> {
             Err(Failure::new(format!(
                 "{}: there is a [store], which this program was built without (feature fleet)",
                 file.display()

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use evenkeel_config::{self as config, Config, edit};
+use evenkeel_config::{self as config, Store as Settings, edit};
 use evenkeel_manager::SHARED;
 use evenkeel_store::change::Push;
 use evenkeel_store::desk::{Base, Desk, DeskError, Other, Written, now};
@@ -15,12 +15,14 @@ use crate::{Failure, process};
 pub(crate) fn run(args: &Store) -> Result<String, Failure> {
     let own = config::text_of(&args.config).map_err(refused)?;
     let name = args.config.display().to_string();
-    let balancer = config::parse(&name, &own).map_err(refused)?;
-    let Some(settings) = &balancer.store else {
+    let Some(balancer) = config::parse_own(&name, &own).map_err(refused)? else {
+        // Or all that is wrong with it.
+        config::parse(&name, &own).map_err(refused)?;
         return Err(Failure::new(format!(
             "{name} has no [store]: name the file of a balancer that has one with --config"
         )));
     };
+    let settings = &balancer.store;
     // What would be refused by balancers is not sent.
     let pushed = match &args.command {
         StoreCommand::Push { file, .. } => Some(checked((&name, &own), file)?),
@@ -30,7 +32,7 @@ pub(crate) fn run(args: &Store) -> Result<String, Failure> {
     let result = runtime.block_on(async {
         let mut etcd = Etcd::new(settings);
         let mut desk = Desk::new(&mut etcd, &settings.prefix);
-        act(&mut desk, args, &balancer, pushed).await
+        act(&mut desk, args, settings, pushed).await
     });
     runtime.shutdown_background();
     result
@@ -39,7 +41,7 @@ pub(crate) fn run(args: &Store) -> Result<String, Failure> {
 async fn act(
     desk: &mut Desk<'_>,
     args: &Store,
-    balancer: &Config,
+    settings: &Settings,
     pushed: Option<String>,
 ) -> Result<String, Failure> {
     match &args.command {
@@ -49,15 +51,11 @@ async fn act(
             at_once,
             ..
         } => {
-            let rollout = balancer
-                .store
-                .as_ref()
-                .and_then(|store| store.rollout.as_ref());
             let push = Push {
                 text: pushed.unwrap_or_default(),
                 who: who(),
                 message: message.clone(),
-                staged: rollout.is_some() && !at_once,
+                staged: settings.rollout.is_some() && !at_once,
                 at: now(),
             };
             let base = match of {

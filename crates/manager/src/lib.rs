@@ -41,6 +41,7 @@ pub mod subsystem;
 #[cfg(test)]
 mod tests;
 pub mod text;
+mod work;
 
 pub use inputs::{AdminState, AlertSetting};
 pub use manager::{

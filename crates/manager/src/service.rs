@@ -1,12 +1,11 @@
 //! What subsystems do with the manager.
 
 use std::error::Error;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::manager::Manager;
 use crate::subsystem::Subsystem;
+pub use crate::work::Work;
 
 /// A subsystem as the process runs it.
 pub trait Service: Subsystem {
@@ -22,9 +21,6 @@ pub trait Service: Subsystem {
         Box::pin(std::future::ready(()))
     }
 }
-
-/// Something that a subsystem does in its own time.
-pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Why a subsystem cannot begin.
 #[derive(Debug, thiserror::Error)]

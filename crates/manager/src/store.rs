@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::revisions::Author;
-use crate::service::Work;
+use crate::work::Work;
 
 /// A store of configurations, as the manager uses it. What the store says is put into effect by whoever
 /// follows it, with [`Manager::apply_stored`](crate::Manager::apply_stored).

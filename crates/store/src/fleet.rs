@@ -579,6 +579,8 @@ impl Fleet {
             // A change is told at once.
             let _ = timeout(TURN, steps.changed()).await;
             if self.inner.rests.load(Ordering::Relaxed) {
+                // Who has taken its place writes there meanwhile.
+                reporter.told = None;
                 continue;
             }
             self.count(manager);
@@ -794,6 +796,8 @@ struct Reporter {
     lease: Option<(i64, Instant)>,
     /// What was written last, without counts, and when.
     told: Option<(Report, Instant)>,
+    /// Another process reports by the same name.
+    is_double: bool,
     is_failing: bool,
 }
 
@@ -803,7 +807,12 @@ impl Reporter {
             && kept.elapsed() >= KEEP_ALIVE
         {
             match etcd.keep_alive(lease).await? {
-                true => self.lease = Some((lease, Instant::now())),
+                true => {
+                    self.lease = Some((lease, Instant::now()));
+                    if self.told.is_some() {
+                        self.look(fleet, etcd).await?;
+                    }
+                }
                 // It has run out, or the store was restored.
                 false => (self.lease, self.told) = (None, None),
             }
@@ -846,6 +855,27 @@ impl Reporter {
             return Err(error);
         }
         self.told = Some((without_counts, Instant::now()));
+        Ok(())
+    }
+
+    /// Looks whether what was written is still there.
+    async fn look(&mut self, fleet: &Fleet, etcd: &mut Etcd) -> Result<(), EtcdError> {
+        let key = fleet.inner.names.node(&fleet.inner.name);
+        let read = etcd.read(Keys::One(&key)).await?;
+        let Some(entry) = read.entries.first() else {
+            self.told = None;
+            return Ok(());
+        };
+        let is_own = |report: Report| report.process == fleet.inner.process;
+        let is_double = !Report::read(&entry.value).is_ok_and(is_own);
+        if is_double && !self.is_double {
+            error!(
+                "another balancer is called {:?} in the store, too, so nobody can tell what each of them runs: \
+                 give each a name of its own (node.name)",
+                fleet.inner.name
+            );
+        }
+        self.is_double = is_double;
         Ok(())
     }
 

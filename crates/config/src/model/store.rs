@@ -158,7 +158,7 @@ pub(crate) fn tables() -> [TableDoc; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{parse, parse_shared};
+    use crate::{parse, parse_own, parse_shared};
 
     const STORE_TEXT: &str =
         "[store]\nendpoints = \"http://127.0.0.1:2379\"\ncopy_file = \"copy\"\n";
@@ -206,6 +206,32 @@ mod tests {
             assert!(errors.contains(wanted), "{errors}");
             assert_eq!(errors.lines().count(), 1, "{errors}");
         }
+    }
+
+    #[test]
+    fn where_the_rest_comes_from_is_known_without_the_rest() {
+        let own = format!(
+            "{STORE_TEXT}[node]\nname = \"a\"\n[rule.web]\nlisten = \"127.0.0.1:1\"\ngroup = \"all\"\n"
+        );
+        assert!(parse("f", &own).is_err(), "there is no such group");
+        let known = parse_own("f", &own).unwrap().unwrap();
+        assert_eq!(known.node.name.as_deref(), Some("a"));
+        assert_eq!(known.store.prefix, "/evenkeel/");
+        let shared = "[group.all]\nmembers = [\"a:1\"]\n";
+        let config = parse_shared("f", &own, ("shared", shared)).unwrap();
+        assert_eq!(
+            (&config.store, &config.node),
+            (&Some(known.store), &known.node)
+        );
+        assert_eq!(parse_own("f", "workers = 3\n"), Ok(None));
+        // All of it is told by who reads all.
+        assert_eq!(
+            parse_own("f", "[store]\nprefix = \"/\"\n[rule.x]\n"),
+            Ok(None)
+        );
+        let wrong = own.replace("copy_file", "copy_files");
+        let errors = parse_own("f", &wrong).unwrap_err().to_string();
+        assert!(errors.contains("f:3:1: store.copy_files"), "{errors}");
     }
 
     #[test]

@@ -1,0 +1,7 @@
+//! What is done in its own time.
+
+use std::future::Future;
+use std::pin::Pin;
+
+/// Something that a subsystem does in its own time.
+pub type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
