@@ -18,4 +18,6 @@ for line in sys.stdin:
             counts[who(b"", timeout=10, wait_for_ready=True).decode()] += 1
         except grpc.RpcError as error:
             counts[error.code().name + ": " + error.details()] += 1
+            # Shown if a test fails.
+            print(error.debug_error_string(), file=sys.stderr, flush=True)
     print(json.dumps(counts), flush=True)
