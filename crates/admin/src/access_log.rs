@@ -1,34 +1,22 @@
 //! The access log: a line for each request or TCP connection.
 //!
-//! The data plane hands records to a bounded channel and never waits. A thread of its
-//! own writes them, in batches; a slow disk costs records (which are counted), never a
-//! request.
+//! The data plane makes lines and hands them over, many at once; it never waits. A thread of its
+//! own writes them; a slow disk costs lines (which are counted), never a request.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use evenkeel_core::cost::Cost;
 use evenkeel_limits::{Shortage, Throttle};
-use evenkeel_manager::config::{AccessLog as Target, LogFormat};
-use evenkeel_proxy::access::{Limit, Peer, Record, Wants};
-use evenkeel_proxy::trace::trace_text;
-use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use evenkeel_manager::config::AccessLog as Target;
+use evenkeel_proxy::access::Queue;
 
-mod text;
-
-/// Bytes after which a batch is written even if more records wait.
-const BATCH: usize = 64 * 1024;
-
-/// How long records gather before they are written. A thread that waited for each of them would have to be
-/// woken for each, which costs the data plane more than the record does. Nothing waits for this time to pass but
-/// lines of the log; the channel has room for more than a million records a second.
-const GATHER: Duration = Duration::from_millis(5);
+/// Bytes after which a batch is written even if more lines wait.
+const BATCH: usize = 32 * 1024;
 
 /// How long the thread sleeps at most before it looks whether to reopen the file.
 const LOOK: Duration = Duration::from_millis(500);
@@ -36,9 +24,17 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The writing end of the access log.
 #[derive(Debug)]
 pub struct Writer {
-    /// Where the log goes from now on, if that has changed or must be opened again.
-    next: Arc<Mutex<Option<(Target, LogFormat)>>>,
+    next: Arc<Mutex<Next>>,
     thread: JoinHandle<()>,
+}
+
+/// What the thread is to do before it writes more.
+#[derive(Debug, Default)]
+struct Next {
+    /// Open this.
+    open: Option<Target>,
+    /// Wait until this one has written everything.
+    before: Option<Writer>,
 }
 
 /// What became of records, over all writers of the process. Cheap to clone.
@@ -62,36 +58,37 @@ impl Counts {
 }
 
 impl Writer {
-    /// Opens `target`, and writes there what comes through `records` until all its
-    /// senders are gone.
+    /// Opens `target`, and writes there what comes through `lines` until all workers have let go of it.
     ///
     /// # Errors
     ///
     /// The file cannot be opened, or no thread be started.
-    pub fn start(
-        target: &Target,
-        format: &LogFormat,
-        records: Receiver<Record>,
-        counts: Counts,
-    ) -> io::Result<Writer> {
+    pub fn start(target: &Target, lines: Queue, counts: Counts) -> io::Result<Writer> {
         let mut sink = Sink::open(target)?;
-        let mut lines = Lines::of(format.clone());
-        let next = Arc::new(Mutex::new(None));
+        let next = Arc::default();
         let of_thread = Arc::clone(&next);
         let thread = std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || write_all(&records, &mut sink, &mut lines, &of_thread, &counts))?;
+            .spawn(move || write_all(&lines, &mut sink, &of_thread, &counts))?;
         Ok(Writer { next, thread })
     }
 
-    /// Opens `target` anew: after the file was moved away, or when the configuration
-    /// names another one, or another format. If that fails, the log stays where and as it is.
-    pub fn reopen(&self, target: &Target, format: &LogFormat) {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        *next = Some((target.clone(), format.clone()));
+    /// Opens `target` anew, after the file was moved away. If that fails, the log stays where it is.
+    pub fn reopen(&self, target: &Target) {
+        self.next().open = Some(target.clone());
     }
 
-    /// Waits until everything is written. All senders must be gone.
+    /// Writes nothing before `other` has written everything, as the configuration names another file or
+    /// format from now on. Say it before workers get the log that this one writes.
+    pub fn follow(&self, other: Writer) {
+        self.next().before = Some(other);
+    }
+
+    fn next(&self) -> MutexGuard<'_, Next> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until everything is written. All workers must have let go of the log.
     pub fn finish(self) {
         if self.thread.join().is_err() {
             tracing::error!("the access log's thread has panicked; its last records are lost");
@@ -147,10 +144,17 @@ struct Batch {
 }
 
 impl Batch {
+    fn add(&mut self, mut lines: Vec<u8>) {
+        match self.bytes.is_empty() {
+            true => self.bytes = lines,
+            false => self.bytes.append(&mut lines),
+        }
+    }
+
     /// Writes everything, or what can be written: how many lines are in the sink now, and
     /// how many were given up.
     fn write(&mut self, sink: &mut Sink) -> (u64, u64, io::Result<()>) {
-        let lines = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let lines = |bytes: &[u8]| -> u64 { bytes.chunks(255).map(ends).map(u64::from).sum() };
         let before = self.written;
         let mut result = Ok(());
         while result.is_ok() && self.written < self.bytes.len() {
@@ -188,68 +192,27 @@ impl Batch {
     }
 }
 
-/// What lines of this format want to know of requests.
-pub fn wants(format: &LogFormat) -> Wants {
-    Wants {
-        request: format.request_fields(),
-        response: format.response_fields(),
-    }
-}
-
-/// How records become lines.
-#[derive(Debug)]
-struct Lines {
-    format: LogFormat,
-    /// What is in records, and where.
-    wants: Wants,
-}
-
-impl Lines {
-    fn of(format: LogFormat) -> Self {
-        let wants = wants(&format);
-        Lines { format, wants }
-    }
-
-    /// Appends a record as a line.
-    fn push(&self, record: &Record, batch: &mut Vec<u8>) {
-        match &self.format {
-            LogFormat::Json => {
-                push(record, batch);
-            }
-            LogFormat::Combined => text::combined(record, &self.wants, batch),
-            LogFormat::Custom(template) => text::custom(template, record, &self.wants, batch),
-        }
-    }
-}
-
-fn write_all(
-    records: &Receiver<Record>,
-    sink: &mut Sink,
-    lines: &mut Lines,
-    next: &Mutex<Option<(Target, LogFormat)>>,
-    counts: &Counts,
-) {
+fn write_all(lines: &Queue, sink: &mut Sink, next: &Mutex<Next>, counts: &Counts) {
     let mut batch = Batch::default();
     let mut complaints = Complaints::default();
     loop {
-        let first = records.recv_timeout(LOOK);
-        if first.is_ok() {
-            std::thread::sleep(GATHER);
+        let first = lines.take(LOOK);
+        let next = std::mem::take(&mut *next.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(before) = next.before {
+            before.finish();
         }
-        let reopened = next.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((target, format)) = reopened {
+        if let Some(target) = next.open {
             match Sink::open(&target) {
                 Ok(opened) => {
                     *sink = opened;
-                    *lines = Lines::of(format);
                     counts.lost.fetch_add(batch.forget(), Ordering::Relaxed);
                 }
                 Err(error) => tracing::error!("{error}; the access log stays where it is"),
             }
         }
         let mut ended = match first {
-            Ok(record) => {
-                lines.push(&record, &mut batch.bytes);
+            Ok(more) => {
+                batch.add(more);
                 false
             }
             Err(RecvTimeoutError::Timeout) if batch.bytes.is_empty() => continue,
@@ -257,8 +220,8 @@ fn write_all(
             Err(RecvTimeoutError::Disconnected) => true,
         };
         while !ended && batch.bytes.len() < BATCH {
-            match records.try_recv() {
-                Ok(record) => lines.push(&record, &mut batch.bytes),
+            match lines.try_take() {
+                Ok(more) => batch.add(more),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => ended = true,
             }
@@ -272,6 +235,11 @@ fn write_all(
             return;
         }
     }
+}
+
+/// How many lines end in so few bytes that a byte counts them: that is done for many at once.
+fn ends(bytes: &[u8]) -> u8 {
+    bytes.iter().map(|&byte| u8::from(byte == b'\n')).sum()
 }
 
 /// A full disk must not fill the log of the process, too.
@@ -305,135 +273,19 @@ impl Complaints {
     }
 }
 
-fn as_text<S: Serializer>(peer: &Peer, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(peer)
-}
-
-/// A record as it is written. The names are part of the documented format.
-#[derive(Serialize)]
-struct Line<'a> {
-    time: String,
-    rule: &'a str,
-    #[serde(serialize_with = "as_text")]
-    client: Peer,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    route: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    group: Option<&'a str>,
-    member: Option<&'a str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tried: Vec<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tls: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    server_name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    method: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    bytes_received: u64,
-    bytes_sent: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connect_ms: Option<f64>,
-    response_ms: Option<f64>,
-    total_ms: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cost: Option<f32>,
-    retries: u32,
-    end: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hedge: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_id: Option<String>,
-}
-
-/// Appends a record as a line; answers whether it did.
-fn push(record: &Record, batch: &mut Vec<u8>) -> bool {
-    let start = batch.len();
-    let tries = record.tries.as_deref();
-    let line = Line {
-        time: rfc3339(record.at),
-        rule: &record.rule,
-        client: record.client,
-        user: record.user.as_deref(),
-        route: record.route.as_deref(),
-        group: record.group.as_deref(),
-        member: tries.map(|tries| &*tries.member),
-        tried: tries
-            .into_iter()
-            .flat_map(|tries| &tries.before)
-            .map(|name| &**name)
-            .collect(),
-        tls: record.tls.as_ref().map(|tls| tls.version),
-        server_name: record.asked_name(),
-        method: record.request.as_ref().map(|(method, _)| &**method),
-        target: record.request.as_ref().map(|(_, target)| &**target),
-        status: record.status,
-        bytes_received: record.bytes_received,
-        bytes_sent: record.bytes_sent,
-        queue_ms: tries.map(|tries| millis(tries.queued)),
-        connect_ms: tries.and_then(|tries| tries.connect_time).map(millis),
-        response_ms: record.response_time.map(millis),
-        total_ms: millis(record.total_time),
-        cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
-        retries: record.retries,
-        end: record.end.name(),
-        limit: record
-            .request_limit
-            .as_deref()
-            .or(record.limit.map(Limit::name)),
-        hedge: record.hedged.map(Into::into),
-        request_id: request_id(record),
-        trace_id: trace_id(record),
-    };
-    match serde_json::to_writer(&mut *batch, &line) {
-        Ok(()) => batch.push(b'\n'),
-        // Cannot happen: the keys are strings, and a vector takes every byte.
-        Err(_) => batch.truncate(start),
-    }
-    batch.len() > start
-}
-
-fn request_id(record: &Record) -> Option<&str> {
-    record.details.as_ref()?.id.as_deref()
-}
-
-fn trace_id(record: &Record) -> Option<String> {
-    let trace = record.details.as_ref()?.trace.as_ref()?;
-    Some(trace_text(trace.id))
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_micros() as f64 / 1e3
-}
-
-/// A time in UTC with milliseconds, as RFC 3339 has it.
-fn rfc3339(at: SystemTime) -> String {
-    let at = Timestamp::try_from(at).unwrap_or_default();
-    format!("{at:.3}")
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::path::PathBuf;
-    use std::sync::mpsc::sync_channel;
     use std::time::UNIX_EPOCH;
 
-    use evenkeel_proxy::access::{End, Tries};
+    use evenkeel_core::cost::Cost;
+    use evenkeel_manager::config::LogFormat;
+    use evenkeel_proxy::access::line::Formatted;
+    use evenkeel_proxy::access::{AccessLog, End, Lines, Peer, Record, Tries};
 
     use super::*;
 
-    pub(crate) fn record(target: &str) -> Record {
+    pub(crate) fn record(target: &str) -> Record<'static> {
         Record {
             at: UNIX_EPOCH + Duration::from_millis(1_709_210_096_789),
             client: Peer(Some("[::1]:4711".parse().unwrap())),
@@ -445,13 +297,13 @@ pub(crate) mod tests {
             server_name: None,
             tries: Some(Box::new(Tries {
                 member: "a:80".into(),
-                before: vec!["b:80".into(), "c:80".into()],
+                before: Vec::new(),
                 queued: Duration::from_millis(3),
                 connect_time: Some(Duration::from_micros(150)),
                 head_bytes: 34,
                 fields: Box::default(),
             })),
-            request: Some(("GET".into(), target.into())),
+            request: Some(("GET".into(), target.to_owned().into())),
             protocol: Some("HTTP/1.1"),
             details: None,
             head_bytes_sent: 34,
@@ -461,7 +313,7 @@ pub(crate) mod tests {
             response_time: Some(Duration::from_micros(1_250)),
             total_time: Duration::from_micros(2_500),
             cost: Cost::ONE,
-            retries: 1,
+            retries: 0,
             end: End::Complete,
             limit: None,
             request_limit: None,
@@ -469,75 +321,17 @@ pub(crate) mod tests {
         }
     }
 
-    #[test]
-    fn a_request_is_a_line() {
-        let mut batch = Vec::new();
-        assert!(push(&record("/a?b=c"), &mut batch));
-        let wanted = "{\"time\":\"2024-02-29T12:34:56.789Z\",\"rule\":\"web\",\
-            \"client\":\"[::1]:4711\",\"group\":\"app\",\"member\":\"a:80\",\
-            \"tried\":[\"b:80\",\"c:80\"],\"method\":\"GET\",\
-            \"target\":\"/a?b=c\",\"status\":200,\"bytes_received\":0,\"bytes_sent\":1234,\
-            \"queue_ms\":3.0,\"connect_ms\":0.15,\"response_ms\":1.25,\"total_ms\":2.5,\"retries\":1,\"end\":\"complete\"}\n";
-        assert_eq!(String::from_utf8(batch).unwrap(), wanted);
+    fn push(record: &Record<'_>, lines: &mut Vec<u8>) {
+        Formatted::of(LogFormat::Json).push(record, lines);
     }
 
-    #[test]
-    fn hostile_targets_stay_within_their_string() {
-        let all: String = (0..=0x2100u32).filter_map(char::from_u32).collect();
-        let mut batch = Vec::new();
-        push(&record(&all), &mut batch);
-        assert_eq!(batch.iter().filter(|&&byte| byte == b'\n').count(), 1);
-        let line: serde_json::Value = serde_json::from_slice(&batch).unwrap();
-        assert_eq!(line["target"], all.as_str());
-        assert_eq!(line["end"], "complete");
+    fn channel() -> (AccessLog, Queue) {
+        AccessLog::channel(Box::new(Formatted::of(LogFormat::Json)))
     }
 
-    #[test]
-    fn a_tcp_connection_has_no_request() {
-        let limited = Record {
-            end: End::Limited,
-            limit: Some(Limit::NewConnections),
-            ..record("/")
-        };
-        let mut batch = Vec::new();
-        push(&limited, &mut batch);
-        let line: serde_json::Value = serde_json::from_slice(&batch).unwrap();
-        assert_eq!(line["end"], "limited");
-        assert_eq!(line["limit"], "new_connections");
-        let record = Record {
-            request: None,
-            status: None,
-            tries: None,
-            cost: Cost::new(2.5).unwrap(),
-            ..record("")
-        };
-        let mut batch = Vec::new();
-        push(&record, &mut batch);
-        let line: serde_json::Value = serde_json::from_slice(&batch).unwrap();
-        assert!(line.get("target").is_none() && line.get("status").is_none());
-        assert_eq!(line["cost"], 2.5);
-        assert!(line["member"].is_null());
-        let tried = ["tried", "queue_ms", "connect_ms"].map(|key| line.get(key));
-        assert_eq!(tried, [None; 3]);
-    }
-
-    #[test]
-    fn times_have_dates() {
-        let text = |days: u64| rfc3339(UNIX_EPOCH + Duration::from_secs(days * 86_400));
-        for (days, date) in [
-            (0, "1970-01-01"),
-            (59, "1970-03-01"),
-            (11_016, "2000-02-29"),
-            (19_782, "2024-02-29"),
-            (20_453, "2025-12-31"),
-            (47_541, "2100-03-01"),
-        ] {
-            assert_eq!(text(days), format!("{date}T00:00:00.000Z"));
-        }
-        assert_eq!(
-            rfc3339(UNIX_EPOCH - Duration::from_millis(1)),
-            "1969-12-31T23:59:59.999Z"
-        );
+    fn send(log: &mut AccessLog, target: &str) {
+        assert!(log.record(&record(target)));
+        log.hand_over();
     }
 
     /// A directory of its own, gone at the end.
@@ -571,21 +365,42 @@ pub(crate) mod tests {
         let directory = Directory::new("rotated");
         let target = Target::File(directory.0.join("log"));
         std::fs::write(directory.0.join("log"), "{\"target\":\"/old\"}\n").unwrap();
-        let (sender, records) = sync_channel(16);
+        let (mut log, lines) = channel();
         let counts = Counts::default();
-        let writer = Writer::start(&target, &LogFormat::Json, records, counts.clone()).unwrap();
-        sender.send(record("/first")).unwrap();
+        let writer = Writer::start(&target, lines, counts.clone()).unwrap();
+        send(&mut log, "/first");
         while counts.written() == 0 {
             std::thread::yield_now();
         }
         std::fs::rename(directory.0.join("log"), directory.0.join("log.1")).unwrap();
-        writer.reopen(&target, &LogFormat::Json);
-        sender.send(record("/second")).unwrap();
-        drop(sender);
+        writer.reopen(&target);
+        send(&mut log, "/second");
+        drop(log);
         writer.finish();
         assert_eq!(directory.targets("log.1"), ["/old", "/first"]);
         assert_eq!(directory.targets("log"), ["/second"]);
         assert_eq!((counts.written(), counts.lost()), (2, 0));
+    }
+
+    #[test]
+    fn another_log_begins_when_the_one_before_it_has_ended() {
+        let directory = Directory::new("another");
+        let target = Target::File(directory.0.join("log"));
+        let counts = Counts::default();
+        let (mut old, lines) = channel();
+        let before = Writer::start(&target, lines, counts.clone()).unwrap();
+        let (mut new, lines) = channel();
+        let writer = Writer::start(&target, lines, counts.clone()).unwrap();
+        writer.follow(before);
+        send(&mut new, "/new");
+        // A worker that has not heard of it yet.
+        send(&mut old, "/old");
+        assert!(old.record(&record("/last")));
+        drop(old);
+        drop(new);
+        writer.finish();
+        assert_eq!(directory.targets("log"), ["/old", "/last", "/new"]);
+        assert_eq!((counts.written(), counts.lost()), (3, 0));
     }
 
     #[test]
@@ -626,25 +441,24 @@ pub(crate) mod tests {
 
     #[test]
     fn what_cannot_be_written_is_counted() {
-        let (sender, records) = sync_channel(16);
+        let (mut log, lines) = channel();
         let counts = Counts::default();
         // The device that is always full.
         let target = Target::File("/dev/full".into());
-        let writer = Writer::start(&target, &LogFormat::Json, records, counts.clone()).unwrap();
+        let writer = Writer::start(&target, lines, counts.clone()).unwrap();
         for _ in 0..3 {
-            sender.send(record("/")).unwrap();
+            send(&mut log, "/");
         }
-        drop(sender);
+        drop(log);
         writer.finish();
         assert_eq!((counts.written(), counts.lost()), (0, 3));
     }
 
     #[test]
     fn a_file_that_cannot_be_opened_is_named() {
-        let (_sender, records) = sync_channel(1);
+        let (_log, lines) = channel();
         let target = Target::File("/proc/no/such/log".into());
-        let error =
-            Writer::start(&target, &LogFormat::Json, records, Counts::default()).unwrap_err();
+        let error = Writer::start(&target, lines, Counts::default()).unwrap_err();
         assert!(error.to_string().contains("/proc/no/such/log"), "{error}");
     }
 }

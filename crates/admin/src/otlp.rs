@@ -97,7 +97,7 @@ impl Exporter {
     /// No thread can be started.
     pub fn start(
         settings: Tracing,
-        records: Receiver<Record>,
+        records: Receiver<Record<'static>>,
         counts: Counts,
     ) -> io::Result<Exporter> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -283,7 +283,7 @@ struct Task {
 }
 
 impl Task {
-    fn run(&mut self, records: &Receiver<Record>) {
+    fn run(&mut self, records: &Receiver<Record<'static>>) {
         let mut batch: Vec<Span> = Vec::new();
         let mut since = Instant::now();
         loop {

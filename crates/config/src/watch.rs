@@ -3,17 +3,17 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
+use std::future::pending;
 use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode, EventKind};
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 use crate::schema::include;
@@ -53,13 +53,11 @@ pub struct Reloads {
     included: Includes,
     /// Names that lead to all these, and folders in which any name may become one of them: only
     /// what happens to these is looked at.
-    names: Arc<Mutex<Names>>,
+    names: Names,
     hangup: Signal,
-    /// Told by the watcher's thread that something happened near the file.
-    touched: Arc<Notify>,
     poll: tokio::time::Interval,
     /// `None` where the system cannot watch; the poll remains.
-    watcher: Option<RecommendedWatcher>,
+    watch: Option<Watch>,
     /// Hashes of the texts that were last reported.
     known: HashMap<PathBuf, u64>,
     /// Something happened and has not been looked at yet.
@@ -71,6 +69,110 @@ pub struct Reloads {
 struct Names {
     files: HashSet<PathBuf>,
     folders: HashSet<PathBuf>,
+}
+
+impl Names {
+    /// Whether what happens to this name counts.
+    fn count(&self, path: &Path) -> bool {
+        let folder = path.parent();
+        self.files.contains(path) || folder.is_some_and(|folder| self.folders.contains(folder))
+    }
+}
+
+/// What is told of folders: that a name is new, gone, another file, has other rights, or that a file was closed
+/// after it was written. Not that it is written: for a log beside the files that would be hundreds of
+/// times a second.
+const EVENTS: WatchMask = WatchMask::CREATE
+    .union(WatchMask::DELETE)
+    .union(WatchMask::MOVED_FROM)
+    .union(WatchMask::MOVED_TO)
+    .union(WatchMask::CLOSE_WRITE)
+    .union(WatchMask::ATTRIB)
+    .union(WatchMask::DELETE_SELF)
+    .union(WatchMask::MOVE_SELF);
+
+/// What the system tells of folders.
+#[derive(Debug)]
+struct Watch {
+    inotify: AsyncFd<Inotify>,
+    folders: HashMap<WatchDescriptor, PathBuf>,
+}
+
+impl Watch {
+    fn new() -> io::Result<Self> {
+        // Its successor is unsafe, which this crate is not: it relies on a descriptor that stays open and the same,
+        // as that of `Inotify` does.
+        #[expect(deprecated)]
+        let inotify = AsyncFd::with_interest(Inotify::init()?, Interest::READABLE)?;
+        Ok(Watch {
+            inotify,
+            folders: HashMap::new(),
+        })
+    }
+
+    /// Watches a folder. Once more, if the one of that name is another one now.
+    fn add(&mut self, folder: &Path) -> io::Result<()> {
+        let descriptor = self.inotify.get_ref().watches().add(folder, EVENTS)?;
+        self.folders.insert(descriptor, folder.to_owned());
+        Ok(())
+    }
+
+    /// Watches no others any more.
+    fn keep(&mut self, wanted: &HashSet<PathBuf>) {
+        let mut watches = self.inotify.get_ref().watches();
+        self.folders.retain(|descriptor, folder| {
+            let is_wanted = wanted.contains(folder);
+            if !is_wanted {
+                // It may not be there any more.
+                let _ = watches.remove(descriptor.clone());
+            }
+            is_wanted
+        });
+    }
+
+    /// Waits until something happens to a name that counts, or it is not known to which one.
+    async fn next(&mut self, counts: impl Fn(&Path) -> bool) {
+        // Room for many events, and at least for one with the longest name.
+        let mut buffer = [0; 4096];
+        loop {
+            let Ok(mut ready) = self.inotify.readable_mut().await else {
+                // The runtime is ending.
+                return pending().await;
+            };
+            let space = &mut buffer;
+            let events = match ready.try_io(move |inotify| inotify.get_mut().read_events(space)) {
+                Ok(Ok(events)) => events,
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Look, rather than miss something.
+                Ok(Err(_)) => return,
+                Err(_would_block) => continue,
+            };
+            let mut happened = false;
+            for event in events {
+                happened |= match (self.folders.get(&event.wd), event.name) {
+                    (Some(folder), Some(name)) => counts(&folder.join(name)),
+                    // Of one that is not watched any more.
+                    (None, Some(_)) => false,
+                    // A folder itself, or events were lost.
+                    (_, None) => true,
+                };
+                if event.mask.contains(EventMask::IGNORED) {
+                    self.folders.remove(&event.wd);
+                }
+            }
+            if happened {
+                return;
+            }
+        }
+    }
+}
+
+/// Waits until something happens to a name that counts; for ever where nothing is watched.
+async fn happens(watch: &mut Option<Watch>, counts: impl Fn(&Path) -> bool) {
+    match watch {
+        Some(watch) => watch.next(counts).await,
+        None => pending().await,
+    }
 }
 
 /// What the configuration file includes.
@@ -107,29 +209,21 @@ impl Reloads {
     }
 
     fn with_poll(path: &Path, poll: Duration) -> io::Result<Self> {
-        let touched = Arc::new(Notify::new());
-        let names: Arc<Mutex<Names>> = Arc::default();
         let mut poll = interval_at(Instant::now() + poll, poll);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reloads = Reloads {
             files: vec![absolute(path)],
             included: Includes::default(),
-            names: Arc::clone(&names),
+            names: Names::default(),
             hangup: signal(SignalKind::hangup())?,
             poll,
-            watcher: None,
-            touched: Arc::clone(&touched),
+            watch: None,
             known: HashMap::new(),
             pending: false,
         };
-        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if is_change(&event, &names) {
-                touched.notify_one();
-            }
-        });
-        match watcher {
-            Ok(watcher) => {
-                reloads.watcher = Some(watcher);
+        match Watch::new() {
+            Ok(watch) => {
+                reloads.watch = Some(watch);
                 reloads.watch_folders();
             }
             Err(error) => reloads.warn(&error),
@@ -236,7 +330,7 @@ impl Reloads {
                     self.note();
                     return Cause::Signal;
                 }
-                () = self.touched.notified() => self.pending = true,
+                () = happens(&mut self.watch, |path| self.names.count(path)) => self.pending = true,
                 () = sleep(QUIET), if self.pending => {
                     self.pending = false;
                     if let Some(cause) = self.has_changed() {
@@ -274,14 +368,14 @@ impl Reloads {
         let folders = found.iter().filter_map(|name| name.parent());
         let folders: HashSet<&Path> = folders.chain(open.iter().map(PathBuf::as_path)).collect();
         let mut failed = None;
-        if let Some(watcher) = &mut self.watcher {
+        if let Some(watch) = &mut self.watch {
             for folder in folders {
-                if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive) {
+                if let Err(error) = watch.add(folder) {
                     failed = Some(error);
                 }
             }
         }
-        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = Names {
+        self.names = Names {
             files: found,
             folders: open,
         };
@@ -289,11 +383,11 @@ impl Reloads {
             && self.files.iter().all(|path| path.exists())
         {
             self.warn(&error);
-            self.watcher = None;
+            self.watch = None;
         }
     }
 
-    fn warn(&self, error: &notify::Error) {
+    fn warn(&self, error: &io::Error) {
         tracing::warn!(
             path = ?self.files.first(),
             %error,
@@ -311,39 +405,24 @@ fn hash_of(text: &str) -> DefaultHasher {
 
 /// Tells when something happens in the folders of files, or further up the paths, where a link may
 /// be replaced. What it is, is for the caller to find out.
+#[derive(Debug, Default)]
 pub struct Folders {
-    touched: Arc<Notify>,
-    /// `None` where the system cannot watch.
-    watcher: Option<RecommendedWatcher>,
-    /// The folders that are watched.
-    watched: HashSet<PathBuf>,
-}
-
-impl std::fmt::Debug for Folders {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let watched = &self.watched;
-        f.debug_struct("Folders").field("watched", watched).finish()
-    }
-}
-
-impl Default for Folders {
-    fn default() -> Self {
-        Self::new()
-    }
+    /// `None` where nothing is to be watched, or the system cannot.
+    watch: Option<Watch>,
 }
 
 impl Folders {
     /// Watches nothing yet.
     pub fn new() -> Self {
-        Folders {
-            touched: Arc::default(),
-            watcher: None,
-            watched: HashSet::new(),
-        }
+        Self::default()
     }
 
     /// Watches where these files are, and nothing else. Where the system cannot, nothing is told
     /// of it: look at them now and then as well.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime with I/O enabled.
     pub fn follow(&mut self, files: impl IntoIterator<Item = PathBuf>) {
         let names = files
             .into_iter()
@@ -351,60 +430,24 @@ impl Folders {
         let folders = names.filter_map(|name| Some(name.parent()?.to_owned()));
         let wanted: HashSet<PathBuf> = folders.collect();
         if wanted.is_empty() {
-            (self.watcher, self.watched) = (None, wanted);
+            self.watch = None;
             return;
         }
-        let touched = Arc::clone(&self.touched);
-        let watcher = self.watcher.take().or_else(|| {
-            let told = move |event: notify::Result<notify::Event>| {
-                let is_reading = event.is_ok_and(|event| match event.kind {
-                    EventKind::Access(kind) => kind != AccessKind::Close(AccessMode::Write),
-                    _ => false,
-                });
-                if !is_reading {
-                    touched.notify_one();
-                }
-            };
-            notify::recommended_watcher(told).ok()
-        });
-        self.watcher = watcher;
-        let Some(watcher) = &mut self.watcher else {
+        self.watch = self.watch.take().or_else(|| Watch::new().ok());
+        let Some(watch) = &mut self.watch else {
             return;
         };
-        for gone in self.watched.difference(&wanted) {
-            // It may not be there any more.
-            let _ = watcher.unwatch(gone);
-        }
+        watch.keep(&wanted);
         // Each time: the folder of that name may be another one.
-        let is_watched =
-            |folder: &PathBuf| watcher.watch(folder, RecursiveMode::NonRecursive).is_ok();
-        self.watched = { wanted }.into_iter().filter(is_watched).collect();
+        for folder in &wanted {
+            // One that is not there is not watched.
+            let _ = watch.add(folder);
+        }
     }
 
     /// Waits until something has happened since this was last waited for.
-    pub async fn touched(&self) {
-        self.touched.notified().await;
-    }
-}
-
-/// Whether a file of these names may have changed; reading one is an event, too.
-fn is_change(event: &notify::Result<notify::Event>, names: &Mutex<Names>) -> bool {
-    match event {
-        Ok(event) => match event.kind {
-            EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write) => false,
-            // Events were lost, or it is not said what has happened to whom.
-            _ if event.need_rescan() || event.paths.is_empty() => true,
-            _ => {
-                let names = names.lock().unwrap_or_else(PoisonError::into_inner);
-                event.paths.iter().any(|path| {
-                    let folder = path.parent();
-                    names.files.contains(path)
-                        || folder.is_some_and(|folder| names.folders.contains(folder))
-                })
-            }
-        },
-        // Events were lost.
-        Err(_) => true,
+    pub async fn touched(&mut self) {
+        happens(&mut self.watch, |_| true).await;
     }
 }
 
@@ -453,6 +496,7 @@ fn names_of(path: &Path) -> Vec<PathBuf> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::sync::Arc;
 
     use super::super::tests::scratch;
     use super::*;
@@ -544,7 +588,7 @@ mod tests {
             let path = folder.join("evenkeel.toml");
             fs::write(&path, "1").unwrap();
             let mut reloads = Reloads::with_poll(&path, Duration::from_millis(5)).unwrap();
-            reloads.watcher = None;
+            reloads.watch = None;
             fs::write(&path, "2").unwrap();
             assert_eq!(next(&mut reloads).await, Cause::File);
             fs::remove_dir_all(folder).unwrap();
@@ -575,6 +619,26 @@ mod tests {
             }
             ended.store(true, std::sync::atomic::Ordering::Relaxed);
             writer.join().unwrap();
+            fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
+    /// It would be woken for each of its lines.
+    #[test]
+    fn a_log_that_grows_beside_the_file_is_no_event() {
+        use std::io::Write;
+        on_a_runtime(async {
+            let folder = scratch("watch-log");
+            let mut log = fs::File::create(folder.join("access.log")).unwrap();
+            let mut watch = Watch::new().unwrap();
+            watch.add(&folder).unwrap();
+            log.write_all(b"a line\n").unwrap();
+            let mut buffer = [0; 4096];
+            let inotify = watch.inotify.get_mut();
+            let none = inotify.read_events(&mut buffer).unwrap_err();
+            assert_eq!(none.kind(), io::ErrorKind::WouldBlock);
+            drop(log);
+            assert_eq!(inotify.read_events(&mut buffer).unwrap().count(), 1);
             fs::remove_dir_all(folder).unwrap();
         });
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use evenkeel_admin::access_log::{Counts, Writer, wants};
+use evenkeel_admin::access_log::{Counts, Writer};
 use evenkeel_admin::address::Address;
 use evenkeel_admin::live::Live;
 use evenkeel_admin::wire::Upgraded;
@@ -25,6 +25,7 @@ use evenkeel_monitor::Monitor;
 use evenkeel_net::{Clock, inherited};
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
+use evenkeel_proxy::access::line::Formatted;
 use evenkeel_steer::Steering;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -484,9 +485,10 @@ struct Logging {
     proxy: Proxy,
     target: Option<Target>,
     format: LogFormat,
+    /// What writes it; if the last target could not be opened, at the one before.
     writer: Option<Writer>,
-    /// The data plane's end, while there is a writer.
-    log: Option<AccessLog>,
+    /// The last target could not be opened.
+    failed: bool,
     counts: Counts,
 }
 
@@ -497,7 +499,7 @@ impl Logging {
             target: None,
             format: LogFormat::default(),
             writer: None,
-            log: None,
+            failed: false,
             counts: Counts::default(),
         }
     }
@@ -507,33 +509,59 @@ impl Logging {
         if self.target.as_ref() == target && self.format == *format {
             return Ok(());
         }
-        match (target, &self.writer) {
-            (Some(target), Some(writer)) => writer.reopen(target, format),
-            (Some(target), None) => {
-                let (log, records) = AccessLog::channel();
-                let writer = Writer::start(target, format, records, self.counts.clone())?;
-                (self.writer, self.log) = (Some(writer), Some(log));
-            }
+        match target {
+            Some(target) => self.begin(target, format)?,
             // The writer ends by itself when the last worker has let go of the log.
-            (None, _) => (self.writer, self.log) = (None, None),
+            None => {
+                self.writer = None;
+                self.proxy.set_access_log(None);
+            }
         }
-        self.log = self.log.take().map(|log| log.with(wants(format)));
-        self.proxy.set_access_log(self.log.as_ref());
         self.target = target.cloned();
         self.format = format.clone();
         Ok(())
     }
 
+    /// Begins a log, after the one that is there, if one is. If that fails, that one goes on.
+    fn begin(&mut self, target: &Target, format: &LogFormat) -> io::Result<()> {
+        let (log, lines) = AccessLog::channel(Box::new(Formatted::of(format.clone())));
+        let begun = Writer::start(target, lines, self.counts.clone());
+        self.failed = begun.is_err();
+        match (begun, self.writer.take()) {
+            (Ok(writer), before) => {
+                if let Some(before) = before {
+                    writer.follow(before);
+                }
+                self.writer = Some(writer);
+                self.proxy.set_access_log(Some(&log));
+            }
+            (Err(error), Some(before)) => {
+                tracing::error!("{error}; the access log stays where it is");
+                self.writer = Some(before);
+            }
+            (Err(error), None) => return Err(error),
+        }
+        Ok(())
+    }
+
     /// Opens the file again: a program that rotates logs may have moved it away.
-    fn reopen(&self) {
-        if let (Some(target), Some(writer)) = (&self.target, &self.writer) {
-            writer.reopen(target, &self.format);
+    fn reopen(&mut self) {
+        let Some(target) = self.target.clone() else {
+            return;
+        };
+        match &self.writer {
+            Some(writer) if !self.failed => writer.reopen(&target),
+            Some(_) => {
+                let format = self.format.clone();
+                // That it fails again is logged.
+                let _ = self.begin(&target, &format);
+            }
+            None => {}
         }
     }
 
     /// Writes what is left. The workers must have ended.
     fn finish(self) {
-        drop(self.log);
         if let Some(writer) = self.writer {
             writer.finish();
         }

@@ -1,11 +1,13 @@
-//! The access log, as far as the data plane takes part in it: it fills in a record and
-//! hands it to a bounded channel. Whoever reads the other end may format and write at
-//! leisure; when it is behind, records are dropped and counted, never waited for.
+//! The access log, as far as the data plane takes part in it: each worker makes lines of what it
+//! has served and gathers them; many at once are handed to whoever writes them. When that one is
+//! behind, lines are dropped and counted, never waited for.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, SystemTime};
 
 use evenkeel_core::cost::Cost;
@@ -14,8 +16,18 @@ use evenkeel_tls::handshake::Agreed;
 use crate::message::{Field, values};
 use crate::trace::Trace;
 
-/// Records that may wait to be written.
-const QUEUE: usize = 8192;
+pub mod line;
+mod text;
+
+/// Bytes of lines that may wait to be written. Each worker may have [`HAND_OVER`] more, and a line.
+const MAX_WAITING: usize = 4 << 20;
+
+/// Bytes that a worker gathers before it hands them over; it does so at each tick, too. To wake the thread
+/// that writes costs as much as dozens of lines.
+const HAND_OVER: usize = 60 * 1024;
+
+/// Most room that is made for them in advance: a usual line more fits in.
+const ROOM: usize = 64 * 1024;
 
 /// Longest request target that is kept; the rest is cut off.
 pub(crate) const MAX_TARGET_BYTES: usize = 1024;
@@ -92,21 +104,22 @@ impl Tries {
     }
 }
 
-/// One line of the log: an HTTP request, or a TCP connection.
+/// One line of the log: an HTTP request, or a TCP connection. Names are borrowed from where they are: to count
+/// references to what all workers share would cost more than to make a line.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct Record<'a> {
     /// When the request's head was complete, or the connection accepted.
     pub at: SystemTime,
     /// The client.
     pub client: Peer,
     /// The rule's name.
-    pub rule: Arc<str>,
+    pub rule: Cow<'a, str>,
     /// HTTP: the user, where only some may send requests, and this one may.
-    pub user: Option<Arc<str>>,
+    pub user: Option<Cow<'a, str>>,
     /// HTTP: the route, by its name or number, if the rule has routes and one was found.
-    pub route: Option<Arc<str>>,
+    pub route: Option<Cow<'a, str>>,
     /// The group that served, or was to; `None` if the balancer answered by itself.
-    pub group: Option<Arc<str>>,
+    pub group: Option<Cow<'a, str>>,
     /// Where it was tried, if anywhere.
     pub tries: Option<Box<Tries>>,
     /// What was agreed on with a client that speaks TLS.
@@ -114,7 +127,7 @@ pub struct Record {
     /// The name that a client asked for whose TLS ends at the member.
     pub server_name: Option<Box<str>>,
     /// HTTP: method and target (at most 32 and 1,024 bytes of them).
-    pub request: Option<(Box<str>, Box<str>)>,
+    pub request: Option<(Cow<'a, str>, Cow<'a, str>)>,
     /// HTTP: the version that the client speaks, as in `HTTP/1.1`.
     pub protocol: Option<&'static str>,
     /// HTTP: what else is known of a request, if somebody wants it.
@@ -140,12 +153,47 @@ pub struct Record {
     /// The limit that was reached, if one was.
     pub limit: Option<Limit>,
     /// HTTP: what it is called, if it is one of requests.
-    pub request_limit: Option<Arc<str>>,
+    pub request_limit: Option<Cow<'a, str>>,
     /// Whether a second member was asked.
     pub hedged: Option<Hedged>,
 }
 
-impl Record {
+impl Record<'_> {
+    /// One that borrows nothing.
+    pub fn owned(self) -> Record<'static> {
+        fn own(text: Cow<'_, str>) -> Cow<'static, str> {
+            Cow::Owned(text.into_owned())
+        }
+        Record {
+            at: self.at,
+            client: self.client,
+            rule: own(self.rule),
+            user: self.user.map(own),
+            route: self.route.map(own),
+            group: self.group.map(own),
+            tries: self.tries,
+            tls: self.tls,
+            server_name: self.server_name,
+            request: self
+                .request
+                .map(|(method, target)| (own(method), own(target))),
+            protocol: self.protocol,
+            details: self.details,
+            status: self.status,
+            bytes_received: self.bytes_received,
+            bytes_sent: self.bytes_sent,
+            head_bytes_sent: self.head_bytes_sent,
+            response_time: self.response_time,
+            total_time: self.total_time,
+            cost: self.cost,
+            retries: self.retries,
+            end: self.end,
+            limit: self.limit,
+            request_limit: self.request_limit.map(own),
+            hedged: self.hedged,
+        }
+    }
+
     /// The name that a client of TLS has asked for.
     pub fn asked_name(&self) -> Option<&str> {
         match &self.tls {
@@ -269,26 +317,82 @@ impl End {
     }
 }
 
-/// The data plane's end of the log.
-#[derive(Clone, Debug)]
+/// A method as it is kept: those that most requests have are not copied.
+pub(crate) fn kept_method(method: &str) -> Cow<'static, str> {
+    const KNOWN: [&str; 7] = ["GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"];
+    match KNOWN.into_iter().find(|known| *known == method) {
+        Some(known) => Cow::Borrowed(known),
+        None => Cow::Owned(cut(method, MAX_METHOD_BYTES).to_owned()),
+    }
+}
+
+/// At most the first `most` bytes, never cut in a character.
+pub(crate) fn cut(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+/// How records become lines, in one worker.
+pub trait Lines: fmt::Debug + Send + Sync {
+    /// Appends a record as a line.
+    fn push(&mut self, record: &Record<'_>, lines: &mut Vec<u8>);
+
+    /// What lines want to know of header fields.
+    fn wants(&self) -> Wants {
+        Wants::default()
+    }
+
+    /// The same for another worker.
+    fn another(&self) -> Box<dyn Lines>;
+}
+
+/// The data plane's end of the log: each worker has one.
+#[derive(Debug)]
 pub struct AccessLog {
-    sender: SyncSender<Record>,
+    lines: Box<dyn Lines>,
     wants: Arc<Wants>,
+    /// Lines that were not handed over yet.
+    gathered: Vec<u8>,
+    /// Bytes that were handed over last, of which there will probably be as many again.
+    last: usize,
+    sender: Sender<Vec<u8>>,
+    waiting: Arc<AtomicUsize>,
 }
 
 impl AccessLog {
-    /// A log, and the end from which records are to be written.
-    pub fn channel() -> (AccessLog, Receiver<Record>) {
-        let (sender, receiver) = sync_channel(QUEUE);
-        let wants = Arc::default();
-        (AccessLog { sender, wants }, receiver)
+    /// A log with such lines, and the end from which they are to be written.
+    pub fn channel(lines: Box<dyn Lines>) -> (AccessLog, Queue) {
+        let (sender, receiver) = channel();
+        let waiting = Arc::default();
+        let queue = Queue {
+            receiver,
+            waiting: Arc::clone(&waiting),
+        };
+        let log = AccessLog {
+            wants: Arc::new(lines.wants()),
+            lines,
+            gathered: Vec::new(),
+            last: 0,
+            sender,
+            waiting,
+        };
+        (log, queue)
     }
 
-    /// The same log for lines with these header fields.
+    /// The same for another worker.
     #[must_use]
-    pub fn with(self, wants: Wants) -> Self {
-        let wants = Arc::new(wants);
-        AccessLog { wants, ..self }
+    pub(crate) fn another(&self) -> AccessLog {
+        AccessLog {
+            lines: self.lines.another(),
+            wants: Arc::clone(&self.wants),
+            gathered: Vec::new(),
+            last: 0,
+            sender: self.sender.clone(),
+            waiting: Arc::clone(&self.waiting),
+        }
     }
 
     /// The header fields of its lines.
@@ -296,8 +400,137 @@ impl AccessLog {
         &self.wants
     }
 
-    /// Hands a record over; answers whether there was room.
-    pub(crate) fn record(&self, record: Record) -> bool {
-        self.sender.try_send(record).is_ok()
+    /// Adds a line; answers whether there was room.
+    pub fn record(&mut self, record: &Record<'_>) -> bool {
+        if self.waiting.load(Ordering::Relaxed) >= MAX_WAITING {
+            return false;
+        }
+        if self.gathered.capacity() == 0 {
+            self.gathered.reserve(self.last);
+        }
+        self.lines.push(record, &mut self.gathered);
+        if self.gathered.len() >= HAND_OVER {
+            self.hand_over();
+        }
+        true
+    }
+
+    /// Hands over what was gathered.
+    pub fn hand_over(&mut self) {
+        if self.gathered.is_empty() {
+            return;
+        }
+        let lines = std::mem::take(&mut self.gathered);
+        self.last = lines.capacity().min(ROOM);
+        self.waiting.fetch_add(lines.len(), Ordering::Relaxed);
+        // There is nobody any more only if the thread that writes has panicked, which it says.
+        let _ = self.sender.send(lines);
+    }
+}
+
+/// The worker ends, or has another log from now on.
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.hand_over();
+    }
+}
+
+/// Lines that wait to be written, many at once and whole ones.
+#[derive(Debug)]
+pub struct Queue {
+    receiver: Receiver<Vec<u8>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Queue {
+    /// Takes lines; waits for some if there are none.
+    ///
+    /// # Errors
+    ///
+    /// None came in time, or all workers have ended and everything was taken.
+    pub fn take(&self, limit: Duration) -> Result<Vec<u8>, RecvTimeoutError> {
+        self.receiver
+            .recv_timeout(limit)
+            .map(|lines| self.taken(lines))
+    }
+
+    /// Takes lines if there are some.
+    ///
+    /// # Errors
+    ///
+    /// There are none.
+    pub fn try_take(&self) -> Result<Vec<u8>, TryRecvError> {
+        self.receiver.try_recv().map(|lines| self.taken(lines))
+    }
+
+    fn taken(&self, lines: Vec<u8>) -> Vec<u8> {
+        self.waiting.fetch_sub(lines.len(), Ordering::Relaxed);
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_manager::config::LogFormat;
+
+    use super::line::Formatted;
+    use super::line::tests::record;
+    use super::*;
+
+    #[test]
+    fn lines_are_handed_over_many_at_once_and_in_their_order() {
+        let (first, queue) = AccessLog::channel(Box::new(Formatted::of(LogFormat::Json)));
+        let mut log = first.another();
+        drop(first);
+        for number in 0..1000 {
+            assert!(log.record(&record(&format!("/{number}"))));
+        }
+        drop(log);
+        let (mut all, mut times) = (Vec::new(), 0);
+        while let Ok(lines) = queue.try_take() {
+            assert_eq!(lines.last(), Some(&b'\n'));
+            all.extend_from_slice(&lines);
+            times += 1;
+        }
+        assert!(times < 20, "{times}");
+        let targets = all
+            .split(|&byte| byte == b'\n')
+            .filter(|line| !line.is_empty());
+        let targets = targets.map(|line| {
+            let line: serde_json::Value = serde_json::from_slice(line).unwrap();
+            line["target"].as_str().unwrap().to_owned()
+        });
+        assert!(targets.eq((0..1000).map(|number| format!("/{number}"))));
+        assert_eq!(queue.try_take(), Err(TryRecvError::Disconnected));
+    }
+
+    #[test]
+    fn what_waits_is_bounded_over_all_workers() {
+        let (mut log, queue) = AccessLog::channel(Box::new(Formatted::of(LogFormat::Json)));
+        let record = record(&"x".repeat(MAX_TARGET_BYTES));
+        let taken = (0..2 * MAX_WAITING / MAX_TARGET_BYTES).take_while(|_| log.record(&record));
+        let taken = taken.count();
+        assert!(taken < 2 * MAX_WAITING / MAX_TARGET_BYTES);
+        let mut other = log.another();
+        assert!(!other.record(&record), "there is no room for anybody");
+        let first = queue.try_take().unwrap();
+        assert!(first.len() >= HAND_OVER);
+        assert!(other.record(&record));
+        drop((log, other));
+        let rest = std::iter::from_fn(|| queue.try_take().ok());
+        let bytes = first.len() + rest.map(|lines| lines.len()).sum::<usize>();
+        assert!(bytes <= MAX_WAITING + 4 * HAND_OVER, "{bytes}");
+        let mut line = Vec::new();
+        Formatted::of(LogFormat::Json).push(&record, &mut line);
+        assert_eq!(bytes, (taken + 1) * line.len(), "what was taken is there");
+    }
+
+    #[test]
+    fn s11_what_is_logged_of_a_request_is_bounded() {
+        assert_eq!(cut("abc", 2), "ab");
+        assert_eq!(cut("a\u{e4}c", 2), "a");
+        assert_eq!(cut("abc", 9), "abc");
+        assert_eq!(kept_method("DELETE"), "DELETE");
+        assert_eq!(kept_method(&"M".repeat(99)), "M".repeat(MAX_METHOD_BYTES));
     }
 }

@@ -195,7 +195,9 @@ impl Proxy {
     /// Where access records go from now on; `None` is nowhere.
     pub fn set_access_log(&self, log: Option<&AccessLog>) {
         for worker in &self.state().workers {
-            let _ = worker.commands.send(Command::Log(log.cloned()));
+            let _ = worker
+                .commands
+                .send(Command::Log(log.map(AccessLog::another)));
         }
     }
 

@@ -1,10 +1,10 @@
 //! TCP rules: bytes, unread.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
@@ -104,15 +104,17 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
             end
         }
     };
-    session.log(|| Record {
+    if !session.wants_record(false) {
+        return;
+    }
+    let group = target.ok().map(|target| target.group.current.load());
+    let record = Record {
         at,
         client: session.peer,
-        rule: session.service.name.clone(),
+        rule: Cow::Borrowed(&session.service.name),
         user: None,
         route: None,
-        group: target
-            .ok()
-            .map(|target| Arc::clone(target.group.current.load().name())),
+        group: group.as_ref().map(|group| Cow::Borrowed(&**group.name())),
         tries,
         tls: client.agreed().cloned(),
         server_name,
@@ -131,7 +133,8 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         limit: (end == End::Limited).then_some(Limit::MaxLifetime),
         request_limit: None,
         hedged: None,
-    });
+    };
+    session.record(false, record);
 }
 
 /// Finds the group of a client by the name that it asks for. What was read is the beginning of its
@@ -734,25 +737,20 @@ impl Session {
         }
     }
 
-    /// Logs what `record` answers, if anybody wants to know.
-    pub(crate) fn log(&self, record: impl FnOnce() -> Record) {
-        self.record(false, record);
+    /// Whether anybody wants to know of what may be `traced`.
+    pub(crate) fn wants_record(&self, traced: bool) -> bool {
+        traced || self.worker.log.borrow().is_some()
     }
 
-    /// The same of what may be `traced`.
-    pub(crate) fn record(&self, traced: bool, record: impl FnOnce() -> Record) {
-        let log = self.worker.log.borrow();
-        if log.is_none() && !traced {
-            return;
-        }
-        let record = record();
-        if traced && let Some(tracer) = &*self.worker.tracer.borrow() {
-            tracer.record(record.clone());
-        }
-        if let Some(log) = &*log
-            && !log.record(record)
+    /// Logs and traces something.
+    pub(crate) fn record(&self, traced: bool, record: Record<'_>) {
+        if let Some(log) = &mut *self.worker.log.borrow_mut()
+            && !log.record(&record)
         {
             self.service.metrics.access_log_dropped.add(1);
+        }
+        if traced && let Some(tracer) = &*self.worker.tracer.borrow() {
+            tracer.record(record.owned());
         }
     }
 }

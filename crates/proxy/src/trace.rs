@@ -162,7 +162,7 @@ pub(crate) const STATE: &str = "tracestate";
 /// The data plane's end of traces.
 #[derive(Clone, Debug)]
 pub struct Tracer {
-    sender: SyncSender<Record>,
+    sender: SyncSender<Record<'static>>,
     /// A random number below this is a request that is traced.
     threshold: u64,
     lost: Arc<AtomicU64>,
@@ -171,7 +171,7 @@ pub struct Tracer {
 impl Tracer {
     /// Traces a `share` of requests, from 0 to 1; and the end from which they are to be exported.
     /// Those for which there is no room are counted as `lost`.
-    pub fn channel(share: f64, lost: Arc<AtomicU64>) -> (Tracer, Receiver<Record>) {
+    pub fn channel(share: f64, lost: Arc<AtomicU64>) -> (Tracer, Receiver<Record<'static>>) {
         let (sender, receiver) = sync_channel(QUEUE);
         let tracer = Tracer {
             sender,
@@ -190,7 +190,7 @@ impl Tracer {
     }
 
     /// Hands a traced request over.
-    pub(crate) fn record(&self, record: Record) {
+    pub(crate) fn record(&self, record: Record<'static>) {
         if self.sender.try_send(record).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }

@@ -287,6 +287,9 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
             },
             _ = timer.ring() => {
                 let now = worker.now();
+                if let Some(log) = &mut *worker.log.borrow_mut() {
+                    log.hand_over();
+                }
                 worker.watchers.sweep(now);
                 worker.watchers.call(&worker.shedding(), now);
                 worker.upstreams.sweep(now);

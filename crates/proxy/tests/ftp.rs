@@ -436,7 +436,7 @@ fn an_alert_ends_sessions_that_wait_for_nothing() {
     about_to.is_refused("connect again");
     // Two transfers and two sessions; the client sees the end a moment before it is counted.
     let rest: Vec<_> = (0..4).map(|_| bed.record()).collect();
-    let of_alert = |record: &&Record| record.end == End::Alert;
+    let of_alert = |record: &&Record<'_>| record.end == End::Alert;
     assert_eq!(rest.iter().filter(of_alert).count(), 2);
     assert_eq!(bed.totals().closed_by_alert, 3);
 }

@@ -85,7 +85,7 @@ fn status_of(error: Option<String>) -> Status {
 }
 
 /// The spans of a request that is traced.
-pub(super) fn of(record: &Record) -> Vec<Span> {
+pub(super) fn of(record: &Record<'_>) -> Vec<Span> {
     let details = record.details.as_ref();
     let Some(trace) = details.and_then(|details| details.trace.as_ref()) else {
         return Vec::new();
@@ -97,7 +97,7 @@ pub(super) fn of(record: &Record) -> Vec<Span> {
         .collect()
 }
 
-fn span(record: &Record, trace: &Trace, kind: Kind) -> Span {
+fn span(record: &Record<'_>, trace: &Trace, kind: Kind) -> Span {
     let method = record.request.as_ref().map_or("", |(method, _)| method);
     Span {
         trace_id: trace.id.to_vec(),
@@ -112,7 +112,7 @@ fn span(record: &Record, trace: &Trace, kind: Kind) -> Span {
     }
 }
 
-fn of_request(record: &Record, trace: &Trace) -> Span {
+fn of_request(record: &Record<'_>, trace: &Trace) -> Span {
     let mut all = Attributes::default();
     if let Some((method, target)) = &record.request {
         all.method(method);
@@ -190,7 +190,7 @@ fn of_request(record: &Record, trace: &Trace) -> Span {
     }
 }
 
-fn of_attempt(record: &Record, trace: &Trace, attempt: &Attempt, index: usize) -> Span {
+fn of_attempt(record: &Record<'_>, trace: &Trace, attempt: &Attempt, index: usize) -> Span {
     let mut all = Attributes::default();
     if let Some((method, _)) = &record.request {
         all.method(method);
@@ -235,7 +235,7 @@ fn of_attempt(record: &Record, trace: &Trace, attempt: &Attempt, index: usize) -
     }
 }
 
-fn put_protocol(record: &Record, all: &mut Attributes) {
+fn put_protocol(record: &Record<'_>, all: &mut Attributes) {
     let version = match record.protocol {
         Some("HTTP/2.0") => "2",
         Some("HTTP/1.0") => "1.0",
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use crate::access_log::tests::record;
 
-    fn traced(target: &str) -> Record {
+    fn traced(target: &str) -> Record<'static> {
         let attempt = Attempt {
             span: [3; 8],
             member: "[::1]:8080".into(),

@@ -1,5 +1,6 @@
 //! A data connection: waited for, connected through, carried.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -52,8 +53,8 @@ pub(super) enum Stage {
 #[derive(Debug)]
 struct Entry {
     at: SystemTime,
-    command: Box<str>,
-    argument: Box<str>,
+    command: String,
+    argument: String,
     member: Option<Arc<str>>,
     /// What the server has said of the transfer.
     status: Option<u16>,
@@ -99,10 +100,10 @@ impl Data {
     /// A command uses it: for the log.
     pub(super) fn begin(&self, line: &[u8], member: Option<Arc<str>>) {
         let mut parts = line.splitn(2, |byte| *byte == b' ');
-        let mut next = |most: usize| -> Box<str> {
+        let mut next = |most: usize| {
             let part = parts.next().unwrap_or_default();
             let part = part.get(..most).unwrap_or(part);
-            String::from_utf8_lossy(part).into()
+            String::from_utf8_lossy(part).into_owned()
         };
         self.entry.replace(Some(Entry {
             at: SystemTime::now(),
@@ -133,22 +134,25 @@ impl Data {
         let Some(carried) = entry.carried else {
             return;
         };
-        session.log(|| Record {
+        if !session.wants_record(false) {
+            return;
+        }
+        let rule = session.service.rule();
+        let group = rule.own.group.current.load();
+        let record = Record {
             at: entry.at,
             client: session.peer,
-            rule: Arc::clone(&session.service.name),
+            rule: Cow::Borrowed(&session.service.name),
             user: None,
             route: None,
-            group: Some(Arc::clone(
-                session.service.rule().own.group.current.load().name(),
-            )),
+            group: Some(Cow::Borrowed(group.name())),
             tries: entry.member.map(Tries::new),
             tls: carried.tls,
             server_name: None,
             limit: None,
             request_limit: None,
             hedged: None,
-            request: Some((entry.command, entry.argument)),
+            request: Some((entry.command.into(), entry.argument.into())),
             protocol: None,
             details: None,
             head_bytes_sent: 0,
@@ -157,10 +161,11 @@ impl Data {
             bytes_sent: carried.down,
             response_time: None,
             total_time: carried.lasted,
-            cost: session.service.rule().rule.cost,
+            cost: rule.rule.cost,
             retries: 0,
             end: carried.end,
-        });
+        };
+        session.record(false, record);
     }
 
     fn set(&self, stage: Stage) {

@@ -9,6 +9,7 @@ mod control;
 mod data;
 mod ports;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -91,13 +92,17 @@ pub(crate) async fn serve(session: Session, client: Io) {
         }
     };
     session.count_end(end);
-    session.log(|| Record {
+    if !session.wants_record(false) {
+        return;
+    }
+    let group = rule.own.group.current.load();
+    let record = Record {
         at,
         client: session.peer,
-        rule: session.service.name.clone(),
+        rule: Cow::Borrowed(&session.service.name),
         user: None,
         route: None,
-        group: Some(Arc::clone(rule.own.group.current.load().name())),
+        group: Some(Cow::Borrowed(group.name())),
         tries,
         tls: agreed,
         server_name: None,
@@ -116,5 +121,6 @@ pub(crate) async fn serve(session: Session, client: Io) {
         cost: rule.rule.cost,
         retries,
         end,
-    });
+    };
+    session.record(false, record);
 }

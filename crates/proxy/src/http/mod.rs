@@ -18,6 +18,7 @@ mod route;
 mod sticky;
 mod stream;
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -34,9 +35,7 @@ use evenkeel_tls::challenge;
 use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use crate::access::{
-    self, Details, End, Hedged, Limit, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record, Tries,
-};
+use crate::access::{self, Details, End, Hedged, Limit, MAX_TARGET_BYTES, Record, Tries};
 use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::chunked::ChunkError;
@@ -192,7 +191,7 @@ struct Request {
 
 struct Line {
     at: SystemTime,
-    method: Box<str>,
+    method: Cow<'static, str>,
     target: Box<str>,
     details: Option<Box<Details>>,
 }
@@ -304,8 +303,8 @@ impl Request {
         let line = (details.is_some() || worker.log.borrow().is_some()).then(|| {
             Box::new(Line {
                 at: SystemTime::now(),
-                method: cut(head.request.method, MAX_METHOD_BYTES).into(),
-                target: cut(head.target, MAX_TARGET_BYTES).into(),
+                method: access::kept_method(head.request.method),
+                target: access::cut(head.target, MAX_TARGET_BYTES).into(),
                 details,
             })
         });
@@ -813,7 +812,7 @@ impl Client {
 
     /// Counts how a request ended, and logs it. `None` stands for one that was not
     /// understood, which is counted where that is found.
-    fn conclude(&self, request: Option<&mut Request>, summary: Summary) {
+    fn conclude(&self, mut request: Option<&mut Request>, summary: Summary) {
         if let Some(request) = &request {
             self.session.count_end(summary.end);
             // An answer of the proxy's own has been sent just now.
@@ -828,62 +827,69 @@ impl Client {
         let line = request.as_ref().and_then(|request| request.line.as_ref());
         let details = line.and_then(|line| line.details.as_ref());
         let traced = details.is_some_and(|details| details.trace.is_some());
-        self.session.record(traced, || {
-            let began = request.as_ref().map(|request| request.at);
-            let cost = request.as_ref().map(|request| request.cost);
-            let routed = request.as_ref().map(|request| &request.routed);
-            let (route, group) = routed.map(Routed::names).unwrap_or_default();
-            let over = routed.zip(request.as_ref().and_then(|request| request.over));
-            let over = over
-                .and_then(|(routed, over)| routed.quotas()?.label(routed.place(), over).cloned());
-            let login = request.as_ref().and_then(|request| request.login.as_ref());
-            let user = login.and_then(|login| login.passed().cloned());
-            let version = request.as_ref().map(|request| request.version);
-            let line = request.and_then(|request| request.line.take());
-            let (protocol, head_bytes_sent) = match (&self.stream, version) {
-                (Io::Stream(stream), _) => (Some("HTTP/2.0"), stream.head_bytes()),
-                (_, version) => {
-                    let protocol = version.map(|version| match version {
-                        Version::Http10 => "HTTP/1.0",
-                        Version::Http11 => "HTTP/1.1",
-                        Version::Http2 => "HTTP/2.0",
-                    });
-                    let tries = summary.tries.as_ref();
-                    (protocol, tries.map_or(0, |tries| tries.head_bytes))
-                }
-            };
-            let (details, line) = match line {
-                Some(line) => (line.details, Some((line.at, line.method, line.target))),
-                None => (None, None),
-            };
-            let now = self.session.worker.now();
-            Record {
-                at: line.as_ref().map_or_else(SystemTime::now, |(at, ..)| *at),
-                client: self.session.peer,
-                rule: Arc::clone(&self.session.service.name),
-                user,
-                route,
-                group,
-                tries: summary.tries,
-                tls: self.stream.agreed().cloned(),
-                server_name: None,
-                request: line.map(|(_, method, target)| (method, target)),
-                protocol,
-                details,
-                status: summary.status,
-                bytes_received: summary.received,
-                bytes_sent: summary.sent,
-                head_bytes_sent,
-                response_time: summary.response_time,
-                total_time: began.map_or(Duration::ZERO, |began| now.since(began)),
-                cost: cost.unwrap_or_default(),
-                retries: summary.retries,
-                end: summary.end,
-                limit: summary.limit,
-                request_limit: over,
-                hedged: summary.hedged,
+        if !self.session.wants_record(traced) {
+            return;
+        }
+        let line = request.as_mut().and_then(|request| request.line.take());
+        let request = request.as_deref();
+        let routed = request.map(|request| &request.routed);
+        let group = routed.map(|routed| routed.target().group.current.load());
+        let (route, group) = match (routed, &group) {
+            (Some(routed), Some(group)) => routed.names(group),
+            _ => (None, None),
+        };
+        let over = routed.zip(request.and_then(|request| request.over));
+        let over = over.and_then(|(routed, over)| routed.quotas()?.label(routed.place(), over));
+        let login = request.and_then(|request| request.login.as_ref());
+        let user = login.and_then(|login| login.passed());
+        let version = request.map(|request| request.version);
+        let (protocol, head_bytes_sent) = match (&self.stream, version) {
+            (Io::Stream(stream), _) => (Some("HTTP/2.0"), stream.head_bytes()),
+            (_, version) => {
+                let protocol = version.map(|version| match version {
+                    Version::Http10 => "HTTP/1.0",
+                    Version::Http11 => "HTTP/1.1",
+                    Version::Http2 => "HTTP/2.0",
+                });
+                let tries = summary.tries.as_ref();
+                (protocol, tries.map_or(0, |tries| tries.head_bytes))
             }
-        });
+        };
+        let (at, asked, details) = match line.map(|line| *line) {
+            Some(line) => {
+                let target = Cow::Owned(line.target.into());
+                (line.at, Some((line.method, target)), line.details)
+            }
+            None => (SystemTime::now(), None, None),
+        };
+        let now = self.session.worker.now();
+        let record = Record {
+            at,
+            client: self.session.peer,
+            rule: Cow::Borrowed(&self.session.service.name),
+            user: user.map(|user| Cow::Borrowed(&**user)),
+            route: route.map(Cow::Borrowed),
+            group: group.map(Cow::Borrowed),
+            tries: summary.tries,
+            tls: self.stream.agreed().cloned(),
+            server_name: None,
+            request: asked,
+            protocol,
+            details,
+            status: summary.status,
+            bytes_received: summary.received,
+            bytes_sent: summary.sent,
+            head_bytes_sent,
+            response_time: summary.response_time,
+            total_time: request.map_or(Duration::ZERO, |request| now.since(request.at)),
+            cost: request.map(|request| request.cost).unwrap_or_default(),
+            retries: summary.retries,
+            end: summary.end,
+            limit: summary.limit,
+            request_limit: over.map(|label| Cow::Borrowed(&**label)),
+            hedged: summary.hedged,
+        };
+        self.session.record(traced, record);
     }
 }
 
@@ -918,15 +924,6 @@ impl Summary {
             hedged: None,
         }
     }
-}
-
-/// At most the first `most` bytes, never cut in a character.
-fn cut(text: &str, most: usize) -> &str {
-    let mut end = most.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 fn malformed(error: HeadError, read: &[u8]) -> NoRequest {
@@ -969,14 +966,6 @@ mod tests {
         ] {
             assert_eq!(spoken(alpn, read, http2), speaks, "{alpn:?} {read:?}");
         }
-    }
-
-    #[test]
-    fn s11_what_is_logged_of_a_request_is_bounded() {
-        assert_eq!(cut("GET", MAX_METHOD_BYTES), "GET");
-        let long = "M".repeat(32_000);
-        assert_eq!(cut(&long, MAX_METHOD_BYTES).len(), 32);
-        assert_eq!(cut("aä", 2), "a");
     }
 
     /// Ten thousand idle clients are ten thousand of these.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use evenkeel_control::queue::Class;
+use evenkeel_core::group::Group;
 use evenkeel_manager::auth::Auth;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
 use evenkeel_manager::config::routing::{Asks, host_of};
@@ -183,16 +184,15 @@ impl Routed {
     }
 
     /// The route, and the group that served it, as the access log names them.
-    pub(crate) fn names(&self) -> (Option<Arc<str>>, Option<Arc<str>>) {
-        let group = || Arc::clone(self.target().group.current.load().name());
+    pub(crate) fn names<'a>(&'a self, group: &'a Group) -> (Option<&'a str>, Option<&'a str>) {
         if self.rule.routes.index().is_none() && self.target == 0 {
-            return (None, Some(group()));
+            return (None, Some(group.name()));
         }
         let route = self.route();
         let asked = route.auth.as_deref().and_then(Auth::asked);
         let is_served = route.instead.is_none() && !matches!(route.targets, Targets::Nowhere)
             || asked.is_some_and(|asked| asked.target == self.target);
-        (route.label.clone(), is_served.then(group))
+        (route.label.as_deref(), is_served.then(|| &**group.name()))
     }
 
     /// Most bytes that a body may have.

@@ -6,7 +6,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use evenkeel_core::group::{Group, GroupSettings, GroupState};
@@ -19,7 +19,7 @@ use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Snapshot, Target};
 use evenkeel_manager::subsystem::Subsystem;
 use evenkeel_net::Clock;
 use evenkeel_proxy::Proxy;
-use evenkeel_proxy::access::{AccessLog, Record};
+use evenkeel_proxy::access::{AccessLog, Lines, Record};
 use evenkeel_proxy::metrics::RuleTotals;
 
 /// What only a hang takes.
@@ -33,7 +33,7 @@ pub(crate) struct Bed {
     pub rule: Rule,
     pub group: Arc<GroupHandle>,
     sources: Sources,
-    log: Receiver<Record>,
+    log: Receiver<Record<'static>>,
 }
 
 impl Bed {
@@ -86,7 +86,8 @@ impl Bed {
 
     fn unused(protocol: Protocol, group: Group, max_queue: usize) -> Bed {
         let proxy = Proxy::start(Clock::start(), 1).unwrap();
-        let (log, records) = AccessLog::channel();
+        let (sender, records) = channel();
+        let (log, _) = AccessLog::channel(Box::new(Told(sender)));
         proxy.set_access_log(Some(&log));
         let rule = rule(protocol);
         let group = GroupHandle::new(Arc::new(group), max_queue);
@@ -136,13 +137,28 @@ impl Bed {
     }
 
     /// The next access record.
-    pub(crate) fn record(&self) -> Record {
+    pub(crate) fn record(&self) -> Record<'static> {
         self.log.recv_timeout(HANG).unwrap()
     }
 
     pub(crate) fn in_flight(&self) -> u32 {
         let group = self.group.current.load();
         group.members().iter().map(|m| m.slot.in_flight()).sum()
+    }
+}
+
+/// A log that has no lines, but tells records.
+#[derive(Debug)]
+struct Told(Sender<Record<'static>>);
+
+impl Lines for Told {
+    fn push(&mut self, record: &Record<'_>, _: &mut Vec<u8>) {
+        // The test may have ended.
+        let _ = self.0.send(record.clone().owned());
+    }
+
+    fn another(&self) -> Box<dyn Lines> {
+        Box::new(Told(self.0.clone()))
     }
 }
 

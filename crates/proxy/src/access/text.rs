@@ -7,10 +7,9 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use evenkeel_manager::config::{LogField, LogTemplate};
-use evenkeel_proxy::access::{Limit, Record, Wants};
-use jiff::Timestamp;
 
-use super::{millis, request_id, rfc3339, trace_id};
+use super::line::{Time, limit, millis, put_whole, request_id, trace_id};
+use super::{Record, Wants};
 
 /// What stands for what is not there.
 const NONE: &str = "-";
@@ -22,14 +21,18 @@ impl Write for Escaped<'_> {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
         let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0');
-        for byte in text.bytes() {
-            match byte {
-                b'"' | b'\\' | 0..0x20 | 0x7f.. => {
-                    let escape = [b'\\', b'x', digit(byte >> 4), digit(byte & 15)];
-                    self.0.extend_from_slice(&escape);
-                }
-                _ => self.0.push(byte),
-            }
+        let is_plain = |byte: &u8| !matches!(byte, b'"' | b'\\' | 0..0x20 | 0x7f..);
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            let plain = rest.iter().take_while(|byte| is_plain(byte)).count();
+            let (plain, from) = rest.split_at_checked(plain).unwrap_or((rest, &[]));
+            self.0.extend_from_slice(plain);
+            let Some((&byte, after)) = from.split_first() else {
+                break;
+            };
+            let escape = [b'\\', b'x', digit(byte >> 4), digit(byte & 15)];
+            self.0.extend_from_slice(&escape);
+            rest = after;
         }
         Ok(())
     }
@@ -47,14 +50,22 @@ fn put(value: Option<impl Display>, line: &mut Vec<u8>) {
 
 /// The same of a text; an empty one is not there.
 fn put_text(text: Option<&str>, line: &mut Vec<u8>) {
-    put(text.filter(|text| !text.is_empty()), line);
+    match text.filter(|text| !text.is_empty()) {
+        // Writing to a vector cannot fail.
+        Some(text) => {
+            let _ = Escaped(line).write_str(text);
+        }
+        None => line.extend_from_slice(NONE.as_bytes()),
+    }
 }
 
 /// Appends a line in the combined format:
 /// `ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER AGENT"`.
-pub(super) fn combined(record: &Record, wants: &Wants, line: &mut Vec<u8>) {
-    let field = |name: &'static str| LogField::Named(name);
-    put_field(&field("client_ip"), record, wants, line);
+pub(super) fn combined(record: &Record<'_>, time: Time<'_>, wants: &Wants, line: &mut Vec<u8>) {
+    let put_field = |name: &'static str, line: &mut Vec<u8>| {
+        put_field(&LogField::Named(name), record, time, wants, line);
+    };
+    put_field("client_ip", line);
     line.extend_from_slice(b" - ");
     // The columns are found by spaces.
     let user = record
@@ -71,7 +82,7 @@ pub(super) fn combined(record: &Record, wants: &Wants, line: &mut Vec<u8>) {
         None => line.extend_from_slice(NONE.as_bytes()),
     }
     line.extend_from_slice(b" [");
-    put_field(&field("time_local"), record, wants, line);
+    line.extend_from_slice(time.local.as_bytes());
     line.extend_from_slice(b"] \"");
     match &record.request {
         Some((method, target)) => {
@@ -87,23 +98,29 @@ pub(super) fn combined(record: &Record, wants: &Wants, line: &mut Vec<u8>) {
     }
     line.extend_from_slice(b"\" ");
     // A column of three digits, as other balancers have it for a client that got none.
-    put(Some(record.status.unwrap_or(499)), line);
+    put_whole(u64::from(record.status.unwrap_or(499)), line);
     line.push(b' ');
-    put_field(&field("body_bytes_sent"), record, wants, line);
+    put_field("body_bytes_sent", line);
     for name in ["referer", "user_agent"] {
         line.extend_from_slice(b" \"");
-        put_field(&field(name), record, wants, line);
+        put_field(name, line);
         line.push(b'"');
     }
     line.push(b'\n');
 }
 
 /// Appends a line as the template has it.
-pub(super) fn custom(template: &LogTemplate, record: &Record, wants: &Wants, line: &mut Vec<u8>) {
+pub(super) fn custom(
+    template: &LogTemplate,
+    record: &Record<'_>,
+    time: Time<'_>,
+    wants: &Wants,
+    line: &mut Vec<u8>,
+) {
     for (text, field) in template.pieces() {
         line.extend_from_slice(text.as_bytes());
         if let Some(field) = field {
-            put_field(field, record, wants, line);
+            put_field(field, record, time, wants, line);
         }
     }
     line.push(b'\n');
@@ -115,7 +132,13 @@ fn kept<'r>(names: &[Box<str>], name: &str, kept: &'r [Option<Box<str>>]) -> Opt
     kept.get(place)?.as_deref()
 }
 
-fn put_field(field: &LogField, record: &Record, wants: &Wants, line: &mut Vec<u8>) {
+fn put_field(
+    field: &LogField,
+    record: &Record<'_>,
+    time: Time<'_>,
+    wants: &Wants,
+    line: &mut Vec<u8>,
+) {
     let tries = record.tries.as_deref();
     let ms = |time: Option<Duration>| time.map(millis);
     let header = |name: &str| {
@@ -132,11 +155,8 @@ fn put_field(field: &LogField, record: &Record, wants: &Wants, line: &mut Vec<u8
     };
     let request = record.request.as_ref();
     match name {
-        "time" => put(Some(rfc3339(record.at)), line),
-        "time_local" => {
-            let at = Timestamp::try_from(record.at).unwrap_or_default();
-            put(Some(at.strftime("%d/%b/%Y:%H:%M:%S +0000")), line);
-        }
+        "time" => time.put(line),
+        "time_local" => line.extend_from_slice(time.local.as_bytes()),
         "rule" => put_text(Some(&record.rule), line),
         "client" => put(Some(record.client), line),
         "client_ip" => match record.client.ip() {
@@ -158,23 +178,20 @@ fn put_field(field: &LogField, record: &Record, wants: &Wants, line: &mut Vec<u8
         "target" => put_text(request.map(|(_, target)| &**target), line),
         "protocol" => put(record.protocol, line),
         "status" => put(record.status, line),
-        "bytes_received" => put(Some(record.bytes_received), line),
-        "bytes_sent" => put(Some(record.bytes_sent), line),
+        "bytes_received" => put_whole(record.bytes_received, line),
+        "bytes_sent" => put_whole(record.bytes_sent, line),
         "body_bytes_sent" => {
             let body = record.bytes_sent.saturating_sub(record.head_bytes_sent);
-            put(Some(body), line);
+            put_whole(body, line);
         }
         "queue_ms" => put(ms(tries.map(|tries| tries.queued)), line),
         "connect_ms" => put(ms(tries.and_then(|tries| tries.connect_time)), line),
         "response_ms" => put(ms(record.response_time), line),
         "total_ms" => put(Some(millis(record.total_time)), line),
         "cost" => put(Some(record.cost.get()), line),
-        "retries" => put(Some(record.retries), line),
-        "end" => put(Some(record.end.name()), line),
-        "limit" => {
-            let named = record.request_limit.as_deref();
-            put_text(named.or(record.limit.map(Limit::name)), line);
-        }
+        "retries" => put_whole(u64::from(record.retries), line),
+        "end" => put_text(Some(record.end.name()), line),
+        "limit" => put_text(limit(record), line),
         "hedge" => put(record.hedged.map(<&str>::from), line),
         "request_id" => put_text(request_id(record), line),
         "trace_id" => put(trace_id(record), line),
@@ -186,12 +203,11 @@ fn put_field(field: &LogField, record: &Record, wants: &Wants, line: &mut Vec<u8
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_manager::config::LogFormat;
-    use evenkeel_proxy::access::{Details, Peer};
-
-    use super::super::tests::record;
-    use super::super::{Lines, wants};
+    use super::super::line::Formatted;
+    use super::super::line::tests::record;
+    use super::super::{Details, Lines, Peer};
     use super::*;
+    use evenkeel_manager::config::LogFormat;
 
     fn details(fields: &[Option<&str>]) -> Option<Box<Details>> {
         let fields = fields.iter().map(|field| field.map(Box::from)).collect();
@@ -202,9 +218,9 @@ mod tests {
         }))
     }
 
-    fn line(format: LogFormat, record: &Record) -> String {
+    fn line(format: LogFormat, record: &Record<'_>) -> String {
         let mut line = Vec::new();
-        Lines::of(format).push(record, &mut line);
+        Formatted::of(format).push(record, &mut line);
         String::from_utf8(line).unwrap()
     }
 
@@ -251,16 +267,16 @@ mod tests {
             .collect();
         let template = LogTemplate::parse(&format!("{every}{{request.header.a}}")).unwrap();
         let format = LogFormat::Custom(template);
-        let wanted = wants(&format);
+        let wanted = Formatted::of(format.clone()).wants();
         assert_eq!(wanted.request.len(), 3);
         let mut record = Record {
-            user: Some(all.as_str().into()),
+            user: Some(all.clone().into()),
             details: details(&[Some(all.as_str()); 3]),
             server_name: Some(all.as_str().into()),
             ..record(&all)
         };
         if let Some((method, _)) = &mut record.request {
-            *method = all.as_str().into();
+            *method = all.clone().into();
         }
         for format in [format, LogFormat::Combined] {
             let line = line(format, &record);
