@@ -41,8 +41,13 @@ impl Orb for JacOrb {
         let (properties, options): (Vec<&str>, Vec<&str>) =
             options.partition(|word| word.starts_with("-D"));
         let mut command = program("java");
-        // Many start, and live for seconds.
-        command.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
+        // Many start, and live for seconds. One that looks after files of others' performance data may lock that of
+        // another one, which says so where its first answer should be.
+        command.args([
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
+        ]);
         command.args(["-DOAIAddr=127.0.0.1", "-Dfile.encoding=UTF-8"]);
         command.args(properties).arg("-classpath");
         command.arg(classes().join("*"));

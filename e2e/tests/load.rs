@@ -558,6 +558,7 @@ fn processed(log: &str, options: &[&str]) -> Option<String> {
     }
     let mut java = program("java");
     java.args([
+        "-XX:-UsePerfData",
         "-cp",
         JAR,
         "org.HdrHistogram.HistogramLogProcessor",
