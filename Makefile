@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak soak-fleet fuzz build deb container console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak soak-fleet fuzz build deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-console  what open pages of the web console cost (15 minutes; BENCH_QUICK=1 for four)"
 	@echo "make bench-upgrade  how much later requests are answered while the balancer is replaced (six minutes; BENCH_QUICK=1 for two)"
 	@echo "make bench-telemetry  what the access log and traces cost (15 minutes; BENCH_QUICK=1 for three)"
+	@echo "make bench-xds  what weights for clients of xDS cost: 1,000 clusters with 100 endpoints (a minute)"
 	@echo "make bench-load  how fast and how late the load generator is itself, and wrk (two minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
@@ -155,6 +156,11 @@ bench-upgrade:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel $(FEATURES)
 	bench/upgrade.py
+
+# What weights for clients of xDS cost.
+bench-xds:
+	cargo build --profile dist -p evenkeel-bench --bin xds
+	for round in 1 2 3; do target/dist/xds; done
 
 bench-arm:
 	@scripts/setup apache
