@@ -28,7 +28,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     said.map_or(otherwise, |said| said.parse().expect("a number"))
 }
 
-/// What went wrong with a push, as far as the person knows.
+/// What has become of a push, as far as the person knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pushed {
     /// It has this number.

@@ -40,8 +40,8 @@ pub struct Address {
 /// Whose the listener is.
 const WHOSE: &str = "admin";
 
-/// The part of a [`Handover`] with the keys of tickets, and its version.
-const TICKETS: (&str, u32) = ("admin_tickets", 1);
+/// The part of a [`Handover`] with the keys of tickets.
+const TICKETS: &str = "admin_tickets";
 
 /// The address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -133,15 +133,11 @@ impl Subsystem for Address {
     }
 
     fn hand_over(&self, to: &mut Handover) {
-        let (name, version) = TICKETS;
-        to.give(name, version, &self.tls.ticket_keys().secrets());
+        to.give_tickets(TICKETS, self.tls.ticket_keys());
     }
 
     fn take_over(&self, from: &Handover) {
-        let (name, version) = TICKETS;
-        if let Some(secrets) = from.take(name, version) {
-            self.tls.ticket_keys().take_over(&secrets);
-        }
+        from.take_tickets(TICKETS, self.tls.ticket_keys());
     }
 
     fn rest(&self) {

@@ -5,10 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_tls::ticket::Keys;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::warn;
+
+/// The version of parts with keys of tickets.
+const TICKETS: u32 = 1;
 
 /// The parts, by name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -40,6 +44,18 @@ impl Handover {
         match serde_json::to_value(data) {
             Ok(data) => drop(self.0.insert(name.into(), Part { version, data })),
             Err(error) => warn!(part = name, %error, "cannot hand this part over"),
+        }
+    }
+
+    /// Adds the keys of session tickets as the part `name`.
+    pub fn give_tickets(&mut self, name: &str, keys: &Keys) {
+        self.give(name, TICKETS, &keys.secrets());
+    }
+
+    /// Goes on with the keys of session tickets in the part `name`, if it is there.
+    pub fn take_tickets(&self, name: &str, keys: &Keys) {
+        if let Some(secrets) = self.take(name, TICKETS) {
+            keys.take_over(&secrets);
         }
     }
 

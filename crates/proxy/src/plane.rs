@@ -575,15 +575,11 @@ impl Subsystem for Proxy {
     }
 
     fn hand_over(&self, to: &mut Handover) {
-        let (name, version) = TICKETS;
-        to.give(name, version, &self.inner.ticket_keys.secrets());
+        to.give_tickets(TICKETS, &self.inner.ticket_keys);
     }
 
     fn take_over(&self, from: &Handover) {
-        let (name, version) = TICKETS;
-        if let Some(secrets) = from.take(name, version) {
-            self.inner.ticket_keys.take_over(&secrets);
-        }
+        from.take_tickets(TICKETS, &self.inner.ticket_keys);
     }
 
     fn rest(&self) {
@@ -717,8 +713,8 @@ fn name_of(key: &ListenKey, is_ours: bool) -> Name {
     }
 }
 
-/// The part of a [`Handover`] with the keys of tickets, and its version.
-const TICKETS: (&str, u32) = ("tickets", 1);
+/// The part of a [`Handover`] with the keys of tickets.
+const TICKETS: &str = "tickets";
 
 /// Complaints about addresses on which somebody listens already.
 fn taken(snapshot: &RuleSnapshot) -> impl Iterator<Item = PrepareError> + '_ {

@@ -35,8 +35,8 @@ use crate::status::XdsStatus;
 /// Whose the listeners are: the section.
 const WHOSE: &str = "xds";
 
-/// The part of a [`Handover`] with the keys of tickets, and its version.
-const TICKETS: (&str, u32) = ("xds_tickets", 1);
+/// The part of a [`Handover`] with the keys of tickets.
+const TICKETS: &str = "xds_tickets";
 
 /// Changes of members that come together are taken in together.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -301,15 +301,11 @@ impl Subsystem for Xds {
     }
 
     fn hand_over(&self, to: &mut Handover) {
-        let (name, version) = TICKETS;
-        to.give(name, version, &self.inner.tls.ticket_keys().secrets());
+        to.give_tickets(TICKETS, self.inner.tls.ticket_keys());
     }
 
     fn take_over(&self, from: &Handover) {
-        let (name, version) = TICKETS;
-        if let Some(secrets) = from.take(name, version) {
-            self.inner.tls.ticket_keys().take_over(&secrets);
-        }
+        from.take_tickets(TICKETS, self.inner.tls.ticket_keys());
     }
 
     fn rest(&self) {

@@ -75,8 +75,8 @@ struct State {
     current: Option<Arc<Snapshot>>,
 }
 
-/// The part of a [`Handover`] with the keys of tickets, and its version.
-const TICKETS: (&str, u32) = ("negotiator_tickets", 1);
+/// The part of a [`Handover`] with the keys of tickets.
+const TICKETS: &str = "negotiator_tickets";
 
 struct Thread {
     orders: mpsc::UnboundedSender<Order>,
@@ -224,15 +224,11 @@ impl Subsystem for Negotiator {
     }
 
     fn hand_over(&self, to: &mut Handover) {
-        let (name, version) = TICKETS;
-        to.give(name, version, &self.inner.tls.ticket_keys().secrets());
+        to.give_tickets(TICKETS, self.inner.tls.ticket_keys());
     }
 
     fn take_over(&self, from: &Handover) {
-        let (name, version) = TICKETS;
-        if let Some(secrets) = from.take(name, version) {
-            self.inner.tls.ticket_keys().take_over(&secrets);
-        }
+        from.take_tickets(TICKETS, self.inner.tls.ticket_keys());
     }
 
     fn rest(&self) {
