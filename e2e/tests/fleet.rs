@@ -3,19 +3,26 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
-use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::balancer::{Balancer, binary};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::netns::{BACK, FRONT, Pair};
 use evenkeel_e2e::process::Signal;
 use serde_json::Value;
 
 const LOCATIONS: usize = 4;
 
 fn configuration(name: &str, join: Option<SocketAddr>, keys: &Path) -> String {
+    configuration_at("127.0.0.1", name, join, keys)
+}
+
+fn configuration_at(host: &str, name: &str, join: Option<SocketAddr>, keys: &Path) -> String {
     let join: String = join.iter().map(|at| format!("join = \"{at}\"\n")).collect();
     let member = |n: usize| {
         format!(
@@ -27,7 +34,7 @@ fn configuration(name: &str, join: Option<SocketAddr>, keys: &Path) -> String {
     format!(
         "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [node]\nname = \"{name}\"\n\
-         [fleet]\nlisten = \"127.0.0.1:0\"\n{join}key_file = {keys:?}\n\
+         [fleet]\nlisten = \"{host}:0\"\n{join}key_file = {keys:?}\n\
          [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nstrategy = \"round_robin\"\n\
          load_max_age = \"1h\"\ngranularity = \"on_demand\"\n\
          alert = {{ threshold = 0.8, max_share = 0.5, shed_time = \"0s\" }}\n\
@@ -228,4 +235,87 @@ fn a_fleet_comes_and_goes_with_the_configuration_and_survives_an_upgrade() {
     eventually("both heed the same", || {
         alerted(&all[0]) == alerted(&all[1])
     });
+}
+
+/// Nothing that one machine sends reaches the other one, and nobody is told; or all does again.
+fn cut(pair: &Pair, is_cut: bool) {
+    for (machine, interface, other) in [
+        (&pair.front, FRONT, "10.77.0.2"),
+        (&pair.back, BACK, "10.77.0.1"),
+    ] {
+        let mut command = machine.command("ip");
+        command.args(["neigh", if is_cut { "replace" } else { "del" }, other]);
+        if is_cut {
+            // The address of no network card.
+            command.args(["lladdr", "02:00:00:00:00:99", "nud", "permanent"]);
+        }
+        assert!(command.args(["dev", interface]).status().unwrap().success());
+    }
+}
+
+#[test]
+fn two_parts_that_do_not_reach_each_other_go_on_alone_and_meet_again() {
+    let Some(pair) = Pair::new() else {
+        return;
+    };
+    let folder = Folder::new();
+    let keys = folder.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
+    let machines = [&pair.front, &pair.front, &pair.back, &pair.back];
+    let mut all: Vec<Balancer> = Vec::new();
+    for (number, machine) in machines.iter().enumerate() {
+        let host = if number < 2 { "10.77.0.1" } else { "10.77.0.2" };
+        let join = all
+            .first()
+            .map(|first| machines[0].inside(|| address(first)));
+        let text = configuration_at(host, &format!("lb-{number}"), join, &keys);
+        all.push(Balancer::start_by(&text, |_| machine.command(binary())));
+    }
+    // Whoever decides, if all of these say the same, and that nobody else is there.
+    let decides = |some: Range<usize>| -> Option<String> {
+        let said: BTreeSet<Option<String>> = some
+            .clone()
+            .map(|number| {
+                let fleet = machines[number].inside(|| fleet(&all[number]));
+                let others = fleet["balancers"].as_array().unwrap().iter();
+                let up = others.filter(|other| other["state"] == "up").count();
+                let decides = fleet["groups"][0]["decides"].as_str()?;
+                (up + 1 == some.len()).then(|| decides.to_owned())
+            })
+            .collect();
+        let mut said = said.into_iter();
+        said.next().filter(|_| said.next().is_none()).flatten()
+    };
+    let report = |load: f64, locations: &[usize]| {
+        for (balancer, machine) in all.iter().zip(machines) {
+            let report = |location: &usize| balancer.report(&format!("l{location}"), load);
+            machine.inside(|| locations.iter().for_each(report));
+        }
+    };
+    let have = |some: Range<usize>, wanted: &[usize]| {
+        eventually(&format!("{some:?} have alerts {wanted:?}"), || {
+            let alerts = |number: usize| machines[number].inside(|| alerted(&all[number]));
+            some.clone().all(|number| alerts(number) == wanted)
+        });
+    };
+    eventually("all say who decides", || decides(0..4).is_some());
+    report(0.3, &[0, 1, 2, 3]);
+    report(0.95, &[1]);
+    have(0..4, &[1]);
+
+    cut(&pair, true);
+    eventually("each part has one that decides", || {
+        decides(0..2).is_some() && decides(2..4).is_some()
+    });
+    let both = [decides(0..2), decides(2..4)].map(Option::unwrap);
+    assert_ne!(both[0], both[1]);
+    // What is under alert stays so, and there is room for one more.
+    have(0..4, &[1]);
+    report(0.9, &[2]);
+    have(0..4, &[1, 2]);
+
+    cut(&pair, false);
+    eventually("one decides for all", || decides(0..4).is_some());
+    have(0..4, &[1, 2]);
+    report(0.1, &[1, 2]);
+    have(0..4, &[]);
 }
