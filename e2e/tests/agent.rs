@@ -500,8 +500,9 @@ fn an_alert_reaches_the_server_and_is_lifted_there() {
     let agents = site.balancer().ctl("agents --json").unwrap();
     let agents: Value = serde_json::from_str(&agents).unwrap();
     assert_eq!(agents[0]["state"], "stopped", "{agents}");
-    let log = site.agent.log();
-    assert!(log.contains("signed off"), "{log}");
+    eventually("its log says so", || {
+        site.agent.log().contains("signed off")
+    });
     let member = site.balancer().member("shop", site.member);
     assert_ne!(member["state"], "up", "{member}");
 }
