@@ -397,7 +397,10 @@ fn what_servers_do_wrong_is_counted_by_kind_and_ends_nothing() {
     let run = load(&format!("http://{long}/"), "--requests 5");
     assert_eq!(count(&run["errors"], "head_too_long"), 5, "{run}");
     let silent = serve(|mut stream| while stream.read(&mut [0; 64]).is_ok_and(|n| n > 0) {});
-    let run = load(&format!("http://{silent}/"), "--requests 10 --timeout 200ms");
+    let run = load(
+        &format!("http://{silent}/"),
+        "--requests 10 --timeout 200ms",
+    );
     assert_eq!(count(&run["errors"], "timeout"), 10, "{run}");
     // What still waits at the end is not forgotten.
     let run = load(
