@@ -304,10 +304,11 @@ fn two_parts_that_do_not_reach_each_other_go_on_alone_and_meet_again() {
     have(0..4, &[1]);
 
     cut(&pair, true);
+    let mut both = [None, None];
     eventually("each part has one that decides", || {
-        decides(0..2).is_some() && decides(2..4).is_some()
+        both = [decides(0..2), decides(2..4)];
+        both.iter().all(Option::is_some)
     });
-    let both = [decides(0..2), decides(2..4)].map(Option::unwrap);
     assert_ne!(both[0], both[1]);
     // What is under alert stays so, and there is room for one more.
     have(0..4, &[1]);
