@@ -163,7 +163,7 @@ function Zones({ zones }: { zones: Zone[] }): JSX.Element {
           <tbody>
             {zones.map((zone) => (
               <tr key={zone.name ?? ""}>
-                <th scope="row" class="nowrap">{zone.name ?? <span class="muted">none is said</span>}{zone.own && <span class="tag accent">the balancer's own</span>}</th>
+                <th scope="row" class="nowrap">{zone.name ?? <span class="muted">none is said</span>} {zone.own && <span class="tag accent">the balancer's own</span>}</th>
                 <td class="num">{zone.rank + 1}.</td>
                 <td class="num"><Gauge value={zone.share} /> {percent(zone.share, 1)}</td>
                 <td class="num">{load(zone.load)}</td>

@@ -410,14 +410,13 @@ function Xds(): JSX.Element {
               <Panel title="Clients of xDS" live actions={<input type="search" aria-label="Filter clients" placeholder="Filter" value={find} onInput={(event) => setFind(event.currentTarget.value)} />}>
                 <Scroll label="Clients of xDS">
                   <table>
-                    <thead><tr><th scope="col">Client</th><th scope="col">Program</th><th scope="col">Zone</th><th scope="col">Address</th><th scope="col" class="num">Connected</th><th scope="col">Type</th><th scope="col">State</th><th scope="col" class="num">Wants</th><th scope="col">Last accepted</th><th scope="col" class="num">Sent</th><th scope="col" class="num">Refused</th><th scope="col">Last refusal</th></tr></thead>
+                    <thead><tr><th scope="col">Client</th><th scope="col">Program</th><th scope="col">Zone</th><th scope="col" class="num">Connected</th><th scope="col">Type</th><th scope="col">State</th><th scope="col" class="num">Wants</th><th scope="col">Last accepted</th><th scope="col" class="num">Sent</th><th scope="col" class="num">Refused</th><th scope="col">Last refusal</th></tr></thead>
                     <tbody>
                       {rows.slice(0, SHOWN).map(({ client, of }) => (
                         <tr key={client.address + client.stream + client.node + (of?.type ?? "")}>
-                          <th scope="row">{client.node || <span class="muted">has no name</span>}{client.service && <div class="small muted">{client.service}</div>}</th>
-                          <td>{client.program || "–"} <span class="tag">{client.dialect}</span></td>
+                          <th scope="row">{client.node || <span class="muted">has no name</span>}<div class="small muted nowrap">{client.service && `${client.service}, `}{client.address}</div></th>
+                          <td class="nowrap">{client.program || "–"}<div class="small muted">{client.dialect === "grpc" ? "a locality for each member" : "as Envoy"}</div></td>
                           <td>{client.zone ?? "–"}</td>
-                          <td class="nowrap">{client.address}</td>
                           <td class="num">{duration(client.connected_seconds)}</td>
                           {of ? (
                             <>
