@@ -376,14 +376,19 @@ interface Subscription { type: string; all: boolean; names: number; accepted: st
 interface XdsStream { node: string; service: string; program: string; dialect: string; zone: string | null; address: string; stream: string; connected_seconds: number; subscriptions: Subscription[] }
 interface XdsStatus { listen: string[]; connections: number; refused: number; groups: number; changes: number; load_reports: number; unknown_load_reports: number; clients: XdsStream[] }
 
-/** How it goes with one type of resource at one client. */
+/** How it goes with one type of resource at one client, and what it has refused. */
 function Accepted({ of }: { of: Subscription }): JSX.Element {
   const nack = of.last_nack;
   // The number of a change is the last part of a version; what was accepted after a refusal has mended it.
   const change = (version: string | null) => Number(version?.split("-").at(-1) ?? -1);
-  if (nack && change(nack.version) > change(of.accepted)) return <Health level="bad">refused {nack.version}</Health>;
-  if (of.pending) return <Health level="off">asked about {of.pending}</Health>;
-  return of.accepted ? <Health level="ok">accepted</Health> : <Health level="off">nothing sent</Health>;
+  const refuses = nack !== null && change(nack.version) > change(of.accepted);
+  const state = refuses ? <Health level="bad">refuses {nack.version}</Health> : of.pending ? <Health level="off">is asked about {of.pending}</Health> : of.accepted ? <Health level="ok">accepted</Health> : <Health level="off">nothing sent</Health>;
+  return (
+    <>
+      {state}
+      {nack && <div class={`small${refuses ? "" : " muted"}`}>{refuses ? "" : `refused ${nack.version}: `}{nack.reason || "no reason is said"}, {duration(nack.age_seconds)} ago</div>}
+    </>
+  );
 }
 
 function Xds(): JSX.Element {
@@ -410,7 +415,7 @@ function Xds(): JSX.Element {
               <Panel title="Clients of xDS" live actions={<input type="search" aria-label="Filter clients" placeholder="Filter" value={find} onInput={(event) => setFind(event.currentTarget.value)} />}>
                 <Scroll label="Clients of xDS">
                   <table>
-                    <thead><tr><th scope="col">Client</th><th scope="col">Program</th><th scope="col">Zone</th><th scope="col" class="num">Connected</th><th scope="col">Type</th><th scope="col">State</th><th scope="col" class="num">Wants</th><th scope="col">Last accepted</th><th scope="col" class="num">Sent</th><th scope="col" class="num">Refused</th><th scope="col">Last refusal</th></tr></thead>
+                    <thead><tr><th scope="col">Client</th><th scope="col">Program</th><th scope="col">Zone</th><th scope="col" class="num">Connected</th><th scope="col">Type</th><th scope="col">State</th><th scope="col" class="num">Wants</th><th scope="col">Last accepted</th><th scope="col" class="num">Sent</th><th scope="col" class="num">Refused</th></tr></thead>
                     <tbody>
                       {rows.slice(0, SHOWN).map(({ client, of }) => (
                         <tr key={client.address + client.stream + client.node + (of?.type ?? "")}>
@@ -421,18 +426,17 @@ function Xds(): JSX.Element {
                           {of ? (
                             <>
                               <td class="nowrap">{of.type}<div class="small muted">{client.stream.replaceAll("_", " ")}</div></td>
-                              <td class="nowrap"><Accepted of={of} /></td>
+                              <td><Accepted of={of} /></td>
                               <td class="num">{of.all ? "all" : of.names}</td>
                               <td class="mono nowrap">{of.accepted ?? "–"}</td>
                               <td class="num">{short(of.pushes)}</td>
                               <td class="num">{short(of.nacks)}</td>
-                              <td>{of.last_nack ? <>{of.last_nack.reason || "no reason is said"} <span class="muted nowrap">({of.last_nack.version}, {duration(of.last_nack.age_seconds)} ago)</span></> : "–"}</td>
                             </>
                           ) : (
                             <>
                               <td class="nowrap">{client.stream.replaceAll("_", " ")}</td>
                               <td><Health level="ok">connected</Health></td>
-                              <td class="num">–</td><td>–</td><td class="num">–</td><td class="num">–</td><td>–</td>
+                              <td class="num">–</td><td>–</td><td class="num">–</td><td class="num">–</td>
                             </>
                           )}
                         </tr>
