@@ -328,9 +328,10 @@ fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
     }
 }
 
-/// A server of gRPC, with the port that it listens at.
-fn grpc_server(name: &str) -> Option<(Script, SocketAddr)> {
-    let script = Script::start(python("xds_server.py", "grpc")?.arg(name));
+/// A server of gRPC, with the port that it listens at; it tells its utilisation with each answer.
+fn grpc_server(name: &str, utilization: f64) -> Option<(Script, SocketAddr)> {
+    let mut command = python("xds_server.py", "grpc")?;
+    let script = Script::start(command.arg(name).arg(utilization.to_string()));
     let port = script.line();
     Some((script, format!("127.0.0.1:{port}").parse().unwrap()))
 }
@@ -408,7 +409,7 @@ fn calls(client: &mut Script, calls: u32) -> Shares {
 
 #[test]
 fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
-    let (Some(busy), Some(idle)) = (grpc_server("busy"), grpc_server("idle")) else {
+    let (Some(busy), Some(idle)) = (grpc_server("busy", 0.9), grpc_server("idle", 0.1)) else {
         return;
     };
     let members = [("busy", busy.1), ("idle", idle.1)];
@@ -476,8 +477,8 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
             });
         }
     }
-    // Clients that decide by themselves take both alike, as these servers say nothing of their utilisation. And Envoy
-    // speaks HTTP/2 with the members, as the rule does.
+    // Clients that decide by themselves do so by the utilisation that these servers tell them. And Envoy speaks HTTP/2
+    // with the members, as the rule does.
     let policy = "policy = \"client_side_weighted_round_robin\"";
     balancer.reconfigure(&config(&members, rule, policy));
     let wanted = Wanted {
@@ -495,11 +496,19 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
         envoy.endpoint("pool", idle.1, "weight").is_some()
     });
     let mut client_of_envoy = plain_client(envoy.address()).unwrap();
-    let alike = Shares::from([("busy".to_owned(), 0.5), ("idle".to_owned(), 0.5)]);
-    eventually("clients take both alike", || {
-        let mut all = clients.iter_mut().map(|(_, client)| client);
-        all.all(|client| is_close(&calls(client, 200), &alike))
-            && is_close(&calls(&mut client_of_envoy, 200), &alike)
+    let own = Shares::from([("busy".to_owned(), 0.1), ("idle".to_owned(), 0.9)]);
+    // They begin with it after ten seconds.
+    eventually("clients go by the servers' utilisation", || {
+        let all = clients
+            .iter_mut()
+            .map(|(library, client)| (*library, client));
+        let all = all.chain([("Envoy", &mut client_of_envoy)]);
+        // Each of them has to have calls meanwhile.
+        let seen: Vec<_> = all
+            .map(|(library, client)| (library, calls(client, 200)))
+            .collect();
+        println!("by themselves: {seen:?}");
+        seen.iter().all(|(_, seen)| is_close(seen, &own))
     });
     let libraries = clients.iter().map(|(library, _)| *library);
     for node in libraries.chain(["edge-1"]) {
@@ -514,7 +523,7 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
 
 #[test]
 fn clients_of_grpc_go_on_while_balancers_come_and_go() {
-    let (Some(busy), Some(idle)) = (grpc_server("busy"), grpc_server("idle")) else {
+    let (Some(busy), Some(idle)) = (grpc_server("busy", 0.9), grpc_server("idle", 0.1)) else {
         return;
     };
     let members = [("busy", busy.1), ("idle", idle.1)];
@@ -594,7 +603,7 @@ fn clients_prefer_their_own_zone_as_long_as_it_serves() {
     if envoy::binary().is_none() {
         return;
     }
-    let (Some(north), Some(south)) = (grpc_server("north"), grpc_server("south")) else {
+    let (Some(north), Some(south)) = (grpc_server("north", 0.5), grpc_server("south", 0.5)) else {
         return;
     };
     let members = ["north", "south"].map(|name| (name, Member::answering(move |_| ok(name))));
@@ -830,7 +839,7 @@ fn clients_need_the_certificate_that_is_asked_for() {
     );
     assert!(client_streams(&balancer, "unknown").is_empty());
     // The same for clients of gRPC.
-    let Some((_server, address)) = grpc_server("busy") else {
+    let Some((_server, address)) = grpc_server("busy", 0.9) else {
         return;
     };
     balancer.reconfigure(&config(&[("busy", address)], "", &secured));

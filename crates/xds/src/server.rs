@@ -186,8 +186,9 @@ impl Server {
     ) {
         loop {
             let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+                biased;
                 _ = end.wait_for(|end| *end) => return,
+                accepted = listener.accept() => accepted,
             };
             let (socket, client) = match accepted {
                 Ok(accepted) => accepted,
