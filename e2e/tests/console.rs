@@ -92,8 +92,7 @@ fn pages_and_changes_in_a_browser() {
         client.ask("next");
         client.tell("nack endpoints not what I like");
         eventually("the refusal is told", || {
-            let xds = balancer.ctl("xds").unwrap();
-            xds.contains("not what I like")
+            balancer.log().contains("not what I like")
         });
         client
     });
