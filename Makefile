@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak soak-fleet fuzz build deb container console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test test-vm counts bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak soak-fleet fuzz build deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-upgrade  how much later requests are answered while the balancer is replaced (six minutes; BENCH_QUICK=1 for two)"
 	@echo "make bench-telemetry  what the access log and traces cost (15 minutes; BENCH_QUICK=1 for three)"
 	@echo "make bench-xds  what weights for clients of xDS cost: 1,000 clusters with 100 endpoints (a minute)"
+	@echo "make bench-fleet  how soon ten balancers know of an alert, and how soon another one decides (three minutes; BENCH_QUICK=1 for one)"
 	@echo "make bench-load  how fast and how late the load generator is itself, and wrk (two minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
@@ -156,6 +157,12 @@ bench-upgrade:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel $(FEATURES)
 	bench/upgrade.py
+
+# How soon ten balancers know of a load alert, and how soon another one decides when that one is killed.
+bench-fleet:
+	@scripts/setup bench
+	cargo build --profile dist -p evenkeel $(FEATURES)
+	bench/fleet.py
 
 # What weights for clients of xDS cost.
 bench-xds:

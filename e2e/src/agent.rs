@@ -15,11 +15,7 @@ use crate::process::{Signal, signal};
 
 /// A key file that nobody else may read, as agents and brokers want it.
 pub fn key_file(folder: &Folder) -> PathBuf {
-    use std::os::unix::fs::PermissionsExt;
-    let path = folder.write("broker.key", "1:000102030405060708090a0b0c0d0e0f\n");
-    let rights = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&path, rights).expect("its rights");
-    path
+    folder.write_private("broker.key", "1:000102030405060708090a0b0c0d0e0f\n")
 }
 
 /// A running `evenkeel agent`, killed when dropped.

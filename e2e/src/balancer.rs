@@ -264,6 +264,16 @@ impl Balancer {
         wire.read_response()
     }
 
+    /// What the admin API answers, as JSON.
+    pub fn admin_json(&self, path: &str) -> Value {
+        serde_json::from_str(self.admin_get(path).text()).expect("JSON")
+    }
+
+    /// It sees this load of a location from now on.
+    pub fn report(&self, location: &str, cpu: f64) {
+        report(self.admin(), location, cpu);
+    }
+
     /// All that it has logged until now.
     pub fn log(&self) -> String {
         self.log.lock().expect("no panic").clone()
@@ -367,6 +377,19 @@ pub(crate) fn keep_log(stderr: ChildStderr, log: Arc<Mutex<String>>) {
             log.push('\n');
         }
     });
+}
+
+/// Tells a balancer by its admin API what load a location has.
+pub fn report(admin: SocketAddr, location: &str, cpu: f64) {
+    let body = format!("{{\"loads\":{{\"cpu\":{cpu}}}}}");
+    let mut wire = Wire::connect(admin);
+    wire.send(format!(
+        "POST /v1/locations/{location}/loads HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    let answer = wire.read_response();
+    assert_eq!(answer.second_word(), "200", "{}", answer.text());
 }
 
 /// Runs `evenkeel` to its end: its output, or its complaint if it fails.

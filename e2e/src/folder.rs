@@ -49,6 +49,13 @@ impl Folder {
         path
     }
 
+    /// Writes a file that only its owner may read, as one of keys is.
+    pub fn write_private(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.write(name, content);
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("its rights");
+        path
+    }
+
     /// Reads a file.
     pub fn read(&self, name: &str) -> Vec<u8> {
         fs::read(self.join(name)).expect("the file can be read")

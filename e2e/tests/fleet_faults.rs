@@ -1,12 +1,13 @@
 //! A fleet in which everything fails in turn: ten balancers with one configuration, which they have from a
-//! cluster of three etcds, before twelve servers. No request and no change is lost, and none is applied twice.
+//! cluster of three etcds, before twelve servers. No request and no change is lost, and none is applied twice; and they
+//! agree upon load alerts, of which there are never too many.
 //!
 //! `EVENKEEL_FAULT_SECONDS` is how long it goes on (ten minutes with `make soak-fleet`), `EVENKEEL_FAULT_SEED` repeats
 //! a run.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers of tests fail by panicking.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ const BALANCERS: usize = 10;
 const SERVERS: usize = 12;
 /// Servers that may be away at the same time.
 const AWAY: usize = 3;
+/// Locations that may be under alert: a quarter of those of the eleven members.
+const ALERTS: usize = 2;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
     let said = env::var(variable).ok();
@@ -57,14 +60,15 @@ impl Fleet {
         let etcds = Etcd::start_three();
         let urls: Vec<String> = etcds.iter().map(Etcd::url).collect();
         let servers: Vec<Server> = (0..SERVERS).map(|_| Server::nginx(None)).collect();
-        let own = |name: &str| {
+        let own = |name: &str, more: &str| {
             format!(
                 "[admin]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"{name}\"\n\
-                 [store]\nendpoints = {urls:?}\ncopy_file = \"copy\"\ntimeout = \"1s\"\n"
+                 [store]\nendpoints = {urls:?}\ncopy_file = \"copy\"\ntimeout = \"1s\"\n{more}"
             )
         };
         let person = Folder::new();
-        person.write("own.toml", own("person"));
+        person.write("own.toml", own("person", ""));
+        let keys = person.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
         let mut fleet = Fleet {
             rng: fastrand::Rng::with_seed(seed),
             etcds,
@@ -79,8 +83,16 @@ impl Fleet {
         };
         fleet.push();
         assert_eq!(fleet.pushes[&0], Pushed::As(1));
-        let names = (0..BALANCERS).map(|number| format!("edge-{number}"));
-        fleet.balancers = names.map(|name| Balancer::start(&own(&name))).collect();
+        let mut join = String::new();
+        for number in 0..BALANCERS {
+            let others = format!("[fleet]\nlisten = \"127.0.0.1:0\"\nkey_file = {keys:?}\n{join}");
+            let balancer = Balancer::start(&own(&format!("edge-{number}"), &others));
+            if number == 0 {
+                let address = balancer.admin_json("/v1/fleet")["address"].clone();
+                join = format!("join = {address}\n");
+            }
+            fleet.balancers.push(balancer);
+        }
         fleet
     }
 
@@ -99,16 +111,21 @@ impl Fleet {
     /// Pushes a text with most of the servers.
     fn push(&mut self) {
         let mark = self.pushes.len() as u32;
-        let mut members: Vec<String> = self
-            .servers
-            .iter()
-            .map(|server| server.address().to_string())
+        let servers = self.servers.iter().enumerate();
+        let mut members: Vec<String> = servers
+            .map(|(number, server)| {
+                let address = server.address();
+                format!("{{ address = \"{address}\", location = \"s{number}\" }}")
+            })
             .collect();
         // One that is left out is one of many, so that those that are away are no majority.
         members.swap_remove(self.rng.usize(..members.len()));
+        let members = members.join(", ");
         let text = format!(
             "# {mark}\nworkers = 1\n[rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"web\"\n\
-             [group.web]\nmembers = {members:?}\nhealth_check = {{ path = \"/name\", interval = \"500ms\" }}\n"
+             [group.web]\nmembers = [{members}]\nhealth_check = {{ path = \"/name\", interval = \"500ms\" }}\n\
+             load_max_age = \"1h\"\ngranularity = \"on_demand\"\n\
+             alert = {{ threshold = 0.8, max_share = 0.25, shed_time = \"0s\" }}\n"
         );
         let file = self.person.write("shared.toml", text).display().to_string();
         let said = self.store(&["push", &file, "--of", "latest"]);
@@ -133,7 +150,7 @@ impl Fleet {
     /// Something happens.
     fn step(&mut self) {
         let etcd = self.rng.usize(..3);
-        match self.rng.u32(..10) {
+        match self.rng.u32(..13) {
             0 => self.kill_etcd(etcd),
             1 => {
                 (0..3).for_each(|etcd| self.kill_etcd(etcd));
@@ -165,7 +182,27 @@ impl Fleet {
                     self.servers[server].restart();
                 }
             }
-            _ => self.push(),
+            7..10 => self.push(),
+            _ => {
+                let (server, load) = (self.rng.usize(..SERVERS), self.rng.f64());
+                self.report(server, load);
+                self.count("loads");
+                let alerts = self.balancers.iter().map(alerts);
+                assert!(alerts.max() <= Some(ALERTS), "too many alerts");
+            }
+        }
+    }
+
+    /// All balancers see this load, where the server is a member.
+    fn report(&self, server: usize, load: f64) {
+        for balancer in &self.balancers {
+            let location = format!("s{server}");
+            let known = balancer.admin_json("/v1/locations");
+            let mut known = known.as_array().unwrap().iter();
+            if known.any(|one| one["name"] == *location) {
+                // A change may take it away in between.
+                let _ = balancer.ctl(&format!("loads push {location} cpu={load}"));
+            }
         }
     }
 
@@ -192,6 +229,13 @@ impl Fleet {
         }
         self.etcds.iter().for_each(Etcd::wait);
     }
+}
+
+/// How many locations a balancer has under alert.
+fn alerts(balancer: &Balancer) -> usize {
+    let locations = balancer.admin_json("/v1/locations");
+    let locations = locations.as_array().unwrap().iter();
+    locations.filter(|one| one["alert"] == true).count()
 }
 
 #[test]
@@ -222,6 +266,24 @@ fn no_request_and_no_change_is_lost_whatever_fails() {
     for balancer in &fleet.balancers {
         eventually("the last change is in force", || {
             balancer.metric("evenkeel_store_revision") == Some(f64::from(revision))
+        });
+    }
+    (0..SERVERS).for_each(|server| fleet.report(server, 0.95));
+    let holders = || -> BTreeSet<String> {
+        let all = fleet.balancers.iter();
+        all.map(|balancer| {
+            let said = balancer.admin_json("/v1/fleet");
+            said["groups"][0]["decides"].to_string()
+        })
+        .collect()
+    };
+    eventually("all name the same one that decides upon alerts", || {
+        let holders = holders();
+        holders.len() == 1 && !holders.contains("null")
+    });
+    for balancer in &fleet.balancers {
+        eventually("as much is under alert as may be", || {
+            alerts(balancer) == ALERTS
         });
     }
     let answered: u64 = clients.into_iter().map(Clients::end).sum();

@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 32] = [
+const FOLLOWED: [&str; 33] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -36,6 +36,7 @@ const FOLLOWED: [&str; 32] = [
     "docs/configuration.md",
     "docs/corba.md",
     "docs/engine.md",
+    "docs/fleet.md",
     "docs/http2.md",
     "docs/kernel-monitor.md",
     "docs/lab.md",
@@ -120,6 +121,11 @@ fn u10_arm() {
     let group = "(cat /etc/group; echo evenkeel:x:7777:) > /run/evenkeel-test/group
         mount --bind /run/evenkeel-test/group /etc/group";
     follow("docs/arm.md", group);
+}
+
+#[test]
+fn u10_fleet() {
+    follow("docs/fleet.md", INSTALLED);
 }
 
 #[test]

@@ -84,10 +84,7 @@ impl Drop for Agent {
 
 /// A key file that the balancer takes.
 fn key_file(folder: &Folder) -> PathBuf {
-    use std::os::unix::fs::PermissionsExt;
-    let path = folder.write("keys", KEY);
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    path
+    folder.write_private("keys", KEY)
 }
 
 /// A balancer with a member at "rack-1" and one elsewhere; agents may add others.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
+use evenkeel_e2e::balancer::{Balancer, evenkeel, report};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::haproxy::Haproxy;
@@ -34,15 +34,7 @@ impl Reports {
         let thread = thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 for (location, load) in &loads {
-                    let body = format!("{{\"loads\":{{\"cpu\":{load}}}}}");
-                    let mut wire = Wire::connect(admin);
-                    wire.send(format!(
-                        "POST /v1/locations/{location}/loads HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-                         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-                        body.len()
-                    ));
-                    let answer = wire.read_response();
-                    assert_eq!(answer.second_word(), "200", "{}", answer.text());
+                    report(admin, location, *load);
                 }
                 // A report every so often, as agents do.
                 thread::sleep(Duration::from_millis(200));

@@ -18,6 +18,7 @@ use evenkeel_broker::reporting::Reporting;
 use evenkeel_corba::subsystem::Corba;
 use evenkeel_core::load::LOADS_PER_LOCATION;
 use evenkeel_core::strategy::REGISTRY;
+use evenkeel_fleet::Gossip;
 use evenkeel_manager::config::{self, Admin, ClientTls};
 use evenkeel_manager::revisions::{Author, How};
 use evenkeel_manager::service::Service;
@@ -86,6 +87,7 @@ impl Balancer {
             Arc::new(Negotiator::new(clock)),
             Arc::new(Reporting::new(clock).unwrap()),
             Arc::new(Corba::new(clock)),
+            Arc::new(Gossip::new(clock).unwrap()),
             Arc::new(Xds::new(clock).unwrap()),
             Arc::new(Monitor::new(clock).unwrap()),
             Arc::new(Acme::default()),

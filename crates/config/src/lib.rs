@@ -29,6 +29,7 @@ pub use model::compression::{Coding, Compression};
 pub use model::config::{Config, Own, load, parse, parse_own, parse_shared, parse_with};
 pub use model::corba::{Corba, WhenEmpty};
 pub use model::dns::Dns;
+pub use model::fleet::Fleet;
 pub use model::ftp::{FtpOptions, FtpTls, PortRange};
 pub use model::group::{GroupConfig, Said};
 pub use model::health::{HealthCheck, HealthCheckKind, Secret};

@@ -1255,6 +1255,21 @@ fn document_with(header: &str, line: &str) -> String {
             let rest = own.into_iter().filter(|own| own.split(' ').next() != key);
             format!("{header}\n{line}\n{}", rest.collect::<Vec<_>>().join("\n"))
         }
+        "[fleet]" => {
+            let own = ["listen = \"127.0.0.1:1\"", "key_file = \"k\""];
+            let key = line.split(' ').next();
+            let rest = own.into_iter().filter(|own| own.split(' ').next() != key);
+            let own = "advertise = \"127.0.0.1:1\"\n";
+            let own = if line.starts_with("advertise") {
+                ""
+            } else {
+                own
+            };
+            format!(
+                "{header}\n{line}\n{own}{}",
+                rest.collect::<Vec<_>>().join("\n")
+            )
+        }
         "[acme]" if line.starts_with("folder") => format!("{header}\n{line}"),
         "[acme]" if line.starts_with("eab_key_id") => {
             format!("{header}\nfolder = \"f\"\neab_key_file = \"f\"\n{line}")

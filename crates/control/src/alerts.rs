@@ -12,7 +12,7 @@ use evenkeel_core::load::{Location, Tell};
 use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 
-use crate::analyzer::{self, Caller};
+use crate::analyzer::{self, Caller, Site};
 use crate::event::Event;
 use crate::place::Places;
 use crate::pulse::Pulses;
@@ -30,6 +30,33 @@ pub struct Alert {
 
 /// Locations under alert, with who says so.
 pub type Alerted = HashMap<Arc<str>, Caller>;
+
+/// Balancers that decide upon alerts together. For each group one of them does; the others heed it.
+///
+/// An alert that is a pulse is each balancer's own: it ends when so many of its clients have left as it
+/// has planned.
+pub trait Council: Send + Sync {
+    /// Which of the locations of a group are under alert, one answer for each. `None` if this
+    /// balancer decides by itself.
+    fn settle(&self, proposal: &Proposal<'_>) -> Option<Vec<bool>>;
+}
+
+/// What this balancer would do.
+#[derive(Debug)]
+pub struct Proposal<'a> {
+    /// The group's name.
+    pub group: &'a str,
+    /// Its locations.
+    pub locations: &'a [Arc<str>],
+    /// Those of them that should be under alert, by their places there, the most loaded first.
+    pub wanted: &'a [usize],
+    /// Whether each is now.
+    pub raised: &'a [bool],
+    /// How many there may be.
+    pub allowed: usize,
+    /// The moment.
+    pub now: Instant,
+}
 
 /// Locations by name.
 pub type Locations = HashMap<Arc<str>, Arc<Location>>;
@@ -80,6 +107,7 @@ impl Alerts {
         &mut self,
         group: &Group,
         shaping: &Shaping,
+        council: Option<&dyn Council>,
         now: Instant,
         act: &mut impl FnMut(Event),
     ) {
@@ -90,7 +118,7 @@ impl Alerts {
         let own = group.alert_threshold();
         let threshold = settings.alert.threshold.or(own);
         let Some(threshold) = threshold.filter(|_| settings.adaptive) else {
-            self.raised.clear();
+            self.raise_none(group, council, now);
             self.pulses.end(group);
             return;
         };
@@ -99,7 +127,7 @@ impl Alerts {
         }
         self.pulses.end(group);
         if settings.alert.pulses {
-            self.raised.clear();
+            self.raise_none(group, council, now);
             return;
         }
         let places = Places::of(group, shaping, now);
@@ -109,6 +137,7 @@ impl Alerts {
         } else {
             analyzer::analyze(threshold, &settings.alert, &sites)
         };
+        let wanted = settle(group, council, &places, &sites, wanted, now);
         let level = analyzer::level(threshold, &sites);
         let mut before = std::mem::take(&mut self.raised);
         for ((place, site), wanted) in places.all.iter().zip(&sites).zip(wanted) {
@@ -137,6 +166,21 @@ impl Alerts {
                 }),
                 (None, false) => {}
             }
+        }
+    }
+
+    /// The same for a group that raises no alerts: others are told so, if this balancer decides.
+    fn raise_none(&mut self, group: &Group, council: Option<&dyn Council>, now: Instant) {
+        self.raised.clear();
+        if let Some(council) = council {
+            council.settle(&Proposal {
+                group: group.name(),
+                locations: &[],
+                wanted: &[],
+                raised: &[],
+                allowed: 0,
+                now,
+            });
         }
     }
 
@@ -234,6 +278,39 @@ impl Alerts {
             member.slot.set(Reason::Shedding, true);
         }
     }
+}
+
+/// Which of a group's sites are to be under alert, where this balancer would have it as `wanted`.
+fn settle(
+    group: &Group,
+    council: Option<&dyn Council>,
+    places: &Places<'_>,
+    sites: &[Site],
+    wanted: Vec<bool>,
+    now: Instant,
+) -> Vec<bool> {
+    let Some(council) = council else {
+        return wanted;
+    };
+    let names = places
+        .all
+        .iter()
+        .map(|place| Arc::clone(place.location.name()));
+    let locations: Vec<Arc<str>> = names.collect();
+    let marked = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
+    let mut places: Vec<usize> = marked.map(|(place, _)| place).collect();
+    let load = |place: usize| sites.get(place).and_then(|site| site.load).unwrap_or(0.0);
+    places.sort_by(|&a, &b| load(b).total_cmp(&load(a)));
+    let raised: Vec<bool> = sites.iter().map(|site| site.alerted).collect();
+    let proposal = Proposal {
+        group: group.name(),
+        locations: &locations,
+        wanted: &places,
+        raised: &raised,
+        allowed: analyzer::allowed(&group.settings().alert, sites),
+        now,
+    };
+    council.settle(&proposal).unwrap_or(wanted)
 }
 
 /// Whether alerts move clients of the group that are bound already.

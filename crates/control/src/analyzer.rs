@@ -134,7 +134,7 @@ fn taking(sites: &[Site]) -> impl Iterator<Item = (usize, &Site)> + Clone {
 }
 
 /// How many locations may be under alert.
-pub(crate) fn allowed(settings: &AlertSettings, sites: &[Site]) -> usize {
+pub fn allowed(settings: &AlertSettings, sites: &[Site]) -> usize {
     (settings.max_share * taking(sites).count() as f32) as usize
 }
 

@@ -4,7 +4,7 @@ use evenkeel_core::effective::Shaping;
 use evenkeel_core::group::Group;
 use evenkeel_core::time::Instant;
 
-use crate::alerts::Alerts;
+use crate::alerts::{Alerts, Council};
 use crate::event::Event;
 use crate::health;
 use crate::outlier::{self, Outliers};
@@ -55,7 +55,13 @@ impl GroupControl {
     }
 
     /// What a round does to the group by itself: ejections, alerts, panic, zones, slow start.
-    pub(crate) fn round(&mut self, group: &Group, now: Instant, act: &mut impl FnMut(Event)) {
+    pub(crate) fn round(
+        &mut self,
+        group: &Group,
+        council: Option<&dyn Council>,
+        now: Instant,
+        act: &mut impl FnMut(Event),
+    ) {
         for change in self.outliers.tick(group, now) {
             let member = change.index;
             act(match change.event {
@@ -67,7 +73,8 @@ impl GroupControl {
                 outlier::Event::Returned => Event::Returned(member),
             });
         }
-        self.alerts.raise(group, &self.rules.shaping, now, act);
+        let shaping = &self.rules.shaping;
+        self.alerts.raise(group, shaping, council, now, act);
         let settings = group.settings();
         let reasons = group.members().iter().map(|member| member.slot.bits());
         let panics = health::panics(reasons, settings.panic_threshold);

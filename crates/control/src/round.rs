@@ -12,7 +12,7 @@ use std::time::Duration;
 use evenkeel_core::group::Group;
 use evenkeel_core::time::Instant;
 
-use crate::alerts::{self, Alerted, AllThere, Forced, Locations};
+use crate::alerts::{self, Alerted, AllThere, Council, Forced, Locations};
 use crate::event::Event;
 use crate::group::GroupControl;
 
@@ -33,7 +33,6 @@ pub trait Controlled {
 }
 
 /// What a round needs beside the groups.
-#[derive(Debug)]
 pub struct Surroundings<'a> {
     /// All locations.
     pub locations: &'a Locations,
@@ -41,6 +40,16 @@ pub struct Surroundings<'a> {
     pub forced: &'a Forced,
     /// Locations whose servers are told of an alert, or of its end, whatever pulses say.
     pub told: &'a mut HashSet<Arc<str>>,
+    /// Who decides upon alerts beside this balancer.
+    pub council: Option<&'a dyn Council>,
+}
+
+impl std::fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Surroundings")
+            .field("locations", &self.locations.len())
+            .finish_non_exhaustive()
+    }
 }
 
 /// When what is not done in every round was done last.
@@ -126,7 +135,7 @@ impl Round {
             for entry in &mut groups[some.clone()] {
                 let (group, control) = entry.controlled();
                 group.heed_weights();
-                control.round(group, now, &mut |event| events.push(event));
+                control.round(group, around.council, now, &mut |event| events.push(event));
                 self.raised.extend(control.alerts.raised().keys().cloned());
                 if self.trace {
                     group.state().want_trace();
@@ -162,6 +171,7 @@ impl Round {
                 locations,
                 forced,
                 told,
+                council: _,
             } = around;
             alerts::tell(&self.there, alerted, locations, forced, told);
         }

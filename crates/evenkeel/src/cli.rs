@@ -762,6 +762,9 @@ pub(crate) enum CtlCommand {
     Certs,
     /// Show the locations whose load is read from their kernels, and the state of each
     Monitor,
+    /// Show the other balancers of the fleet, and how many groups each decides upon
+    #[cfg(feature = "fleet")]
+    Fleet,
     /// Show the clients of xDS: what each wants, has accepted, and has refused and why
     #[cfg(feature = "fleet")]
     Xds,

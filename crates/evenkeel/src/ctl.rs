@@ -166,6 +166,8 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             evenkeel_monitor::table(locations)
         }),
         #[cfg(feature = "fleet")]
+        CtlCommand::Fleet => ctl.show(&["v1", "fleet"], evenkeel_fleet::status::show),
+        #[cfg(feature = "fleet")]
         CtlCommand::Xds => ctl.show(&["v1", "xds"], |xds: &Option<evenkeel_xds::XdsStatus>| {
             xds.as_ref().map_or_else(
                 || "there is no [xds] in the configuration\n".into(),

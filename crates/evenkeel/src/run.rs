@@ -151,6 +151,8 @@ pub(crate) fn subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Failure>
         #[cfg(feature = "corba")]
         Arc::new(evenkeel_corba::subsystem::Corba::new(clock)),
         #[cfg(feature = "fleet")]
+        Arc::new(evenkeel_fleet::Gossip::new(clock).map_err(cannot("fleet"))?),
+        #[cfg(feature = "fleet")]
         Arc::new(evenkeel_xds::Xds::new(clock).map_err(cannot("server of xDS"))?),
         Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),
         Arc::new(Steering::new(clock)),

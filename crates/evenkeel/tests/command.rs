@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -218,12 +219,16 @@ fn the_version_names_what_is_built_in() {
 #[test]
 fn a_section_that_this_build_cannot_serve_is_refused() {
     let directory = Directory::new();
+    let key = directory.write("fleet.key", "1:000102030405060708090a0b0c0d0e0f");
+    std::fs::set_permissions(key, std::fs::Permissions::from_mode(0o600)).unwrap();
     for (section, is_served, what) in [
         ("corba", cfg!(feature = "corba"), "CORBA"),
         ("xds", cfg!(feature = "fleet"), "xDS"),
+        ("fleet", cfg!(feature = "fleet"), "fleet"),
     ] {
         let more = match section {
             "corba" => "state_file = false\n",
+            "fleet" => "key_file = \"fleet.key\"\n",
             _ => "",
         };
         let text = format!("[{section}]\nlisten = \"127.0.0.1:0\"\n{more}");
@@ -494,7 +499,6 @@ fn open_connections_end_before_the_process_does() {
 /// `check` refuses what `run` and `agent` refuse, and knows whose file it is.
 #[test]
 fn u6_check_and_run_give_the_same_verdict() {
-    use std::os::unix::fs::PermissionsExt;
     let directory = Directory::new();
     let key = directory.write("a.key", "1:000102030405060708090a0b0c0d0e0f\n");
     let mode = |mode| {

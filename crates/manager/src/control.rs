@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_control::alerts::Council;
 use evenkeel_control::event::{Event, Stay};
 use evenkeel_control::round::{Due, Round, Step};
 use evenkeel_core::time::Instant;
@@ -65,10 +66,13 @@ impl Manager {
     /// who follow changes were last told of one of groups that do not stand in the file.
     fn step(&self, round: &mut Round, told: &mut Option<Instant>) -> bool {
         let mut owned = self.lock();
-        let more = owned.state.step(round, GROUPS_PER_STEP, &mut |news| {
-            // Mostly nobody listens.
-            let _ = self.alert_news.send(news);
-        });
+        let council = self.subsystems().council();
+        let more = owned
+            .state
+            .step(round, GROUPS_PER_STEP, council, &mut |news| {
+                // Mostly nobody listens.
+                let _ = self.alert_news.send(news);
+            });
         if !more {
             self.tell_late(&mut owned, round.now(), told);
         }
@@ -94,9 +98,10 @@ impl State {
         &mut self,
         round: &mut Round,
         most: usize,
+        council: Option<&dyn Council>,
         noted: &mut dyn FnMut(AlertNews),
     ) -> bool {
-        let (groups, around) = self.controlled();
+        let (groups, around) = self.controlled(council);
         let Step { looked, more } = round.step(groups, around, most, |entry, event| {
             tell(entry, event);
             if let Some(news) = alert_news(entry, event) {

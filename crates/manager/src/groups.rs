@@ -70,7 +70,7 @@ impl Groups {
         let mut round = Round::new(&mut self.due, now);
         let mut events = Vec::new();
         loop {
-            let (groups, around) = self.state.controlled();
+            let (groups, around) = self.state.controlled(None);
             let step = round.step(groups, around, usize::MAX, |entry, event| {
                 events.push((Arc::clone(entry.group.name()), event.clone()));
             });

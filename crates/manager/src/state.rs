@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use evenkeel_control::alerts::Council;
 use evenkeel_control::alerts::Locations;
 use evenkeel_control::opinion::Source;
 use evenkeel_control::round::Surroundings;
@@ -282,11 +283,15 @@ impl State {
     }
 
     /// What a round needs.
-    pub(crate) fn controlled(&mut self) -> (&mut [GroupEntry], Surroundings<'_>) {
+    pub(crate) fn controlled<'a>(
+        &'a mut self,
+        council: Option<&'a dyn Council>,
+    ) -> (&'a mut [GroupEntry], Surroundings<'a>) {
         let around = Surroundings {
             locations: &self.locations,
             forced: &self.inputs.live.alerts,
             told: &mut self.told,
+            council,
         };
         (&mut self.groups, around)
     }

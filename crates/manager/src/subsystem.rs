@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_control::alerts::Council;
 use evenkeel_core::address::Address;
 use evenkeel_net::datagram;
 use evenkeel_net::inherited::Handed;
@@ -117,6 +118,12 @@ pub trait Subsystem: Send + Sync {
     /// Writes its metrics.
     fn metrics(&self, out: &mut Exposition) {
         let _ = out;
+    }
+
+    /// Who decides upon load alerts together with this process. Asked in each round of control, with the
+    /// manager's lock held: it must not call the manager.
+    fn council(&self) -> Option<&dyn Council> {
+        None
     }
 
     /// What it has counted of each rule. Asked every second while somebody watches.
@@ -339,6 +346,10 @@ impl<S: Subsystem + ?Sized> Subsystem for Vec<Arc<S>> {
 
     fn metrics(&self, out: &mut Exposition) {
         self.iter().for_each(|one| one.metrics(out));
+    }
+
+    fn council(&self) -> Option<&dyn Council> {
+        self.iter().find_map(|one| one.council())
     }
 
     fn traffic(&self) -> Vec<RuleTraffic> {

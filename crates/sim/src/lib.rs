@@ -5,7 +5,7 @@
 //! each of which a strategy is asked for, and [`sessions`], whose clients stay with a member.
 //! [`negotiated`] has web users ([`surge`]) who ask for a server and use it for a quantum.
 //! [`what_if`] is a running group with another strategy. [`monitored`] and [`downloads`] are worlds of
-//! requests as papers describe them.
+//! requests as papers describe them. [`fleet`] is about balancers alone, and what they tell each other.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod config;
 pub mod downloads;
 mod engine;
 pub mod experiment;
+pub mod fleet;
 pub mod log;
 pub mod monitored;
 pub mod negotiated;

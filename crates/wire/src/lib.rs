@@ -12,6 +12,7 @@
 //! | [`ftp`] | clients and servers of FTP, on the control connection |
 //! | [`response`] | servers, over HTTP/1.1 |
 //! | [`protobuf`] | what ORCA is written in |
+//! | [`input`], [`window`] | what messages over UDP are read with, and which of a peer's have come |
 //!
 //! All input is hostile: what is not understood is refused, lengths have bounds, and nothing
 //! panics.
@@ -23,9 +24,11 @@ pub mod agent_check;
 pub mod client_hello;
 pub mod exposition;
 pub mod ftp;
+pub mod input;
 pub mod negotiation;
 pub mod orca;
 pub mod protobuf;
 pub mod proxy_protocol;
 pub mod reporting;
 pub mod response;
+pub mod window;

@@ -11,6 +11,7 @@ use super::admin::{self, AccessLog, Admin};
 use super::broker::{self, Broker};
 use super::corba::{self, Corba};
 use super::dns::{self, Dns};
+use super::fleet::{self, Fleet};
 use super::group::{self, GroupConfig};
 use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
@@ -166,6 +167,8 @@ section! {
         tracing: Option<Tracing> = None,
         /// How names of members are resolved.
         dns: Dns = Dns::default(),
+        /// The other balancers; `None` is none.
+        fleet: Option<Fleet> = None,
         /// Rules, in the order of the file. Names are unique.
         rules: Vec<Rule> = Vec::new(),
         /// Groups, in the order of the file. Names are unique.
@@ -218,6 +221,7 @@ impl Config {
         let admin = self.admin.iter();
         let token = admin.filter_map(|admin| admin.token_file.as_ref());
         let broker = self.broker.iter().map(|broker| &broker.key_file);
+        let broker = broker.chain(self.fleet.iter().map(|fleet| &fleet.key_file));
         let groups = self.groups.iter().map(|group| &group.monitor);
         let locations = self.locations.iter().map(|location| &location.monitor);
         let monitors = groups.chain(locations).flatten();
@@ -306,6 +310,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
 
     config.acme = acme::read(&mut top, folder, report);
     config.dns = dns::read(&mut top, report);
+    config.fleet = fleet::read(&mut top, folder, &config.node, report);
     let defaults = Defaults::read(&mut top, report);
     // With where each stands: rules refer to groups, and own ones keep their order.
     let mut groups: Vec<(Span, GroupConfig)> = Vec::new();
@@ -597,6 +602,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
         admin::tables(),
         acme::tables(),
         dns::tables(),
+        fleet::tables(),
         TableDoc::new("[access_log]", "The access log.", access_log),
         tracing::tables(),
     ];

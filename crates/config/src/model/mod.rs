@@ -14,6 +14,7 @@ pub(crate) mod corba;
 pub(crate) mod dns;
 pub(crate) mod ejection;
 pub mod engine;
+pub(crate) mod fleet;
 pub(crate) mod ftp;
 pub(crate) mod group;
 pub(crate) mod health;

@@ -30,7 +30,7 @@ pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Node {
 
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc =
-        "Who this balancer is among others: see [store.md](store.md) and [zones.md](zones.md).";
+    let doc = "Who this balancer is among others: see [store.md](store.md), [fleet.md](fleet.md) and \
+               [zones.md](zones.md).";
     TableDoc::new("[node]", doc, [docs(NODE, Node::default())])
 }

@@ -540,6 +540,10 @@ impl Field for Address {
     }
 }
 
+impl Element for Address {
+    const NONE: Option<&'static str> = Some("no address");
+}
+
 impl Field for Origin {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         read_text(self, item, limits, report, |text| {

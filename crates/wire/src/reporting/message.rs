@@ -12,6 +12,7 @@ use evenkeel_core::member::Weight;
 use evenkeel_core::time::Instant;
 
 use super::keys::{Key, Keys, TAG_LEN};
+use crate::input::{Input, put_text};
 
 /// The first bytes of every message.
 pub const MAGIC: [u8; 4] = *b"EvKl";
@@ -598,57 +599,12 @@ pub fn open(datagram: &[u8], keys: &Keys, to_broker: bool) -> Result<(Header, Bo
     Ok((header, body))
 }
 
-/// Bytes that are still to be read. Every method gives `None` at their end.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(u8::from_be_bytes)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    /// A byte that counts, and so many bytes.
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let len = self.u8()?;
-        let (bytes, rest) = self.0.split_at_checked(len.into())?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn text(&mut self) -> Option<String> {
-        Some(str::from_utf8(self.bytes()?).ok()?.to_owned())
-    }
-}
-
-/// Appends a text of at most 255 bytes, which all of [`Registration`] are.
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.push(text.len() as u8);
-    out.extend(text.as_bytes());
-}
-
 fn is_location(name: &str) -> bool {
     (1..=MAX_LOCATION_LEN).contains(&name.len()) && !name.chars().any(char::is_control)
 }
 
-/// As the configuration has it: names end up in metrics and logs.
-fn is_name(name: &str) -> bool {
+/// Whether something may be called so, as in the configuration: names end up in metrics and logs.
+pub fn is_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=MAX_NAME_LEN).contains(&name.len()) && name.bytes().all(is_allowed)
 }

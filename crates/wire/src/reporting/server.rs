@@ -22,18 +22,17 @@ use super::keys::{Key, Keys, KeysError};
 use super::message::{
     self, Body, Control, Cookie, Header, Invalid, Registration, ServerControl, Update,
 };
+use crate::window::{Late, Window};
 
 mod agent;
 mod outcome;
 mod proof;
 mod remembered;
-mod window;
 
 use agent::{Agent, Out, Reported};
 pub use agent::{AgentView, ServerView};
 pub use outcome::{Counters, Outcome, Untaken};
 pub use remembered::Remembered;
-use window::Window;
 
 /// How long a cookie may be used.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(20);
@@ -363,8 +362,8 @@ impl Broker {
         if agent.nonce != header.nonce {
             return self.register_again(header);
         }
-        if let Err(outcome) = agent.received.look(header.sequence) {
-            return (outcome, None);
+        if let Err(late) = agent.received.look(header.sequence) {
+            return (late.into(), None);
         }
         if agent.stopped {
             return self.register_again(header);
@@ -421,8 +420,8 @@ impl Broker {
         };
         match agent.received.look(header.sequence) {
             // A Stop came before if it is the last one of its sequence.
-            Err(Outcome::Duplicate) if agent.stopped => (Outcome::Duplicate, answer),
-            Err(outcome) => (outcome, None),
+            Err(Late::Duplicate) if agent.stopped => (Outcome::Duplicate, answer),
+            Err(late) => (late.into(), None),
             Ok(()) => {
                 agent.received.take(header.sequence);
                 agent.heard_at = now;

@@ -8,12 +8,12 @@ use evenkeel_core::load::{LoadValue, Location};
 use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 
-use super::window::Window;
 use super::{FIRST_RETRY, LAST_RETRY, Outcome, Peer, SILENT_KEEPALIVES, Settings, Untaken};
 use crate::reporting::directory::Directory;
 use crate::reporting::message::{
     Control, MAX_INTERVAL, Registration, Server, ServerControl, ServerState, Update,
 };
+use crate::window::Window;
 
 /// One registration.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use evenkeel_core::load::LoadId;
 
 use crate::reporting::message::Invalid;
+use crate::window::Late;
 
 /// What has become of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
@@ -68,6 +69,16 @@ impl Outcome {
     /// The name in metrics.
     pub fn name(self) -> &'static str {
         self.into()
+    }
+}
+
+impl From<Late> for Outcome {
+    fn from(late: Late) -> Self {
+        match late {
+            Late::Duplicate => Outcome::Duplicate,
+            Late::Reordered => Outcome::Reordered,
+            Late::Replayed => Outcome::Replayed,
+        }
     }
 }
 

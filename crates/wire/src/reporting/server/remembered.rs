@@ -8,10 +8,10 @@ use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::agent::{Agent, Out, Reported};
-use super::window::Window;
 use super::{Broker, Peer};
 use crate::reporting::keys::Key;
 use crate::reporting::message::{Control, Registration, Server, ServerControl, ServerState};
+use crate::window::Window;
 
 /// All that a broker knows.
 #[derive(Serialize, Deserialize)]

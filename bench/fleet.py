@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""How soon ten balancers know of a load alert, and how soon another one decides upon a group's alerts when the one that did is killed.
+
+Ten processes with [fleet] on this machine, and a group of forty locations of which a tenth may be under alert (max_share). Each round one
+location's load rises: the time counts from when the last balancer has been told of the load, until the last one has the alert; and in the
+same way for its end. Then loads of all locations change at random for two seconds, so that more of them want an alert than may have one; and
+all balancers are asked again and again what they have under alert. What one has in two looks at it around a look at all others it
+had at that moment, so the union of these is what was under alert anywhere. In every third round the balancer that decides is killed: the time counts until
+all others name the same other one. Quartiles are printed, and written to bench/results/fleet.json.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+
+from console import QUICK, keep, spread
+from soak import free_ports, wait_for
+
+BALANCERS, LOCATIONS, ALLOWED = 10, 40, 4
+ROUNDS = 6 if QUICK else 30
+
+
+class Balancer:
+    """One of the ten."""
+
+    def __init__(self, binary, folder, number, ports, joined):
+        self.binary, self.number = binary, number
+        self.name = f"lb-{number}"
+        self.admin, listen = ports
+        self.path = os.path.join(folder, f"{self.name}.toml")
+        members = ", ".join(f'{{ address = "127.0.0.1:{1000 + n}", location = "l{n}" }}' for n in range(LOCATIONS))
+        with open(self.path, "w") as file:
+            file.write(
+                f'workers = 1\n[admin]\nlisten = "127.0.0.1:{self.admin}"\n[node]\nname = "{self.name}"\n'
+                f'[fleet]\nlisten = "127.0.0.1:{listen}"\njoin = {json.dumps(joined)}\nkey_file = "key"\n'
+                f'[rule.web]\nlisten = "127.0.0.1:0"\nload_max_age = "1h"\ngranularity = "on_demand"\nmembers = [{members}]\n'
+                'alert = { threshold = 0.8, max_share = 0.1, shed_time = "0s" }\n'
+            )
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen([self.binary, "run", self.path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(self.admin, self.name)
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=20)
+
+    def ask(self, method, path, body=None):
+        self.connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"} if body else {})
+        answer = self.connection.getresponse()
+        text = answer.read()
+        if answer.status >= 300:
+            raise SystemExit(f"{self.name}: {method} {path}: {answer.status} {text.decode()}")
+        return json.loads(text) if text else None
+
+    def report(self, location, load):
+        self.ask("POST", f"/v1/locations/l{location}/loads", {"loads": {"cpu": load}})
+
+    def alerts(self):
+        return {int(one["name"][1:]) for one in self.ask("GET", "/v1/locations") if one["alert"]}
+
+    def decides(self):
+        fleet = self.ask("GET", "/v1/fleet")
+        return fleet["groups"][0]["decides"] if fleet["groups"] and fleet["ready"] else None
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def until(what, holds, seconds=30):
+    """Waits until something holds; answers how long that took."""
+    begun = time.monotonic()
+    while not holds():
+        if time.monotonic() - begun > seconds:
+            raise SystemExit(f"not within {seconds} s: {what}")
+    return time.monotonic() - begun
+
+
+def decides(balancers):
+    """Who decides, if all say the same."""
+    said = {one.decides() for one in balancers}
+    return said.pop() if len(said) == 1 else None
+
+
+def under_alert(balancers):
+    """What is under alert anywhere at one moment: what each of them has in two looks around it."""
+    first = [one.alerts() for one in balancers]
+    return set().union(*(before & one.alerts() for before, one in zip(first, balancers)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default="target/dist/evenkeel")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    choice = random.Random(args.seed)
+    known, ended, next_one, looks, most = [], [], [], 0, 0
+    with contextlib.ExitStack() as last:
+        folder = last.enter_context(tempfile.TemporaryDirectory())
+        key = os.path.join(folder, "key")
+        with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(f"1:{os.urandom(32).hex()}\n")
+        ports = free_ports(2 * BALANCERS)
+        joined = [f"127.0.0.1:{port}" for port in ports[1:6:2]]
+        balancers = []
+        for number in range(BALANCERS):
+            balancers.append(Balancer(args.binary, folder, number, ports[2 * number : 2 * number + 2], joined))
+            last.callback(balancers[-1].end)
+
+        def report(location, load):
+            for one in balancers:
+                one.report(location, load)
+
+        def all_have(location, has):
+            return until(f"l{location} under alert: {has}", lambda: all((location in one.alerts()) == has for one in balancers))
+
+        until("all say who decides", lambda: decides(balancers))
+        for number in range(ROUNDS):
+            for location in range(LOCATIONS):
+                report(location, 0.3)
+            until("nothing is under alert", lambda: not any(one.alerts() for one in balancers), 90)
+            location = choice.randrange(LOCATIONS)
+            report(location, 0.95)
+            known.append(all_have(location, True))
+            report(location, 0.3)
+            ended.append(all_have(location, False))
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                for _ in range(8):
+                    report(choice.randrange(LOCATIONS), choice.random())
+                most = max(most, len(under_alert(balancers)))
+                looks += 1
+            if number % 3 == 2:
+                name = decides(balancers)
+                killed = next(one for one in balancers if one.name == name)
+                killed.process.send_signal(signal.SIGKILL)
+                killed.process.wait()
+                others = [one for one in balancers if one is not killed]
+                next_one.append(until("another one decides", lambda: decides(others) not in (None, name)))
+                killed.start()
+                until("all say who decides", lambda: decides(balancers))
+    in_ms = lambda all: spread([1000 * one for one in all]) | {"most": round(1000 * max(all), 1)}
+    keep(
+        {
+            "balancers": BALANCERS,
+            "all know of an alert, ms": in_ms(known),
+            "all know of its end, ms": in_ms(ended),
+            "all know who decides after the one that did was killed, ms": in_ms(next_one),
+            "allowed under alert": ALLOWED,
+            "most under alert anywhere": most,
+            "looks": looks,
+        },
+        "fleet",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+//! What `/metrics` says of a fleet.
+
+use evenkeel_manager::exposition::{Exposition, Type};
+
+use crate::status::FleetStatus;
+
+/// Writes the metrics of a fleet; `None` is a balancer without others.
+pub(crate) fn families(out: &mut Exposition, fleet: Option<&FleetStatus>) {
+    let count = |fleet: &FleetStatus, state: &str| {
+        let all = fleet.balancers.iter();
+        all.filter(|balancer| balancer.state == state).count() as f64
+    };
+    out.family(
+        "evenkeel_fleet_balancers",
+        Type::Gauge,
+        "Other balancers, by whether they are up or gone.",
+    );
+    if let Some(fleet) = fleet {
+        for state in ["up", "gone"] {
+            out.sample(&[("state", state)], count(fleet, state));
+        }
+    }
+    out.family(
+        "evenkeel_fleet_groups",
+        Type::Gauge,
+        "Groups upon whose load alerts this balancer decides.",
+    );
+    if let Some(fleet) = fleet {
+        let own = fleet.groups.iter();
+        let own = own.filter(|group| group.decides.as_ref() == Some(&fleet.name));
+        out.sample(&[], own.count() as f64);
+    }
+    out.family(
+        "evenkeel_fleet_datagrams_total",
+        Type::Counter,
+        "Datagrams from other balancers, by result.",
+    );
+    for datagrams in fleet.iter().flat_map(|fleet| &fleet.datagrams) {
+        out.sample(&[("result", &datagrams.result)], datagrams.count as f64);
+    }
+    let mut counter = |name, help, read: fn(&FleetStatus) -> u64| {
+        out.family(name, Type::Counter, help);
+        if let Some(fleet) = fleet {
+            out.sample(&[], read(fleet) as f64);
+        }
+    };
+    counter(
+        "evenkeel_fleet_sent_total",
+        "Datagrams sent to other balancers.",
+        |fleet| fleet.sent,
+    );
+    counter(
+        "evenkeel_fleet_unsent_total",
+        "Datagrams to other balancers that could not be sent.",
+        |fleet| fleet.unsent,
+    );
+    counter(
+        "evenkeel_fleet_sent_bytes_total",
+        "Bytes sent to other balancers, with the headers of IP and UDP.",
+        |fleet| fleet.sent_bytes,
+    );
+    counter(
+        "evenkeel_fleet_received_bytes_total",
+        "Bytes received from other balancers, with the headers of IP and UDP.",
+        |fleet| fleet.received_bytes,
+    );
+    counter(
+        "evenkeel_fleet_takeovers_total",
+        "How often this balancer began to decide upon the load alerts of a group.",
+        |fleet| fleet.takeovers,
+    );
+    counter(
+        "evenkeel_fleet_missed_total",
+        "How often this balancer found that another one is gone.",
+        |fleet| fleet.missed,
+    );
+}

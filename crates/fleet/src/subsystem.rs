@@ -1,0 +1,489 @@
+//! The socket, and the thread that serves it.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use evenkeel_control::alerts::{Council, Proposal};
+use evenkeel_gossip::seal::MAX_DATAGRAM;
+use evenkeel_gossip::{Fleet, Id, Role, Settings, key};
+use evenkeel_manager::Manager;
+use evenkeel_manager::config::{Config as Whole, Fleet as Config};
+use evenkeel_manager::endpoint::Endpoint;
+use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::handover::Handover;
+use evenkeel_manager::service::{Service, Work};
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_net::Clock;
+use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
+use evenkeel_net::inherited::Handed;
+use evenkeel_net::key_file;
+use evenkeel_wire::reporting::keys::Keys;
+use evenkeel_wire::reporting::message::is_name;
+use tracing::{debug, info, warn};
+
+use crate::metrics;
+use crate::status::FleetStatus;
+
+/// What is asked of the system for the socket: all balancers may speak at the same moment.
+const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
+
+/// Datagrams that are taken from the socket before others have their turn.
+const BATCH: usize = 64;
+
+/// How often names of other balancers are looked up.
+const LOOK_UP: Duration = Duration::from_secs(10);
+
+/// Whose the socket is.
+const WHOSE: &str = "fleet";
+
+/// The other balancers, with the socket. Clones are the same one.
+#[derive(Clone)]
+pub struct Gossip {
+    clock: Clock,
+    task: Arc<SocketTask<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    fleet: Option<Fleet>,
+    socket: Option<Arc<UdpSocket>>,
+    /// What it was made of.
+    config: Option<Config>,
+    /// Groups of the configuration.
+    groups: HashSet<String>,
+    unsent: u64,
+    /// Whether the thread runs.
+    is_served: bool,
+    /// Another process has the socket.
+    rests: bool,
+    /// Nothing is opened any more.
+    stopped: bool,
+    /// It was in a fleet when it stopped, and serves its last clients.
+    left: bool,
+}
+
+impl fmt::Debug for Gossip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gossip").finish_non_exhaustive()
+    }
+}
+
+impl Gossip {
+    /// A balancer without others. The socket is opened, and the thread starts, with the first
+    /// configuration that wants it.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no file to wake the thread with.
+    pub fn new(clock: Clock) -> io::Result<Self> {
+        let task = SocketTask::new(State::default())?;
+        Ok(Gossip { clock, task })
+    }
+
+    /// How it goes; `None` if there are no others.
+    pub fn status(&self) -> Option<FleetStatus> {
+        let (state, now) = (self.task.lock(), self.clock.now());
+        let fleet = state.fleet.as_ref()?;
+        Some(FleetStatus::new(fleet, state.unsent, now))
+    }
+
+    fn local_address(&self) -> Option<SocketAddr> {
+        let socket = self.task.lock().socket.clone()?;
+        socket.local_addr().ok()
+    }
+
+    fn close(&self, for_good: bool) {
+        let now = self.clock.now();
+        let mut state = self.task.lock();
+        state.stopped |= for_good;
+        if let Some(mut fleet) = state.fleet.take()
+            && !state.rests
+        {
+            fleet.leave(now);
+            state.send(fleet.take_out());
+            state.left = for_good;
+        }
+        (state.socket, state.config) = (None, None);
+        drop(state);
+        self.task.wake();
+    }
+
+    /// Keeps the fleet told of which groups there are, and of where others may be found.
+    async fn follow(self, manager: Arc<Manager>) {
+        let mut changes = manager.changes();
+        loop {
+            changes.borrow_and_update();
+            let config = manager.config();
+            let groups: HashSet<String> = config
+                .groups
+                .iter()
+                .map(|group| group.name.clone())
+                .collect();
+            self.tell(groups);
+            let wait = async {
+                match &config.fleet {
+                    Some(fleet) => {
+                        self.seek(look_up(fleet).await);
+                        tokio::time::sleep(LOOK_UP).await;
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = wait => {}
+            }
+        }
+    }
+
+    fn tell(&self, groups: HashSet<String>) {
+        let now = self.clock.now();
+        let mut state = self.task.lock();
+        let state = &mut *state;
+        if let Some(fleet) = &mut state.fleet
+            && groups != state.groups
+        {
+            fleet.set_groups(groups.iter().map(String::as_str), now);
+            state.groups = groups;
+            self.task.wake();
+        }
+    }
+
+    fn seek(&self, seeds: Vec<SocketAddr>) {
+        let mut state = self.task.lock();
+        if let Some(fleet) = &mut state.fleet {
+            fleet.set_seeds(seeds);
+            self.task.wake();
+        }
+    }
+}
+
+/// The addresses of the balancers that a configuration names.
+async fn look_up(fleet: &Config) -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    for address in &fleet.join {
+        match tokio::net::lookup_host((address.host.as_str(), address.port)).await {
+            Ok(all) => found.extend(all),
+            Err(error) => debug!(%address, %error, "cannot look up another balancer"),
+        }
+    }
+    found
+}
+
+/// The one that decides upon a group's alerts is asked nothing else than what it says itself.
+impl Council for Gossip {
+    fn settle(&self, proposal: &Proposal<'_>) -> Option<Vec<bool>> {
+        let mut state = self.task.lock();
+        let state = &mut *state;
+        // Others decide by now, and count what was under alert.
+        if state.rests || state.left {
+            return Some(proposal.raised.to_vec());
+        }
+        let fleet = state.fleet.as_mut()?;
+        if !state.groups.contains(proposal.group) {
+            return None;
+        }
+        // Who knows nothing yet leaves it as it is.
+        if fleet.role(proposal.group, proposal.now) == Role::Nobody {
+            return Some(proposal.raised.to_vec());
+        }
+        let keys: Vec<u64> = proposal.locations.iter().map(|name| key(name)).collect();
+        let wanted = proposal.wanted.iter();
+        let wanted: Vec<u64> = wanted
+            .filter_map(|&place| keys.get(place))
+            .copied()
+            .collect();
+        fleet.decide(proposal.group, &wanted, proposal.allowed, proposal.now);
+        let raised: HashSet<u64> = fleet.raised(proposal.group).map(|(key, _)| key).collect();
+        if fleet.has_out() {
+            self.task.wake();
+        }
+        Some(keys.iter().map(|key| raised.contains(key)).collect())
+    }
+}
+
+impl State {
+    fn send(&mut self, out: Vec<(SocketAddr, Vec<u8>)>) {
+        let Some(socket) = &self.socket else {
+            return;
+        };
+        for (to, datagram) in out {
+            self.unsent += u64::from(socket.send_to(&datagram, to).is_err());
+        }
+    }
+}
+
+impl Subsystem for Gossip {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        let mut state = self.task.lock();
+        if state.stopped || !next.reload {
+            return Ok(Box::new(|| ()));
+        }
+        let Some(wanted) = next.section::<Config>() else {
+            let gossip = self.clone();
+            return Ok(Box::new(move || gossip.close(false)));
+        };
+        let keys = key_file::load(&wanted.key_file, Keys::parse)
+            .map_err(|error| vec![PrepareError::other(error)])?;
+        let is_same = state.config.as_ref().is_some_and(|old| {
+            (old.listen, old.reached_at(), &old.name)
+                == (wanted.listen, wanted.reached_at(), &wanted.name)
+        });
+        let fresh = match is_same {
+            true => None,
+            false => Some(self.fresh(&state, wanted, keys.clone())?),
+        };
+        if !state.is_served {
+            let thread = Thread {
+                clock: self.clock,
+                socket: None,
+                buffer: [0; MAX_DATAGRAM + 1],
+                active: HashSet::new(),
+            };
+            self.task.start("fleet", thread).map_err(|error| {
+                vec![PrepareError::Thread {
+                    whose: WHOSE,
+                    error,
+                }]
+            })?;
+            state.is_served = true;
+        }
+        drop(state);
+        let (gossip, config) = (self.clone(), wanted.clone());
+        Ok(Box::new(move || {
+            let mut state = gossip.task.lock();
+            if let Some((fleet, socket)) = fresh {
+                if let Some(mut old) = state.fleet.take() {
+                    // By the old socket, which others know.
+                    old.leave(gossip.clock.now());
+                    state.send(old.take_out());
+                }
+                (state.fleet, state.socket) = (Some(fleet), Some(socket));
+                state.groups.clear();
+            }
+            if let Some(fleet) = &mut state.fleet {
+                fleet.set_keys(keys);
+            }
+            state.config = Some(config);
+            drop(state);
+            gossip.task.wake();
+        }))
+    }
+
+    fn sockets(&self) -> io::Result<Vec<Handed>> {
+        let state = self.task.lock();
+        let listen = state.config.as_ref().and_then(|config| config.listen);
+        let (Some(socket), Some(listen)) = (&state.socket, listen) else {
+            return Ok(Vec::new());
+        };
+        Ok(vec![datagram::handed(socket, listen, WHOSE)?])
+    }
+
+    fn hand_over(&self, _: &mut Handover) {
+        // Who takes its place is another process for the others, and says so.
+        self.task.lock().rests = true;
+        self.task.wake();
+    }
+
+    fn resume(&self) {
+        self.task.lock().rests = false;
+        self.task.wake();
+    }
+
+    fn council(&self) -> Option<&dyn Council> {
+        Some(self)
+    }
+
+    fn exclusive(&self, config: &Whole) -> Vec<Exclusive> {
+        let listen = config.fleet.iter().filter_map(|fleet| fleet.listen);
+        listen
+            .flat_map(|listen| Exclusive::udp(&[listen]))
+            .collect()
+    }
+
+    fn check(&self, config: &Whole) -> PrepareErrors {
+        let files = config.fleet.iter().map(|fleet| &fleet.key_file);
+        let unread = files.filter_map(|file| key_file::load(file, Keys::parse).err());
+        let mut errors: PrepareErrors = unread.map(PrepareError::other).collect();
+        errors.extend(config.fleet.iter().filter_map(|fleet| name(fleet).err()));
+        errors
+    }
+
+    fn stop(&self) {
+        self.close(true);
+    }
+
+    fn announce(&self, _: &Snapshot) -> Vec<String> {
+        let address = self.local_address().into_iter();
+        address.map(|at| format!("fleet on UDP {at}")).collect()
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        metrics::families(out, self.status().as_ref());
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let gossip = self.clone();
+        vec![Endpoint::show(
+            "/v1/fleet",
+            "The other balancers, and who decides upon the alerts of which group",
+            move || gossip.status(),
+        )]
+    }
+}
+
+impl Service for Gossip {
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        Box::pin(self.clone().follow(manager))
+    }
+}
+
+/// What a balancer is called.
+fn name(config: &Config) -> Result<String, PrepareError> {
+    let name = config.name.clone().unwrap_or_else(|| {
+        let system = rustix::system::uname();
+        system.nodename().to_string_lossy().into_owned()
+    });
+    match is_name(&name) {
+        true => Ok(name),
+        false => Err(PrepareError::Other(
+            format!(
+                "fleet: the name of this machine, {name:?}, cannot be that of a balancer, which has 1 \
+                 to 64 letters, digits and -_.: say another one with name in [node]"
+            )
+            .into(),
+        )),
+    }
+}
+
+impl Gossip {
+    /// A balancer that knows nobody, and its socket.
+    fn fresh(
+        &self,
+        state: &State,
+        config: &Config,
+        keys: Keys,
+    ) -> Result<(Fleet, Arc<UdpSocket>), PrepareErrors> {
+        let failed = |error: &dyn fmt::Display| {
+            let text = format!("no random numbers for the fleet: {error}");
+            vec![PrepareError::Other(text.into())]
+        };
+        let name = name(config).map_err(|error| vec![error])?;
+        let (Some(listen), Some(advertise)) = (config.listen, config.reached_at()) else {
+            return Err(failed(&"no address"));
+        };
+        let old = state
+            .config
+            .as_ref()
+            .filter(|old| old.listen == Some(listen));
+        let socket = match (old, &state.socket) {
+            (Some(_), Some(socket)) => Arc::clone(socket),
+            _ => {
+                let opened = datagram::open(listen, RECEIVE_BUFFER, WHOSE);
+                Arc::new(opened.map_err(|error| {
+                    vec![PrepareError::Listen {
+                        whose: WHOSE,
+                        address: format!("UDP {listen}"),
+                        error,
+                    }]
+                })?)
+            }
+        };
+        // Where the system chooses the port, the others are told which one.
+        let advertise = match (advertise.port(), socket.local_addr()) {
+            (0, Ok(own)) => SocketAddr::new(advertise.ip(), own.port()),
+            _ => advertise,
+        };
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let millis = since.map_or(1, |since| since.as_millis());
+        let session = evenkeel_net::random().map_err(|error| failed(&error))?;
+        let seed = evenkeel_net::random().map_err(|error| failed(&error))?;
+        let settings = Settings {
+            id: Id {
+                address: advertise,
+                name: name.into(),
+                life: u64::try_from(millis).unwrap_or(1),
+            },
+            session: u64::from_ne_bytes(session) | 1,
+            keys,
+            seeds: Vec::new(),
+        };
+        let rng = fastrand::Rng::with_seed(u64::from_ne_bytes(seed));
+        Ok((Fleet::new(settings, rng, self.clock.now()), socket))
+    }
+}
+
+/// What the thread works with.
+struct Thread {
+    clock: Clock,
+    socket: Option<Arc<UdpSocket>>,
+    /// A byte more than the longest datagram, which shows that one is longer.
+    buffer: [u8; MAX_DATAGRAM + 1],
+    /// Who was there, for the log.
+    active: HashSet<String>,
+}
+
+impl Worker<State> for Thread {
+    fn turn(&mut self, state: &mut State) -> Next {
+        self.socket = None;
+        let (Some(socket), Some(fleet)) = (&state.socket, &mut state.fleet) else {
+            return Next::Never;
+        };
+        if state.rests {
+            return Next::Never;
+        }
+        let socket = Arc::clone(socket);
+        let mut taken = 0;
+        while taken < BATCH {
+            match socket.recv_from(&mut self.buffer) {
+                Ok((len, _)) => {
+                    let datagram = self.buffer.get(..len).unwrap_or_default();
+                    fleet.receive(datagram, self.clock.now());
+                    taken += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        let now = self.clock.now();
+        let next = fleet.poll(now);
+        let out = fleet.take_out();
+        self.tell(fleet, now);
+        state.send(out);
+        self.socket = Some(socket);
+        match taken {
+            BATCH => Next::Again,
+            _ => Next::After(next.since(self.clock.now())),
+        }
+    }
+
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.socket.iter().map(|socket| socket.as_fd())
+    }
+}
+
+impl Thread {
+    /// Says in the log who has come and gone.
+    fn tell(&mut self, fleet: &Fleet, now: evenkeel_core::time::Instant) {
+        let there = fleet.peers(now).filter(|peer| peer.active);
+        let there: HashSet<String> = there
+            .map(|peer| format!("{} at {}", peer.id.name, peer.id.address))
+            .collect();
+        if there == self.active {
+            return;
+        }
+        for new in there.difference(&self.active) {
+            info!("balancer {new} is in the fleet");
+        }
+        for gone in self.active.difference(&there) {
+            warn!("balancer {gone} is gone from the fleet");
+        }
+        self.active = there;
+    }
+}

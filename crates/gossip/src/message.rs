@@ -1,0 +1,266 @@
+//! What datagrams say, after their header. What is not understood whole is refused whole.
+
+use std::net::SocketAddr;
+
+use evenkeel_core::time::Instant;
+use evenkeel_wire::input::{Input, put_varint};
+
+use crate::id::{Id, address, put_address};
+use crate::note::Item;
+
+/// Most balancers that a sheet asks for, or vouches for.
+pub(crate) const MAX_ASKED: usize = 8;
+
+/// Who somebody is, who wants to send more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Who it is.
+    pub id: Id,
+    /// The number that its process has drawn when it started.
+    pub session: u64,
+    /// The number that it has drawn for this message, to know the answer by.
+    pub challenge: u64,
+    /// The highest life of a process at the receiver's address of which it knows; 0 is none.
+    pub known_life: u64,
+}
+
+impl Hello {
+    /// As the body of a datagram.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        self.id.encode(&mut out);
+        out.extend(self.session.to_be_bytes());
+        out.extend(self.challenge.to_be_bytes());
+        put_varint(&mut out, self.known_life);
+        out
+    }
+
+    /// The other way round.
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        let mut input = Input(body);
+        let hello = Hello {
+            id: Id::decode(&mut input)?,
+            session: input.u64()?,
+            challenge: input.u64()?,
+            known_life: input.varint()?,
+        };
+        input.0.is_empty().then_some(hello)
+    }
+}
+
+/// The answer to a [`Hello`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Who answers.
+    pub id: Id,
+    /// The number that its process has drawn when it started.
+    pub session: u64,
+    /// The challenge of the Hello.
+    pub challenge: u64,
+    /// The number by which it knows what comes from whoever said Hello.
+    pub token: u64,
+    /// The same as in a [`Hello`].
+    pub known_life: u64,
+}
+
+impl Welcome {
+    /// As the body of a datagram.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        self.id.encode(&mut out);
+        out.extend(self.session.to_be_bytes());
+        out.extend(self.challenge.to_be_bytes());
+        out.extend(self.token.to_be_bytes());
+        put_varint(&mut out, self.known_life);
+        out
+    }
+
+    /// The other way round.
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        let mut input = Input(body);
+        let welcome = Welcome {
+            id: Id::decode(&mut input)?,
+            session: input.u64()?,
+            challenge: input.u64()?,
+            token: input.u64()?,
+            known_life: input.varint()?,
+        };
+        input.0.is_empty().then_some(welcome)
+    }
+}
+
+/// A part of the sender's notes, and what it knows of those of the receiver. Without any part it is
+/// a sign of life.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sheet {
+    /// Which row of sheets of the receiver is confirmed.
+    pub ack_stream: u32,
+    /// Up to which number its notes are known.
+    pub ack: u64,
+    /// The row of sheets that this one belongs to.
+    pub stream: u32,
+    /// The number of the sender's last note.
+    pub head: u64,
+    /// Stands for the names of the sender's groups.
+    pub groups: u32,
+    /// Balancers of which the sender hears nothing.
+    pub silent: Vec<SocketAddr>,
+    /// Balancers that the sender has heard lately, of those for which it was asked.
+    pub heard: Vec<SocketAddr>,
+    /// The number after which `items` begin.
+    pub from: u64,
+    /// The number of the last one of them.
+    pub through: u64,
+    /// All that have changed in between.
+    pub items: Vec<Item>,
+}
+
+impl Sheet {
+    /// Writes all but the items, which whoever has them appends.
+    pub(crate) fn encode_head(&self, out: &mut Vec<u8>) {
+        out.extend(self.ack_stream.to_be_bytes());
+        put_varint(out, self.ack);
+        out.extend(self.stream.to_be_bytes());
+        put_varint(out, self.head);
+        out.extend(self.groups.to_be_bytes());
+        for all in [&self.silent, &self.heard] {
+            let some = all.get(..MAX_ASKED).unwrap_or(all);
+            out.push(some.len() as u8);
+            some.iter().for_each(|&address| put_address(out, address));
+        }
+        put_varint(out, self.from);
+    }
+
+    /// As the body of a datagram, if it is not too long for one.
+    pub fn encode(&self, now: Instant) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256);
+        self.encode_head(&mut out);
+        put_varint(&mut out, self.through);
+        self.items
+            .iter()
+            .for_each(|item| item.encode(now, &mut out));
+        out
+    }
+
+    /// The other way round.
+    pub fn decode(body: &[u8], now: Instant) -> Option<Self> {
+        let mut input = Input(body);
+        let (ack_stream, ack) = (input.u32()?, input.varint()?);
+        let (stream, head) = (input.u32()?, input.varint()?);
+        let groups = input.u32()?;
+        let (silent, heard) = (addresses(&mut input)?, addresses(&mut input)?);
+        let (from, through) = (input.varint()?, input.varint()?);
+        if from > through || through > head {
+            return None;
+        }
+        let mut items = Vec::new();
+        while !input.0.is_empty() {
+            items.push(Item::decode(now, &mut input)?);
+        }
+        // Numbers are of items: there are not more than of these.
+        let many = u64::try_from(items.len()).unwrap_or(u64::MAX) > through - from;
+        (!many).then_some(Sheet {
+            ack_stream,
+            ack,
+            stream,
+            head,
+            groups,
+            silent,
+            heard,
+            from,
+            through,
+            items,
+        })
+    }
+}
+
+fn addresses(input: &mut Input<'_>) -> Option<Vec<SocketAddr>> {
+    let count = usize::from(input.u8()?);
+    if count > MAX_ASKED {
+        return None;
+    }
+    (0..count).map(|_| address(input)).collect()
+}
+
+/// A datagram that another balancer is to get, and its address.
+pub(crate) fn relay(to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(datagram.len() + 20);
+    put_address(&mut out, to);
+    out.extend(datagram);
+    out
+}
+
+/// The other way round.
+pub(crate) fn relayed(body: &[u8]) -> Option<(SocketAddr, &[u8])> {
+    let mut input = Input(body);
+    let to = address(&mut input)?;
+    Some((to, input.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::note::{Key, Note};
+
+    #[test]
+    fn messages_are_read_as_they_are_written() {
+        let id = Id {
+            address: "[2001:db8::1]:7000".parse().unwrap(),
+            name: "lb-1".into(),
+            life: 77,
+        };
+        let hello = Hello {
+            id: id.clone(),
+            session: 1,
+            challenge: 2,
+            known_life: 7,
+        };
+        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        let welcome = Welcome {
+            id: id.clone(),
+            session: 1,
+            challenge: 2,
+            token: 3,
+            known_life: 4,
+        };
+        assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
+        let sheet = Sheet {
+            ack_stream: 1,
+            ack: 2,
+            stream: 3,
+            head: 400,
+            groups: 5,
+            silent: vec![id.address],
+            heard: vec!["192.0.2.1:80".parse().unwrap(); MAX_ASKED],
+            from: 300,
+            through: 302,
+            items: vec![
+                Item::Put(Note::Claim { group: 6, epoch: 7 }),
+                Item::Gone(Key::Claim { group: 8 }),
+            ],
+        };
+        let bytes = sheet.encode(Instant::ZERO);
+        assert_eq!(Sheet::decode(&bytes, Instant::ZERO), Some(sheet.clone()));
+        for len in 0..bytes.len() {
+            let part = Sheet::decode(&bytes[..len], Instant::ZERO);
+            assert!(part.is_none_or(|part| part.items.len() < sheet.items.len()));
+        }
+        for wrong in [
+            Sheet {
+                head: 301,
+                ..sheet.clone()
+            },
+            Sheet {
+                from: 301,
+                ..sheet.clone()
+            },
+            Sheet {
+                from: 303,
+                ..sheet.clone()
+            },
+        ] {
+            let bytes = wrong.encode(Instant::ZERO);
+            assert_eq!(Sheet::decode(&bytes, Instant::ZERO), None);
+        }
+    }
+}

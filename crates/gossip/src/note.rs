@@ -1,0 +1,249 @@
+//! What balancers tell each other: notes, of which each has a key.
+
+use std::time::Duration;
+
+use evenkeel_core::time::Instant;
+use evenkeel_wire::input::{Input, put_varint};
+
+/// What a note is about. Groups, locations and members are numbers that stand for their names
+/// ([`key`](crate::key)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// That the balancer decides upon the alerts of a group.
+    Claim {
+        /// Which.
+        group: u64,
+    },
+    /// That a group has a location under alert.
+    Alert {
+        /// Which group.
+        group: u64,
+        /// Which location.
+        location: u64,
+    },
+    /// That the balancer has ejected a member.
+    Ejection {
+        /// Of which group.
+        group: u64,
+        /// The member's address, as a number.
+        member: u64,
+    },
+}
+
+/// A note.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Note {
+    /// The balancer decides upon the alerts of a group.
+    Claim {
+        /// Which.
+        group: u64,
+        /// Counts those who have done so, one after the other: the latest one does.
+        epoch: u64,
+    },
+    /// A group has a location under alert.
+    Alert {
+        /// Which group.
+        group: u64,
+        /// By the decision of whom.
+        epoch: u64,
+        /// Which location.
+        location: u64,
+        /// Since when.
+        since: Instant,
+    },
+    /// The balancer has ejected a member.
+    Ejection {
+        /// Of which group.
+        group: u64,
+        /// The member's address, as a number.
+        member: u64,
+        /// Until when.
+        until: Instant,
+        /// How many of the balancer's own requests there were within the window.
+        requests: u32,
+        /// How many of them failed.
+        failures: u32,
+    },
+}
+
+impl Note {
+    /// What it is about.
+    pub fn key(&self) -> Key {
+        match *self {
+            Note::Claim { group, .. } => Key::Claim { group },
+            Note::Alert {
+                group, location, ..
+            } => Key::Alert { group, location },
+            Note::Ejection { group, member, .. } => Key::Ejection { group, member },
+        }
+    }
+}
+
+/// A note that is new, or one that is no more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Item {
+    /// This is so.
+    Put(Note),
+    /// What was noted of this is not so any more.
+    Gone(Key),
+}
+
+/// The longest an item can be, in bytes: three numbers of eight bytes, and two that are short.
+pub(crate) const MAX_ITEM: usize = 1 + 24 + 20;
+
+impl Item {
+    /// Appends it. Times are written as distances from `now`, as no two balancers have the same
+    /// clock.
+    pub(crate) fn encode(&self, now: Instant, out: &mut Vec<u8>) {
+        match *self {
+            Item::Put(Note::Claim { group, epoch }) => {
+                out.push(1);
+                out.extend(group.to_be_bytes());
+                put_varint(out, epoch);
+            }
+            Item::Put(Note::Alert {
+                group,
+                epoch,
+                location,
+                since,
+            }) => {
+                out.push(2);
+                out.extend(group.to_be_bytes());
+                out.extend(location.to_be_bytes());
+                put_varint(out, epoch);
+                put_millis(out, now.since(since));
+            }
+            Item::Put(Note::Ejection {
+                group,
+                member,
+                until,
+                requests,
+                failures,
+            }) => {
+                out.push(3);
+                out.extend(group.to_be_bytes());
+                out.extend(member.to_be_bytes());
+                put_millis(out, until.since(now));
+                put_varint(out, requests.into());
+                put_varint(out, failures.into());
+            }
+            Item::Gone(Key::Claim { group }) => {
+                out.push(0x81);
+                out.extend(group.to_be_bytes());
+            }
+            Item::Gone(Key::Alert { group, location }) => {
+                out.push(0x82);
+                out.extend(group.to_be_bytes());
+                out.extend(location.to_be_bytes());
+            }
+            Item::Gone(Key::Ejection { group, member }) => {
+                out.push(0x83);
+                out.extend(group.to_be_bytes());
+                out.extend(member.to_be_bytes());
+            }
+        }
+    }
+
+    pub(crate) fn decode(now: Instant, input: &mut Input<'_>) -> Option<Self> {
+        let (tag, group) = (input.u8()?, input.u64()?);
+        Some(match tag {
+            1 => Item::Put(Note::Claim {
+                group,
+                epoch: input.varint()?,
+            }),
+            2 => Item::Put(Note::Alert {
+                group,
+                location: input.u64()?,
+                epoch: input.varint()?,
+                since: before(now, millis(input)?),
+            }),
+            3 => Item::Put(Note::Ejection {
+                group,
+                member: input.u64()?,
+                until: now.after(millis(input)?),
+                requests: u32::try_from(input.varint()?).ok()?,
+                failures: u32::try_from(input.varint()?).ok()?,
+            }),
+            0x81 => Item::Gone(Key::Claim { group }),
+            0x82 => Item::Gone(Key::Alert {
+                group,
+                location: input.u64()?,
+            }),
+            0x83 => Item::Gone(Key::Ejection {
+                group,
+                member: input.u64()?,
+            }),
+            _ => return None,
+        })
+    }
+}
+
+/// Nothing lasts longer than a year here.
+const LONGEST: u64 = 366 * 24 * 3600 * 1000;
+
+fn put_millis(out: &mut Vec<u8>, time: Duration) {
+    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    put_varint(out, millis.min(LONGEST));
+}
+
+fn millis(input: &mut Input<'_>) -> Option<Duration> {
+    let millis = input.varint().filter(|&millis| millis <= LONGEST)?;
+    Some(Duration::from_millis(millis))
+}
+
+fn before(now: Instant, time: Duration) -> Instant {
+    let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    Instant::from_nanos(now.as_nanos().saturating_sub(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_read_as_they_are_written_by_any_clock() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let (here, there) = (at(60_000), at(1_000_000));
+        let items = |now: Instant| {
+            [
+                Item::Put(Note::Claim {
+                    group: 1,
+                    epoch: u64::MAX,
+                }),
+                Item::Put(Note::Alert {
+                    group: u64::MAX,
+                    epoch: u64::MAX,
+                    location: 3,
+                    since: before(now, Duration::from_millis(1500)),
+                }),
+                Item::Put(Note::Ejection {
+                    group: 4,
+                    member: 5,
+                    until: now.after(Duration::from_secs(300)),
+                    requests: u32::MAX,
+                    failures: 6,
+                }),
+                Item::Gone(Key::Claim { group: 7 }),
+                Item::Gone(Key::Alert {
+                    group: 8,
+                    location: 9,
+                }),
+                Item::Gone(Key::Ejection {
+                    group: 10,
+                    member: 11,
+                }),
+            ]
+        };
+        for (item, same) in items(here).into_iter().zip(items(there)) {
+            let mut bytes = Vec::new();
+            item.encode(here, &mut bytes);
+            assert!(bytes.len() <= MAX_ITEM, "{item:?}: {}", bytes.len());
+            let mut input = Input(&bytes);
+            assert_eq!(Item::decode(there, &mut input), Some(same));
+            assert!(input.0.is_empty());
+            for len in 0..bytes.len() {
+                assert_eq!(Item::decode(there, &mut Input(&bytes[..len])), None);
+            }
+        }
+    }
+}

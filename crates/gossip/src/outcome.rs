@@ -1,0 +1,106 @@
+//! What becomes of datagrams, counted.
+
+use std::collections::HashMap;
+
+use evenkeel_wire::reporting::message::Invalid;
+use evenkeel_wire::window::Late;
+
+/// What has become of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Outcome {
+    /// It was heard.
+    Taken,
+    /// Somebody has said who it is, and got a token. Said again by somebody else it does no more.
+    Greeted,
+    /// It is no datagram of this protocol, or of somebody who has no key.
+    #[strum(transparent)]
+    Invalid(Invalid),
+    /// With a token that this process has not given, or no longer takes: sent before one of both
+    /// has restarted, or again by somebody else.
+    Foreign,
+    /// It came before.
+    Duplicate,
+    /// So old that the network cannot have kept it: sent again by somebody else.
+    Replayed,
+    /// The answer to a question that was not asked, or long ago.
+    Unasked,
+    /// From this balancer itself, or from another one that says that it is at its address.
+    Own,
+    /// There are as many balancers as there may be.
+    Full,
+}
+
+impl Outcome {
+    /// All of them, in the order in which they are counted.
+    pub const ALL: [Outcome; 16] = [
+        Outcome::Taken,
+        Outcome::Greeted,
+        Outcome::Invalid(Invalid::Truncated),
+        Outcome::Invalid(Invalid::Oversized),
+        Outcome::Invalid(Invalid::Magic),
+        Outcome::Invalid(Invalid::Version),
+        Outcome::Invalid(Invalid::Kind),
+        Outcome::Invalid(Invalid::Key),
+        Outcome::Invalid(Invalid::Tag),
+        Outcome::Invalid(Invalid::Malformed),
+        Outcome::Foreign,
+        Outcome::Duplicate,
+        Outcome::Replayed,
+        Outcome::Unasked,
+        Outcome::Own,
+        Outcome::Full,
+    ];
+
+    /// The name in metrics.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+impl From<Late> for Outcome {
+    fn from(late: Late) -> Self {
+        match late {
+            Late::Duplicate => Outcome::Duplicate,
+            Late::Reordered => Outcome::Taken,
+            Late::Replayed => Outcome::Replayed,
+        }
+    }
+}
+
+/// What has happened, since the start.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    received: HashMap<Outcome, u64>,
+    /// Datagrams that were sent.
+    pub sent: u64,
+    /// Their bytes, with the headers of IP and UDP.
+    pub sent_bytes: u64,
+    /// Bytes of the datagrams that were received, with these headers.
+    pub received_bytes: u64,
+    /// How often this balancer took over the alerts of a group, from nobody or from another one.
+    pub claims: u64,
+    /// How often it has found that another balancer is gone.
+    pub missed: u64,
+}
+
+/// Length of the headers of IPv4 and UDP, in bytes.
+const HEADERS: u64 = 28;
+
+impl Counters {
+    /// Datagrams by what has become of them, each kind once.
+    pub fn received(&self) -> impl Iterator<Item = (Outcome, u64)> + '_ {
+        let count = |outcome| (outcome, self.received.get(&outcome).copied().unwrap_or(0));
+        Outcome::ALL.into_iter().map(count)
+    }
+
+    pub(crate) fn count(&mut self, outcome: Outcome, len: usize) {
+        *self.received.entry(outcome).or_default() += 1;
+        self.received_bytes += HEADERS + u64::try_from(len).unwrap_or(0);
+    }
+
+    pub(crate) fn count_sent(&mut self, len: usize) {
+        self.sent += 1;
+        self.sent_bytes += HEADERS + u64::try_from(len).unwrap_or(0);
+    }
+}

@@ -1,0 +1,130 @@
+//! Datagrams between balancers: a header of [`HEADER_LEN`] bytes, a body, and an authentication code
+//! of [`TAG_LEN`] bytes over both, by the keys of the reporting protocol.
+
+use evenkeel_wire::input::Input;
+use evenkeel_wire::reporting::keys::{Key, Keys, TAG_LEN};
+use evenkeel_wire::reporting::message::Invalid;
+
+/// The first bytes of every datagram.
+pub const MAGIC: [u8; 4] = *b"EvFl";
+
+/// The version of the protocol that is spoken here.
+pub const VERSION: u8 = 1;
+
+/// Length of the header, in bytes.
+pub const HEADER_LEN: usize = 24;
+
+/// The longest datagram, in bytes: with the headers of UDP and IPv6 it fits into one packet on every
+/// link, tunnels included.
+pub const MAX_DATAGRAM: usize = 1400;
+
+/// The longest datagram that another balancer can pass on in one of its own.
+pub const MAX_INNER: usize = MAX_DATAGRAM - HEADER_LEN - TAG_LEN - 20;
+
+/// The longest body that is written.
+pub(crate) const MAX_BODY: usize = MAX_INNER - HEADER_LEN - TAG_LEN;
+
+/// The shortest datagram, in bytes: it has no body.
+pub const MIN_DATAGRAM: usize = HEADER_LEN + TAG_LEN;
+
+/// What a datagram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::FromRepr)]
+#[repr(u8)]
+pub enum Kind {
+    /// This is who I am: give me a token, with which I can send you more.
+    Hello = 1,
+    /// Here it is.
+    Welcome = 2,
+    /// A message of the membership library.
+    Swim = 3,
+    /// What the sender knows of the other one's notes, and some of its own.
+    Sheet = 4,
+    /// Pass this on to another balancer, which I do not reach.
+    Relay = 5,
+    /// This is from another balancer, which does not reach you.
+    Relayed = 6,
+}
+
+/// What every datagram begins with, after magic and version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
+    /// The number that the receiver has drawn for this sender; 0 before there is one.
+    pub token: u64,
+    /// Counts the datagrams with this token, from 1.
+    pub count: u64,
+}
+
+/// A datagram, authenticated with `key`.
+pub fn seal(header: Header, body: &[u8], key: &Key) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER_LEN + body.len() + TAG_LEN);
+    out.extend(MAGIC);
+    out.extend([VERSION, header.kind as u8]);
+    out.extend(key.id().to_be_bytes());
+    out.extend(header.token.to_be_bytes());
+    out.extend(header.count.to_be_bytes());
+    out.extend(body);
+    key.sign(&mut out);
+    out
+}
+
+/// Authenticates a datagram and takes it apart.
+///
+/// # Errors
+///
+/// It is none, or of somebody who has no key.
+pub fn open<'d>(datagram: &'d [u8], keys: &Keys) -> Result<(Header, &'d [u8]), Invalid> {
+    if datagram.len() > MAX_DATAGRAM {
+        return Err(Invalid::Oversized);
+    }
+    let (message, tag) = datagram.split_last_chunk().ok_or(Invalid::Truncated)?;
+    let mut input = Input(message);
+    if input.array().ok_or(Invalid::Truncated)? != MAGIC {
+        return Err(Invalid::Magic);
+    }
+    if input.u8().ok_or(Invalid::Truncated)? != VERSION {
+        return Err(Invalid::Version);
+    }
+    let kind = input.u8().ok_or(Invalid::Truncated)?;
+    let mut numbers = || Some((input.u16()?, input.u64()?, input.u64()?));
+    let (key, token, count) = numbers().ok_or(Invalid::Truncated)?;
+    let key = keys.get(key).ok_or(Invalid::Key)?;
+    if !key.is_tag(&[message], tag) {
+        return Err(Invalid::Tag);
+    }
+    let kind = Kind::from_repr(kind).ok_or(Invalid::Kind)?;
+    let header = Header { kind, token, count };
+    Ok((header, input.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_changed_on_its_way_is_refused() {
+        let key = |id| Key::new(id, &[7; 32]).unwrap();
+        let keys = Keys::new(vec![key(1), Key::new(2, &[9; 32]).unwrap()]).unwrap();
+        let header = Header {
+            kind: Kind::Sheet,
+            token: 5,
+            count: 6,
+        };
+        let sealed = seal(header, b"body", &key(1));
+        assert_eq!(open(&sealed, &keys), Ok((header, &b"body"[..])));
+        let second = seal(header, b"", keys.get(2).unwrap());
+        assert_eq!(open(&second, &keys), Ok((header, &b""[..])), "the next key");
+        for at in 0..sealed.len() {
+            let mut changed = sealed.clone();
+            changed[at] ^= 0x10;
+            assert!(open(&changed, &keys).is_err(), "{at}");
+            assert!(open(&sealed[..at], &keys).is_err(), "{at}");
+        }
+        let unknown = seal(header, b"", &key(3));
+        assert_eq!(open(&unknown, &keys), Err(Invalid::Key));
+        let mut other = sealed;
+        other[5] = 99;
+        assert_eq!(open(&other, &keys), Err(Invalid::Tag), "nobody has said so");
+    }
+}

@@ -1,0 +1,68 @@
+//! Which messages of a peer have come: what is late, repeated or lost.
+
+/// Which sequence numbers of a peer have come, as far as it matters.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// The highest.
+    pub last: u64,
+    /// Bit n is set if `last - n` has come.
+    pub seen: u64,
+    /// Numbers up to `last` that have not come.
+    pub lost: u64,
+}
+
+/// Why a message is not the latest one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// It came before.
+    Duplicate,
+    /// A later one came before it.
+    Reordered,
+    /// So old that the network cannot have kept it.
+    Replayed,
+}
+
+impl Window {
+    /// Of a peer whose first message is there, and no other one.
+    pub fn new(first: u64) -> Self {
+        Window {
+            last: first,
+            seen: 1,
+            lost: 0,
+        }
+    }
+
+    /// Whether `sequence` comes after all that came, or else why not. One that is late, but has not
+    /// come before, has come from now on.
+    ///
+    /// # Errors
+    ///
+    /// It does not.
+    pub fn look(&mut self, sequence: u64) -> Result<(), Late> {
+        let Some(back) = self.last.checked_sub(sequence) else {
+            return Ok(());
+        };
+        let bit = match back {
+            0..64 => 1 << back,
+            _ => return Err(Late::Replayed),
+        };
+        if self.seen & bit != 0 {
+            return Err(Late::Duplicate);
+        }
+        self.seen |= bit;
+        self.lost = self.lost.saturating_sub(1);
+        Err(Late::Reordered)
+    }
+
+    /// Notes that `sequence` has come; answers whether that is after all others.
+    pub fn take(&mut self, sequence: u64) -> bool {
+        let Some(step @ 1..) = sequence.checked_sub(self.last) else {
+            return false;
+        };
+        let shift = u32::try_from(step).unwrap_or(u32::MAX);
+        self.seen = self.seen.checked_shl(shift).unwrap_or(0) | 1;
+        self.lost = self.lost.saturating_add(step - 1);
+        self.last = sequence;
+        true
+    }
+}

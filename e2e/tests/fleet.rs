@@ -1,0 +1,321 @@
+//! Several balancers as processes: one decides upon the alerts of a group, all heed it, another
+//! one takes over, and what nobody of them has sent is dropped and counted.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, UdpSocket};
+use std::ops::Range;
+use std::path::Path;
+use std::time::Instant;
+
+use evenkeel_e2e::balancer::{Balancer, binary};
+use evenkeel_e2e::eventually;
+use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::netns::{BACK, FRONT, Pair};
+use evenkeel_e2e::process::Signal;
+use serde_json::Value;
+
+const LOCATIONS: usize = 4;
+
+fn configuration(name: &str, join: Option<SocketAddr>, keys: &Path) -> String {
+    configuration_at("127.0.0.1", name, join, keys)
+}
+
+fn configuration_at(host: &str, name: &str, join: Option<SocketAddr>, keys: &Path) -> String {
+    let join: String = join.iter().map(|at| format!("join = \"{at}\"\n")).collect();
+    let member = |n: usize| {
+        format!(
+            "{{ address = \"127.0.0.1:{}\", location = \"l{n}\" }}",
+            81 + n
+        )
+    };
+    let members: Vec<String> = (0..LOCATIONS).map(member).collect();
+    format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [node]\nname = \"{name}\"\n\
+         [fleet]\nlisten = \"{host}:0\"\n{join}key_file = {keys:?}\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nstrategy = \"round_robin\"\n\
+         load_max_age = \"1h\"\ngranularity = \"on_demand\"\n\
+         alert = {{ threshold = 0.8, max_share = 0.5, shed_time = \"0s\" }}\n\
+         members = [{}]\n",
+        members.join(", ")
+    )
+}
+
+fn fleet(balancer: &Balancer) -> Value {
+    balancer.admin_json("/v1/fleet")
+}
+
+fn address(balancer: &Balancer) -> SocketAddr {
+    fleet(balancer)["address"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+fn start(count: usize, keys: &Path) -> Vec<Balancer> {
+    let mut all = vec![Balancer::start(&configuration("lb-0", None, keys))];
+    let first = address(&all[0]);
+    for number in 1..count {
+        let name = format!("lb-{number}");
+        all.push(Balancer::start(&configuration(&name, Some(first), keys)));
+    }
+    all
+}
+
+/// Who decides upon the alerts of the group, as each of them says.
+fn decide(balancers: &[Balancer]) -> Vec<Option<String>> {
+    let one = |balancer: &Balancer| {
+        let fleet = fleet(balancer);
+        Some(fleet["groups"][0]["decides"].as_str()?.to_owned())
+    };
+    balancers.iter().map(one).collect()
+}
+
+/// Waits until all say the same, and answers who it is.
+fn settled(balancers: &[Balancer]) -> usize {
+    let mut who = None;
+    eventually("all say who decides", || {
+        let decide = decide(balancers);
+        let whole = balancers.iter().all(|balancer| {
+            let fleet = fleet(balancer);
+            let others = fleet["balancers"].as_array().unwrap().iter();
+            let up = others.filter(|other| other["state"] == "up").count();
+            fleet["ready"] == true && up == balancers.len() - 1
+        });
+        let same = decide.iter().all(|one| one.is_some() && *one == decide[0]);
+        who.clone_from(&decide[0]);
+        whole && same
+    });
+    let who = who.unwrap();
+    let is_it = |balancer: &Balancer| fleet(balancer)["name"] == *who;
+    balancers.iter().position(is_it).unwrap()
+}
+
+fn report(balancer: &Balancer, location: usize, cpu: f64) {
+    balancer.report(&format!("l{location}"), cpu);
+}
+
+fn alerted(balancer: &Balancer) -> Vec<usize> {
+    let locations = balancer.admin_json("/v1/locations");
+    let locations = locations.as_array().unwrap().iter();
+    let alerted = locations.filter(|location| location["alert"] == true);
+    let names = alerted.map(|location| location["name"].as_str().unwrap()[1..].parse().unwrap());
+    let mut numbers: Vec<usize> = names.collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+fn wait_for_alerts(balancers: &[Balancer], wanted: &[usize]) {
+    for balancer in balancers {
+        eventually(&format!("alerts are {wanted:?}"), || {
+            alerted(balancer) == wanted
+        });
+    }
+}
+
+#[test]
+fn one_decides_all_heed_it_and_another_one_takes_over() {
+    let folder = Folder::new();
+    let keys = folder.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
+    let mut all = start(10, &keys);
+    let holder = settled(&all);
+    for balancer in &all {
+        (0..LOCATIONS).for_each(|location| report(balancer, location, 0.3));
+    }
+    // What another one reads is not what counts.
+    let other = (holder + 1) % all.len();
+    report(&all[other], 2, 0.95);
+    report(&all[holder], 1, 0.95);
+    let reported = Instant::now();
+    wait_for_alerts(&all, &[1]);
+    println!("all knew of an alert after {:?}", reported.elapsed());
+
+    // All of them are too much for the group.
+    for balancer in &all {
+        (0..LOCATIONS).for_each(|location| report(balancer, location, 0.9));
+        report(balancer, 1, 0.95);
+    }
+    let mut now = Vec::new();
+    eventually("two of them are under alert", || {
+        now = alerted(&all[holder]);
+        now.len() == 2 && now.contains(&1)
+    });
+    wait_for_alerts(&all, &now);
+
+    // One of them recovers, and there is room for another one.
+    let well = now.iter().copied().find(|location| *location != 1).unwrap();
+    all.iter().for_each(|balancer| report(balancer, well, 0.1));
+    eventually("another one of them is under alert", || {
+        now = alerted(&all[holder]);
+        now.len() == 2 && now.contains(&1) && !now.contains(&well)
+    });
+    wait_for_alerts(&all, &now);
+
+    all[holder].signal(Signal::KILL);
+    let killed = Instant::now();
+    drop(all.remove(holder));
+    let next = settled(&all);
+    println!("all knew who decides now after {:?}", killed.elapsed());
+    wait_for_alerts(&all, &now);
+    all.iter().for_each(|balancer| report(balancer, 1, 0.1));
+    let left: Vec<usize> = now.into_iter().filter(|location| *location != 1).collect();
+    // For a minute it counts, as the one that is killed might still heed it.
+    wait_for_alerts(&all, &left);
+
+    // One that is told to end says so.
+    all[next].signal(Signal::TERM);
+    all.remove(next);
+    settled(&all);
+}
+
+#[test]
+fn what_no_balancer_has_sent_is_dropped_and_counted() {
+    let folder = Folder::new();
+    let keys = folder.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
+    let all = start(2, &keys);
+    settled(&all);
+    let others = Folder::new();
+    let other = others.write_private("keys", "1:ff0102030405060708090a0b0c0d0e0f");
+    let stranger = Balancer::start(&configuration("stranger", Some(address(&all[0])), &other));
+    let counted = |result: &str| -> u64 {
+        let fleet = fleet(&all[0]);
+        let mut counts = fleet["datagrams"].as_array().unwrap().iter();
+        let count = counts.find(|count| count["result"] == result).unwrap();
+        count["count"].as_u64().unwrap()
+    };
+    eventually("the stranger's datagrams are counted", || {
+        counted("mac") > 0
+    });
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(b"EvFl", address(&all[0])).unwrap();
+    socket.send_to(&[0; 100], address(&all[0])).unwrap();
+    socket.send_to(&[0; 2000], address(&all[0])).unwrap();
+    eventually("they are counted", || {
+        counted("truncated") > 0 && counted("magic") > 0 && counted("oversized") > 0
+    });
+    assert_eq!(fleet(&stranger)["balancers"], serde_json::json!([]));
+    assert_eq!(fleet(&all[0])["balancers"].as_array().unwrap().len(), 1);
+    let metrics = all[0].admin_get("/metrics");
+    let line = "evenkeel_fleet_balancers{state=\"up\"} 1";
+    assert!(metrics.text().contains(line), "{}", metrics.text());
+}
+
+#[test]
+fn a_fleet_comes_and_goes_with_the_configuration_and_survives_an_upgrade() {
+    let folder = Folder::new();
+    let keys = folder.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
+    let mut all = start(2, &keys);
+    let holder = settled(&all);
+    for balancer in &all {
+        (0..LOCATIONS).for_each(|location| report(balancer, location, 0.3));
+        report(balancer, 0, 0.95);
+    }
+    wait_for_alerts(&all, &[0]);
+    all[holder].upgrade().unwrap();
+    settled(&all);
+    wait_for_alerts(&all, &[0]);
+
+    // Without the table it is alone, and decides by itself.
+    let name = fleet(&all[1])["name"].as_str().unwrap().to_owned();
+    let alone = configuration(&name, None, &keys);
+    let (before, after) = alone.split_once("[fleet]").unwrap();
+    let (_, after) = after.split_once("[rule.web]").unwrap();
+    all[1].reconfigure(&format!("{before}[rule.web]{after}"));
+    assert_eq!(fleet(&all[1]), Value::Null);
+    report(&all[1], 3, 0.99);
+    eventually("it decides by itself", || alerted(&all[1]) == [0, 3]);
+    eventually("the other one has noticed", || {
+        fleet(&all[0])["balancers"][0]["state"] == "gone"
+    });
+    all[1].reconfigure(&configuration(&name, Some(address(&all[0])), &keys));
+    settled(&all);
+    eventually("both heed the same", || {
+        alerted(&all[0]) == alerted(&all[1])
+    });
+}
+
+/// Nothing that one machine sends reaches the other one, and nobody is told; or all does again.
+fn cut(pair: &Pair, is_cut: bool) {
+    for (machine, interface, other) in [
+        (&pair.front, FRONT, "10.77.0.2"),
+        (&pair.back, BACK, "10.77.0.1"),
+    ] {
+        let mut command = machine.command("ip");
+        command.args(["neigh", if is_cut { "replace" } else { "del" }, other]);
+        if is_cut {
+            // The address of no network card.
+            command.args(["lladdr", "02:00:00:00:00:99", "nud", "permanent"]);
+        }
+        assert!(command.args(["dev", interface]).status().unwrap().success());
+    }
+}
+
+#[test]
+fn two_parts_that_do_not_reach_each_other_go_on_alone_and_meet_again() {
+    let Some(pair) = Pair::new() else {
+        return;
+    };
+    let folder = Folder::new();
+    let keys = folder.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
+    let machines = [&pair.front, &pair.front, &pair.back, &pair.back];
+    let mut all: Vec<Balancer> = Vec::new();
+    for (number, machine) in machines.iter().enumerate() {
+        let host = if number < 2 { "10.77.0.1" } else { "10.77.0.2" };
+        let join = all
+            .first()
+            .map(|first| machines[0].inside(|| address(first)));
+        let text = configuration_at(host, &format!("lb-{number}"), join, &keys);
+        all.push(Balancer::start_by(&text, |_| machine.command(binary())));
+    }
+    // Whoever decides, if all of these say the same, and that nobody else is there.
+    let decides = |some: Range<usize>| -> Option<String> {
+        let said: BTreeSet<Option<String>> = some
+            .clone()
+            .map(|number| {
+                let fleet = machines[number].inside(|| fleet(&all[number]));
+                let others = fleet["balancers"].as_array().unwrap().iter();
+                let up = others.filter(|other| other["state"] == "up").count();
+                let decides = fleet["groups"][0]["decides"].as_str()?;
+                (up + 1 == some.len()).then(|| decides.to_owned())
+            })
+            .collect();
+        let mut said = said.into_iter();
+        said.next().filter(|_| said.next().is_none()).flatten()
+    };
+    let report = |load: f64, locations: &[usize]| {
+        for (balancer, machine) in all.iter().zip(machines) {
+            let report = |location: &usize| balancer.report(&format!("l{location}"), load);
+            machine.inside(|| locations.iter().for_each(report));
+        }
+    };
+    let have = |some: Range<usize>, wanted: &[usize]| {
+        eventually(&format!("{some:?} have alerts {wanted:?}"), || {
+            let alerts = |number: usize| machines[number].inside(|| alerted(&all[number]));
+            some.clone().all(|number| alerts(number) == wanted)
+        });
+    };
+    eventually("all say who decides", || decides(0..4).is_some());
+    report(0.3, &[0, 1, 2, 3]);
+    report(0.95, &[1]);
+    have(0..4, &[1]);
+
+    cut(&pair, true);
+    eventually("each part has one that decides", || {
+        decides(0..2).is_some() && decides(2..4).is_some()
+    });
+    let both = [decides(0..2), decides(2..4)].map(Option::unwrap);
+    assert_ne!(both[0], both[1]);
+    // What is under alert stays so, and there is room for one more.
+    have(0..4, &[1]);
+    report(0.9, &[2]);
+    have(0..4, &[1, 2]);
+
+    cut(&pair, false);
+    eventually("one decides for all", || decides(0..4).is_some());
+    have(0..4, &[1, 2]);
+    report(0.1, &[1, 2]);
+    have(0..4, &[]);
+}

@@ -1,0 +1,82 @@
+//! A balancer of a fleet, another one, and somebody who has the key: whatever is sent and whenever,
+//! nobody panics, and what is understood is written again to the same bytes.
+#![no_main]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use evenkeel_core::time::Instant;
+use evenkeel_gossip::message::{Hello, Sheet, Welcome};
+use evenkeel_gossip::seal::{self, Header, Kind};
+use evenkeel_gossip::{Fleet, Id, Settings};
+use evenkeel_wire::reporting::keys::{Key, Keys};
+use libfuzzer_sys::fuzz_target;
+
+fn address(last: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, last], 7000))
+}
+
+fn fleet(last: u8, keys: &Keys, now: Instant) -> Fleet {
+    let settings = Settings {
+        id: Id {
+            address: address(last),
+            name: format!("lb-{last}").into(),
+            life: 1,
+        },
+        session: last.into(),
+        keys: keys.clone(),
+        seeds: vec![address(1), address(2)],
+    };
+    let mut fleet = Fleet::new(settings, fastrand::Rng::with_seed(last.into()), now);
+    fleet.set_groups(["a", "b"], now);
+    fleet
+}
+
+fuzz_target!(|data: &[u8]| {
+    let key = Key::new(1, &[7; 32]).unwrap();
+    let keys = Keys::new(vec![key.clone()]).unwrap();
+    let mut now = Instant::from_nanos(1_000_000_000);
+    let mut both = [fleet(1, &keys, now), fleet(2, &keys, now)];
+    // The token that the first has given the second.
+    let mut token = 0;
+    for part in data.split(|byte| *byte == 0xff) {
+        let Some((&what, body)) = part.split_first() else {
+            continue;
+        };
+        now = now.after(Duration::from_millis(u64::from(what) * 10));
+        if let Some(hello) = Hello::decode(body) {
+            assert_eq!(hello.encode(), body);
+        }
+        if let Some(welcome) = Welcome::decode(body) {
+            assert_eq!(welcome.encode(), body);
+        }
+        if let Some(sheet) = Sheet::decode(body, now) {
+            assert_eq!(sheet.encode(now), body);
+        }
+        for fleet in &mut both {
+            fleet.poll(now);
+            fleet.decide("a", &[u64::from(what), 1], 1, now);
+        }
+        for from in [0, 1] {
+            for (to, datagram) in both[from].take_out() {
+                if to == address(2 - from as u8)
+                    && let Ok((header, body)) = seal::open(&datagram, &keys)
+                {
+                    if header.kind == Kind::Welcome && from == 0 {
+                        token = Welcome::decode(body).unwrap().token;
+                    }
+                    both[1 - from].receive(&datagram, now);
+                }
+            }
+        }
+        let _ = both[0].receive(body, now);
+        let Some(kind) = Kind::from_repr(what % 7) else {
+            continue;
+        };
+        for token in [0, token] {
+            let count = 1000 + u64::from(what);
+            let header = Header { kind, token, count };
+            let _ = both[0].receive(&seal::seal(header, body, &key), now);
+        }
+    }
+});
