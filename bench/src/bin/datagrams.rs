@@ -89,60 +89,74 @@ fn measure(options: &Options) -> Result<()> {
     let (_loopback, _said) = Sink::start("lo")?;
 
     let packet = Packet::new()?;
-    let mut ways: Vec<(&str, Box<dyn Way>, Vec<f64>, u64)> = vec![
-        ("nothing, the pace alone", Box::new(Nothing), Vec::new(), 0),
-        (
-            "UDP, one socket, loopback",
-            Box::new(Udp::new([127, 1])?),
-            Vec::new(),
-            0,
-        ),
-        (
-            "UDP, one socket, veth",
-            Box::new(Udp::new([10, 77])?),
-            Vec::new(),
-            0,
-        ),
-        (
-            "UDP, a socket for each, veth",
-            Box::new(Connected::new()?),
-            Vec::new(),
-            0,
-        ),
-        ("packet socket, veth", Box::new(packet), Vec::new(), 0),
+    let arm = |name, way| Arm {
+        name,
+        way,
+        figures: Vec::new(),
+        went: 0,
+    };
+    let mut arms = [
+        arm("nothing, the pace alone", Box::new(Nothing)),
+        arm("UDP, one socket, loopback", Box::new(Udp::new([127, 1])?)),
+        arm("UDP, one socket, veth", Box::new(Udp::new([10, 77])?)),
+        arm("UDP, a socket for each, veth", Box::new(Connected::new()?)),
+        arm("packet socket, veth", Box::new(packet)),
     ];
     for _ in 0..options.rounds {
-        for (name, way, figures, went) in &mut ways {
-            let before = sent()?;
-            let (began, mut due) = (cpu_time(), Instant::now());
-            for batch in 0..options.batches {
-                let first = batch.wrapping_mul(BATCH as u32) % HOSTS;
-                way.send(first)
-                    .map_err(|error| format!("{name}: {error}"))?;
-                due += PACE;
-                std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            }
-            let count = f64::from(options.batches) * BATCH as f64;
-            figures.push((cpu_time() - began).as_secs_f64() * 1e6 / count);
-            *went += sent()? - before;
-        }
+        arms.iter_mut()
+            .try_for_each(|arm| arm.take_turn(options.batches))?;
     }
     let all = u64::from(options.rounds) * u64::from(options.batches) * BATCH as u64;
     println!("microseconds of CPU time for a datagram of {SHORT} bytes, median (least to most):");
-    for (name, _, mut figures, went) in ways {
+    for Arm {
+        name,
+        mut figures,
+        went,
+        ..
+    } in arms
+    {
         figures.sort_by(f64::total_cmp);
         let (Some(least), Some(most)) = (figures.first(), figures.last()) else {
             continue;
         };
         let spread = format!("({least:.2} to {most:.2})");
-        let middle = median(figures.clone()).unwrap_or(f64::NAN);
         let went = match name.ends_with("veth") {
             true => format!(", {:.0} % went", went as f64 / all as f64 * 100.0),
             false => String::new(),
         };
+        let middle = median(figures).unwrap_or(f64::NAN);
         println!("{name:>28}: {middle:.2} {spread}{went}");
     }
     Ok(())
+}
+
+/// A way to send, with what was measured of it.
+struct Arm {
+    name: &'static str,
+    way: Box<dyn Way>,
+    /// Microseconds for a datagram, by round.
+    figures: Vec<f64>,
+    /// How many datagrams went over the pair.
+    went: u64,
+}
+
+impl Arm {
+    fn take_turn(&mut self, batches: u32) -> Result<()> {
+        let before = sent()?;
+        let (began, mut due) = (cpu_time(), Instant::now());
+        for batch in 0..batches {
+            let first = batch.wrapping_mul(BATCH as u32) % HOSTS;
+            let done = self.way.send(first);
+            done.map_err(|error| format!("{}: {error}", self.name))?;
+            due += PACE;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        let count = f64::from(batches) * BATCH as f64;
+        self.figures
+            .push((cpu_time() - began).as_secs_f64() * 1e6 / count);
+        self.went += sent()? - before;
+        Ok(())
+    }
 }
 
 /// This process has a network and a `/sys` of its own from here on.
@@ -369,10 +383,8 @@ impl Connected {
 
 impl Way for Connected {
     fn send(&mut self, first: u32) -> io::Result<()> {
-        let sockets = self.0.iter().cycle().skip(first as usize).take(BATCH);
-        sockets
-            .map(|socket| socket.send(&[0; SHORT]).map(drop))
-            .collect()
+        let mut sockets = self.0.iter().cycle().skip(first as usize).take(BATCH);
+        sockets.try_for_each(|socket| socket.send(&[0; SHORT]).map(drop))
     }
 }
 
@@ -409,13 +421,10 @@ impl Packet {
         let show = ["neigh", "show", "10.76.0.2"];
         let shown = Command::new("ip").args(show).output()?.stdout;
         let shown = String::from_utf8(shown)?;
-        let neighbour = shown
-            .split_whitespace()
-            .skip_while(|word| *word != "lladdr");
-        let neighbour = neighbour
-            .skip(1)
-            .next()
-            .ok_or("the neighbour does not answer")?;
+        let mut words = shown.split_whitespace();
+        let is_found = words.any(|word| word == "lladdr");
+        let neighbour = words.next().filter(|_| is_found);
+        let neighbour = neighbour.ok_or("the neighbour does not answer")?;
         let digits = neighbour.split(':').chain(own.trim().split(':'));
         let macs: std::result::Result<Vec<u8>, _> =
             digits.map(|byte| u8::from_str_radix(byte, 16)).collect();
