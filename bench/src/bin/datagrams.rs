@@ -388,6 +388,25 @@ impl Way for Connected {
     }
 }
 
+/// The link-layer address of the other end, which the system knows when it has sent something there.
+fn neighbour() -> Result<String> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.send_to(&[0], (Ipv4Addr::new(10, 76, 0, 2), DEFAULT_PORT))?;
+    for _ in 0..500 {
+        let show = ["neigh", "show", "10.76.0.2"];
+        let shown = Command::new("ip").args(show).output()?.stdout;
+        let shown = String::from_utf8(shown)?;
+        let mut words = shown.split_whitespace();
+        if words.any(|word| word == "lladdr")
+            && let Some(address) = words.next()
+        {
+            return Ok(address.to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err("the other end does not answer".into())
+}
+
 /// Whole frames, past the system's IP.
 struct Packet {
     socket: OwnedFd,
@@ -415,16 +434,8 @@ impl Packet {
         if unsafe { libc::bind(socket.as_raw_fd(), (&raw const at).cast(), size) } < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        // The neighbour is known when something has come back from there.
-        let _ = run("ping -c1 -W5 10.76.0.2");
         let own = fs::read_to_string("/sys/class/net/front/address")?;
-        let show = ["neigh", "show", "10.76.0.2"];
-        let shown = Command::new("ip").args(show).output()?.stdout;
-        let shown = String::from_utf8(shown)?;
-        let mut words = shown.split_whitespace();
-        let is_found = words.any(|word| word == "lladdr");
-        let neighbour = words.next().filter(|_| is_found);
-        let neighbour = neighbour.ok_or("the neighbour does not answer")?;
+        let neighbour = neighbour()?;
         let digits = neighbour.split(':').chain(own.trim().split(':'));
         let macs: std::result::Result<Vec<u8>, _> =
             digits.map(|byte| u8::from_str_radix(byte, 16)).collect();

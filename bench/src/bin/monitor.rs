@@ -287,8 +287,13 @@ fn late(before: &MonitorStatus, after: &MonitorStatus, share: f64) -> String {
 
 /// CPU time of the monitor's thread in seconds.
 fn cpu_time() -> Result<f64> {
+    let first = std::process::id().to_string();
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?.path();
+        // The first thread is called as the program, which may be the same name.
+        if task.ends_with(&first) {
+            continue;
+        }
         // The system cuts names after 15 bytes.
         if fs::read_to_string(task.join("comm"))?.trim() == "monitor" {
             let text = fs::read_to_string(task.join("schedstat"))?;
