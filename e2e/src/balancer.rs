@@ -274,9 +274,18 @@ impl Balancer {
         report(self.admin(), location, cpu);
     }
 
-    /// All that it has logged until now.
+    /// All that it has logged until now and that has come here: a thread of its own writes the log, and
+    /// another one reads it here, so what it has just logged comes a little later. See
+    /// [`Balancer::wait_for_log`].
     pub fn log(&self) -> String {
         self.log.lock().expect("no panic").clone()
+    }
+
+    /// Waits until its log says this.
+    pub fn wait_for_log(&self, text: &str) {
+        eventually(&format!("the log says {text:?}"), || {
+            self.log().contains(text)
+        });
     }
 
     /// Its process.

@@ -1,7 +1,7 @@
 //! A client of the load manager, made of Evenkeel's own GIOP: for what a test has to say to
 //! it while clients and servers of other ORBs are what is tested.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use evenkeel_corba::exceptions::UserException;
 use evenkeel_corba::interfaces::Interface;
@@ -16,12 +16,6 @@ use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
 use crate::HANG;
-
-/// A port that is free now, for what must be at the same address after a restart.
-pub fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address")
-}
 
 /// Calls objects, and waits for what comes of it.
 pub struct Orb {

@@ -28,7 +28,7 @@ pub fn can_run() -> bool {
 impl Orb for JacOrb {
     const WIDE: u8 = 1;
     const IMPATIENT: &'static [&'static str] =
-        &["-Djacorb.connection.client.pending_reply_timeout=500"];
+        &["-Djacorb.connection.client.pending_reply_timeout=2000"];
     const TIMEOUT: &'static str = "error TIMEOUT ";
 
     fn can_run() -> bool {

@@ -29,7 +29,7 @@ pub fn can_run() -> bool {
 
 impl Orb for OmniOrb {
     const WIDE: u8 = 2;
-    const IMPATIENT: &'static [&'static str] = &["-ORBclientCallTimeOutPeriod", "500"];
+    const IMPATIENT: &'static [&'static str] = &["-ORBclientCallTimeOutPeriod", "2000"];
     const TIMEOUT: &'static str = "error TIMEOUT 0x41540008 COMPLETED_NO";
 
     fn can_run() -> bool {

@@ -26,7 +26,8 @@ pub trait Orb: Sized + 'static {
     /// not say everything of them.
     const WIDE: u8;
 
-    /// The option of a client that gives a call up after half a second.
+    /// The option of a client that gives a call up after two seconds: what is there answers by then
+    /// on a busy machine, too.
     const IMPATIENT: &'static [&'static str];
 
     /// What such a client then says; further words may follow.

@@ -76,7 +76,7 @@ fn names_get_certificates_once_the_authority_is_there_and_keep_them() {
     eventually("it is tried again", || failed(&balancer) >= 2.0);
     let said = s_client(web, &["-servername", "a.example"], "");
     assert!(said.contains("no peer certificate available"), "{said}");
-    assert!(balancer.log().contains("no certificate by ACME"));
+    balancer.wait_for_log("no certificate by ACME");
     pebble.start(balancer.address("plain"), web, YEAR);
     eventually("both are in use", || fingerprints(&balancer).len() == 2);
     let root = pebble.root();
@@ -125,7 +125,7 @@ fn an_authority_may_want_accounts_that_are_bound() {
         "{shown}"
     );
     // Nobody listens at port 80 here.
-    assert!(balancer.log().contains("the authority asks at port 80"));
+    balancer.wait_for_log("the authority asks at port 80");
     let more = "eab_key_id = \"kid-1\"\neab_key_file = \"eab.key\"";
     let bound = config(&pebble, &member, "[\"a.example\"]", more);
     secret(balancer.folder(), "eab.key", KEY);

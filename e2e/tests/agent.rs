@@ -500,8 +500,9 @@ fn an_alert_reaches_the_server_and_is_lifted_there() {
     let agents = site.balancer().ctl("agents --json").unwrap();
     let agents: Value = serde_json::from_str(&agents).unwrap();
     assert_eq!(agents[0]["state"], "stopped", "{agents}");
-    let log = site.agent.log();
-    assert!(log.contains("signed off"), "{log}");
+    eventually("its log says so", || {
+        site.agent.log().contains("signed off")
+    });
     let member = site.balancer().member("shop", site.member);
     assert_ne!(member["state"], "up", "{member}");
 }
@@ -521,7 +522,8 @@ fn a_reload_is_taken_as_a_whole_or_not_at_all() {
         states.collect::<BTreeMap<_, _>>()
     };
     let registered = BTreeMap::from([(LOCATION.to_owned(), "registered".to_owned())]);
-    assert_eq!(states(), registered);
+    // On a busy machine it may have been late, and counts as silent for a moment.
+    eventually("the agent is registered", || states() == registered);
 
     // Half of it would be good.
     let config = site.agent.folder().text("agent.toml");
@@ -531,9 +533,8 @@ fn a_reload_is_taken_as_a_whole_or_not_at_all() {
     eventually("the configuration is refused", || {
         site.agent.log().contains("the old one stays")
     });
-    let in_flight = site.load("in_flight");
-    assert_eq!(in_flight, Some(0.0));
-    assert_eq!(states(), registered);
+    site.wait_for_load("in_flight", |load| load == 0.0);
+    eventually("nothing has changed", || states() == registered);
 
     // What moves signs off where it was.
     site.agent.reconfigure(&moved);

@@ -147,9 +147,8 @@ fn clients_move_once_and_the_least_loaded_serves_when_all_are_critical() {
     assert_eq!(ask_all(&mut clients), [0; 12], "what is bound stays");
     let raised = balancer.metric("evenkeel_group_alerts_raised_total{group=\"web\"}");
     assert_eq!(raised, Some(3.0));
-    let log = balancer.log();
     for cause in ["load alert raised", "threshold=0.8", "load alert lifted"] {
-        assert!(log.contains(cause), "{cause}: {log}");
+        balancer.wait_for_log(cause);
     }
 }
 
@@ -250,10 +249,10 @@ fn idle_connections_are_closed_and_busy_ones_are_not() {
         }
     }
     assert_eq!(kept.len(), 7);
-    assert_eq!(
-        balancer.metric("evenkeel_rule_closed_by_alert_total{rule=\"talk\"}"),
-        Some(2.0)
-    );
+    // A client sees the end of its connection a moment before that is counted.
+    eventually("both are counted", || {
+        balancer.metric("evenkeel_rule_closed_by_alert_total{rule=\"talk\"}") == Some(2.0)
+    });
     eventually("the access log says why", || {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         text.lines()

@@ -6,9 +6,10 @@ use std::net::{SocketAddr, TcpListener};
 use evenkeel_corba::exceptions::UserException;
 use evenkeel_corba::types::Load;
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::corba::{LoadManager, free_address};
+use evenkeel_e2e::corba::LoadManager;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::process::Signal;
+use evenkeel_e2e::server::address;
 use evenkeel_giop::client::CallError;
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::ior::Ior;
@@ -91,7 +92,7 @@ fn clients_of_a_group_are_sent_to_its_members_in_turn() {
 
 #[test]
 fn references_and_members_outlive_the_manager() {
-    let listen = free_address();
+    let listen = address();
     let balancer = Balancer::start(&config(listen));
     let lm = LoadManager::at(listen);
     let (group, creation) = lm.create_group(TYPE, vec![]).unwrap();
@@ -126,7 +127,7 @@ fn references_and_members_outlive_the_manager() {
 
 #[test]
 fn the_service_follows_the_configuration() {
-    let (first, second) = (free_address(), free_address());
+    let (first, second) = (address(), address());
     let balancer = Balancer::start(&config(first));
     let lm = LoadManager::at(first);
     let (group, _) = lm.create_group(TYPE, vec![]).unwrap();

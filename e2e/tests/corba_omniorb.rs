@@ -3,19 +3,19 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::corba::free_address;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::omniorb::{self, Client, OmniOrb, Server};
 use evenkeel_e2e::orb::{Location, Orb};
 use evenkeel_e2e::process::Signal;
 use evenkeel_e2e::script::Script;
+use evenkeel_e2e::server::address;
 
 const PEER: &str = "IDL:evenkeel.org/PeerTest/Peer:1.0";
 
 /// A configuration, and the initial reference of its load manager.
 fn configuration() -> (String, String) {
-    let address = free_address();
+    let address = address();
     let config = format!(
         "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [corba]\nlisten = \"{address}\"\nalert_retry = \"100ms\"\n\

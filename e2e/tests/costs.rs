@@ -77,8 +77,7 @@ fn costs_are_counted_until_a_request_is_over() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    eventually("all are on their way", || in_flight().0 == 4);
-    assert_eq!(in_flight(), (4, 17.5));
+    eventually("all are on their way", || in_flight() == (4, 17.5));
 
     let metrics = balancer.admin_get("/metrics");
     let counted = "evenkeel_member_cost_in_flight{group=\"app\"";

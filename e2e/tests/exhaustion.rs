@@ -101,7 +101,7 @@ fn s5_files_run_out() {
     let limits = status(&balancer)["limits"].clone();
     let most = limits["clients"].as_u64().unwrap();
     assert!((30..120).contains(&most), "{limits}");
-    assert!(balancer.log().contains("reserve"), "{}", balancer.log());
+    balancer.wait_for_log("reserve");
 
     let mut first = balancer.connect();
     assert!(echoes(&mut first));

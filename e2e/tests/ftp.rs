@@ -93,8 +93,11 @@ fn curl_downloads_uploads_and_lists_in_all_ways() {
             let active = balancer.rule_count("ftp_data_connections_total", "kind=\"active_in\"");
             assert_eq!(passive + active, ways.len() as u64);
             assert!(active > 0);
-            let data = balancer.rule_count("ftp_bytes_total", "of=\"data_in\"");
-            assert_eq!(data, (ways.len() * content.len()) as u64);
+            // A client hears of the end a moment before it is counted.
+            eventually("all bytes are counted", || {
+                let data = balancer.rule_count("ftp_bytes_total", "of=\"data_in\"");
+                data == (ways.len() * content.len()) as u64
+            });
         }
     }
 }
@@ -326,7 +329,7 @@ fn a_check_logs_in() {
         format!(
             "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
              [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"ftp\"\nmembers = [\"{}\"]\n\
-             [rule.web.health_check]\ninterval = \"50ms\"\nfall = 1\nrise = 1\nuser = \"{USER}\"\n\
+             [rule.web.health_check]\ninterval = \"50ms\"\ntimeout = \"20s\"\nfall = 1\nrise = 1\nuser = \"{USER}\"\n\
              password_file = \"{password}\"\n",
             server.address()
         )

@@ -158,7 +158,7 @@ fn http_checks_speak_http2() {
     let check = |server: &Server, path: &str, more: &str| {
         let text = server.address();
         format!(
-            "health_check = {{ interval = \"50ms\", path = {path:?}, doc_text = \"{text}\"{more} }}\n"
+            "health_check = {{ interval = \"50ms\", timeout = \"20s\", path = {path:?}, doc_text = \"{text}\"{more} }}\n"
         )
     };
     let h2 = "http = { member_protocol = \"h2\" }\n";
@@ -218,9 +218,9 @@ fn a_member_that_gives_no_sign_of_life_loses_its_connection() {
         return;
     }
     let (stuck, other) = (Server::nginx_http2(), Server::nginx_http2());
-    // Long before any other time limit.
+    // Long before any other time limit, and long enough for an answer on a busy machine.
     let http =
-        "http = { member_protocol = \"h2\", ping_interval = \"100ms\", ping_timeout = \"100ms\" }";
+        "http = { member_protocol = \"h2\", ping_interval = \"100ms\", ping_timeout = \"1500ms\" }";
     let balancer = Balancer::http(&[stuck.address()], http);
     let silent = || {
         let metrics = balancer.admin_get("/metrics");

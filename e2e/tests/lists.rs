@@ -235,7 +235,7 @@ fn files_are_followed_under_load() {
     eventually("the error is told", || error().is_string());
     let told = error();
     assert!(told.as_str().unwrap().contains("web.json:2:"), "{told}");
-    assert!(balancer.log().contains("web.json:2:"));
+    balancer.wait_for_log("web.json:2:");
     let metrics = balancer.admin_get("/metrics").text().to_owned();
     assert!(
         metrics.contains("evenkeel_members_list_up{group=\"web\""),

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
 use evenkeel_e2e::balancer::{Balancer, evenkeel};
+use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::ftp::{FtpServer, Kind, can_run};
 use evenkeel_e2e::process::{installed, program, skipped};
@@ -25,6 +26,10 @@ fn try_load(url: &str, words: &str) -> Result<Value, String> {
     let json = folder.join("out.json").display().to_string();
     let mut arguments = vec!["load", url, "--quiet", "--json", &json];
     arguments.extend(words.split_whitespace());
+    if !arguments.contains(&"--timeout") {
+        // Real servers take their time on a busy machine.
+        arguments.extend(["--timeout", "60s"]);
+    }
     evenkeel(&arguments)?;
     Ok(serde_json::from_str(&folder.text("out.json")).unwrap())
 }
@@ -72,7 +77,7 @@ fn requests_are_those_that_a_server_has_seen() {
     let p50 = |of: &str| open[of]["p50"].as_f64().unwrap();
     assert!(p50("corrected_us") >= p50("from_send_us"), "{open}");
     // The log is written by the time that the answer has come, or soon after.
-    evenkeel_e2e::eventually("all are logged", || server.access_log().len() == 800);
+    eventually("all are logged", || server.access_log().len() == 800);
 
     let refused = load(
         &format!("http://{}/nothing", server.address()),
@@ -112,7 +117,7 @@ fn paths_follow_their_popularity() {
             .count()
     };
     // 4000 / 4.5 and a tenth of it.
-    evenkeel_e2e::eventually("the most popular one is logged", || times("/echo/1") > 700);
+    eventually("the most popular one is logged", || times("/echo/1") > 700);
     assert!(
         (40..140).contains(&times("/echo/10")),
         "{}",
@@ -323,10 +328,15 @@ fn clients_of_http2_negotiate() {
     // Each client asks once, over HTTP/1.1.
     assert_eq!(count(&run, "negotiations"), 6);
     assert_eq!(count(&run, "redirects"), 0);
-    let seen = servers.each_ref().map(Server::access_log);
+    let seen = || servers.each_ref().map(Server::access_log);
+    eventually("all are in the logs", || {
+        seen().iter().map(Vec::len).sum::<usize>() == 80
+    });
+    let seen = seen();
     for log in &seen {
         assert!(log.iter().all(|line| line.contains("HTTP/2.0")), "{log:?}");
-        assert!(log.len() >= 10, "{seen:?}");
+        // Of its three clients each had something to ask; how much is a matter of how fast it is.
+        assert!(log.len() >= 3, "{seen:?}");
     }
     // A session begins with a question.
     let sessions = "--sessions 4 --requests 5 --connections 2 --streams 1";
@@ -387,12 +397,15 @@ fn what_servers_do_wrong_is_counted_by_kind_and_ends_nothing() {
     let run = load(&format!("http://{long}/"), "--requests 5");
     assert_eq!(count(&run["errors"], "head_too_long"), 5, "{run}");
     let silent = serve(|mut stream| while stream.read(&mut [0; 64]).is_ok_and(|n| n > 0) {});
-    let run = load(&format!("http://{silent}/"), "--requests 10 --timeout 50ms");
+    let run = load(
+        &format!("http://{silent}/"),
+        "--requests 10 --timeout 200ms",
+    );
     assert_eq!(count(&run["errors"], "timeout"), 10, "{run}");
     // What still waits at the end is not forgotten.
     let run = load(
         &format!("http://{silent}/"),
-        "--duration 100ms --connections 3",
+        "--duration 1s --connections 3",
     );
     assert_eq!(count(&run["errors"], "unfinished"), 3, "{run}");
 
@@ -441,7 +454,7 @@ fn files_come_over_ftp() {
         assert_eq!(count(&run, "sessions"), 6);
         assert_eq!(count(&run, "bytes"), 6 * 100_007);
         let missing = load(&url, "--file nothing --requests 2");
-        assert_eq!(count(&missing["statuses"], "550"), 2, "{missing}");
+        assert_eq!(missing["statuses"]["550"], 2, "{missing}");
         let error = try_load(&format!("ftp://nobody:x@{}", server.address()), "--file a");
         assert!(error.unwrap_err().contains("no login"));
     }
@@ -471,7 +484,7 @@ fn a_log_is_sent_once_more() {
         "200",
     );
     let seen = || -> HashSet<String> { server.access_log().into_iter().collect() };
-    evenkeel_e2e::eventually("each request is there", || seen().len() == 60);
+    eventually("each request is there", || seen().len() == 60);
 }
 
 #[test]

@@ -614,7 +614,7 @@ fn health_checks_speak_tls_and_say_what_is_wrong_with_a_certificate() {
         ));
         eventually_checked(&balancer, "up", "");
     }
-    assert!(balancer.log().contains("member is down"));
+    balancer.wait_for_log("member is down");
     // A port beside it may do without.
     let plain = Server::nginx(None);
     let keys = |more: &str| format!("path = \"/name\", port = {}{more}", plain.address().port());

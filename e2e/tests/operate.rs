@@ -454,7 +454,7 @@ fn u2_a_restart_is_no_outage() {
     );
     first.signal(Signal::TERM);
     let second = Balancer::start(&text);
-    assert!(first.log().contains("SIGTERM"));
+    first.wait_for_log("SIGTERM");
     // The admin API, and all that listens, is the successor's.
     let status = second.status();
     assert_eq!(status["generation"], 1);

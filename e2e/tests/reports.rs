@@ -556,10 +556,6 @@ fn a_grpc_server_without_the_service_is_no_source() {
     eventually("it says so", || {
         count(&balancer, "orca_out_of_band", "failed") > 0
     });
-    assert!(
-        balancer.log().contains("gRPC status 12"),
-        "{}",
-        balancer.log()
-    );
+    balancer.wait_for_log("gRPC status 12");
     assert!(loads(&balancer).is_empty());
 }

@@ -253,11 +253,7 @@ fn the_store_may_be_gone_for_as_long_as_it_likes() {
     clients.end();
     let balancer = balancer.replace(&own("edge", &between.url(), "timeout = \"1s\""));
     assert!(runs(&balancer, 2));
-    assert!(
-        balancer
-            .log()
-            .contains("the last good copy, revision 2, is used")
-    );
+    balancer.wait_for_log("the last good copy, revision 2, is used");
     let clients = Clients::start(balancer.address("web"), 2);
     clients.wait_for(10);
     etcd.run();
@@ -288,7 +284,7 @@ fn a_store_that_was_restored_from_a_backup_changes_nothing_until_somebody_says_s
         scene.balancer.metric("evenkeel_store_waits") == Some(1.0)
     });
     assert!(runs(&scene.balancer, 2));
-    assert!(scene.balancer.log().contains("gone back in time"));
+    scene.balancer.wait_for_log("gone back in time");
     eventually("people can see it", || {
         let history = scene.person.store("history").unwrap();
         history.contains("edge: runs revision 2") && history.contains("waits:")
@@ -335,7 +331,10 @@ fn a_full_store_is_followed_and_takes_nothing() {
     assert!(refused.contains("the store is full"), "{refused}");
     scene.clients.wait_for(50);
     assert!(runs(&scene.balancer, 2));
-    assert_eq!(scene.balancer.metric("evenkeel_store_up"), Some(1.0));
+    // A second, its limit for an answer, may be too short on a busy machine; then it asks again.
+    eventually("it is known that the store is there", || {
+        scene.balancer.metric("evenkeel_store_up") == Some(1.0)
+    });
     let now = scene.etcd.revision().to_string();
     scene.etcd.ctl(&["compact", &now]);
     scene.etcd.ctl(&["defrag"]);
@@ -516,8 +515,8 @@ fn a_roll_out_goes_on_by_itself_and_a_bad_one_is_taken_back() {
         waits_for(balancer, 2);
     }
     // It has never come to the one that drives it, which is the first by name.
+    balancers[0].wait_for_log("is taken back");
     let log = balancers[0].log();
-    assert!(log.contains("is taken back"), "{log}");
     assert!(
         !log.contains(") of the store is in force number=3"),
         "{log}"
@@ -649,7 +648,7 @@ fn a_balancer_without_a_copy_waits_for_the_store() {
         Balancer::start(&own("edge", &between.url(), ""))
     });
     assert!(runs(&balancer, 1));
-    assert!(balancer.log().contains("waiting for the store"));
+    balancer.wait_for_log("waiting for the store");
 }
 
 #[test]

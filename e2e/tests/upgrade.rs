@@ -256,7 +256,7 @@ fn the_one_before_goes_on_if_the_new_one_cannot() {
     let mut refused = |balancer: &mut Balancer, why: &str| {
         let error = balancer.upgrade().unwrap_err();
         assert!(error.contains(why), "{error}");
-        assert!(balancer.log().contains(why), "{}", balancer.log());
+        balancer.wait_for_log(why);
         works();
     };
     let program = balancer.folder().join("evenkeel");
@@ -359,11 +359,7 @@ fn what_was_learnt_goes_on() {
     assert_eq!(member(at[3])["state"], "draining");
     assert_eq!(member(at[1])["weight"], 3.0);
     // That the figures are the same, a test of the manager shows.
-    assert!(
-        balancer
-            .log()
-            .contains("goes on with what the process before has learnt")
-    );
+    balancer.wait_for_log("goes on with what the process before has learnt");
     for member in &members {
         member.seen();
     }

@@ -229,6 +229,8 @@ fn a_reload_changes_keys_and_addresses_or_nothing() {
     let mut agent = Agent::new(site.address(), &site.folder.keys());
     let mut registered = |session: &Session| session.state() == State::Registered;
     agent.work_until(&mut registered);
+    // More than one, if the first answer was late.
+    let registrations = site.count("registered");
     let first = site.address();
 
     // Nothing changes if something cannot be done.
@@ -252,7 +254,7 @@ fn a_reload_changes_keys_and_addresses_or_nothing() {
     let updates = site.count("updated");
     agent.report(&[]);
     agent.work_until(|_| site.count("updated") > updates);
-    assert_eq!(site.count("registered"), 1);
+    assert_eq!(site.count("registered"), registrations);
 
     // The other key alone.
     site.folder.write_keys(KEY_2);

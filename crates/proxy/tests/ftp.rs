@@ -351,7 +351,7 @@ fn data_ends_with_its_session_as_cut() {
 #[test]
 fn a_long_transfer_keeps_its_control_connection_and_silence_does_not() {
     let idle = |rule: &mut evenkeel_manager::config::Rule| {
-        rule.timeouts.idle = Duration::from_millis(500);
+        rule.timeouts.idle = Duration::from_millis(1500);
     };
     let bed = Bed::new(Ftp, &[member(|_, stream| serve(stream))], idle);
     let mut client = Client::new(&bed);

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_core::group::{Group, GroupSettings, GroupState};
 use evenkeel_core::load::Location;
@@ -134,6 +134,21 @@ impl Bed {
 
     pub(crate) fn totals(&self) -> RuleTotals {
         self.proxy.metrics().totals()[RULE]
+    }
+
+    /// Waits until a count is this: whoever is on the other end of a connection may see its end a moment
+    /// before that is counted.
+    #[track_caller]
+    pub(crate) fn counts(&self, count: impl Fn(&RuleTotals) -> u64, wanted: u64) {
+        let limit = Instant::now() + HANG;
+        loop {
+            let found = count(&self.totals());
+            if found == wanted {
+                return;
+            }
+            assert!(Instant::now() < limit, "{found}, and not {wanted}");
+            std::thread::yield_now();
+        }
     }
 
     /// The next access record.
