@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use evenkeel_core::load::{LoadId, Location};
-use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query};
+use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query, SHORT, WITH_PORTS};
 use evenkeel_kernel::record::{Available, BASE, Base, Scope, Source};
 use evenkeel_manager::config::Monitor as Config;
 use evenkeel_monitor::poller::{Place, Wanted};
@@ -179,12 +179,11 @@ fn measure(options: &Options) -> Result<bool> {
         options.locations.to_string(),
         options.interval_ms.to_string(),
         options.dead.to_string(),
-        if options.listen_backlogs {
-            "592"
-        } else {
-            "400"
+        match options.listen_backlogs {
+            true => WITH_PORTS,
+            false => SHORT,
         }
-        .into(),
+        .to_string(),
         format!("{:.0}", asked as f64 / elapsed),
         format!("{:.4}", asked as f64 / elapsed / planned),
         format!("{share:.6}"),
