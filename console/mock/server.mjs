@@ -384,6 +384,24 @@ export class Mock {
       return w.groups.size
         ? { listen: ["127.0.0.1:2809"], reference: "IOR:000000000000003149444c3a746161", state_problem: null, connections: 4, requests: { manager: 12, strategy: 40, unknown: 0 }, relayed: { request: 901, again: 2, failed: 0, timeout: 0 }, groups: [{ id: 1, name: "corba-1", type_id: "IDL:Shop/Orders:1.0", reference: "IOR:0102", membership: "application", properties: [{ name: "tao.lb.Strategy", value: "LeastLoaded", level: "group" }], custom_strategy: null, requests: { forwarded: 120, transient: 0 }, members: [{ location: "node-a", reference: "IOR:0a", made: false }, { location: "node-b", reference: "IOR:0b", made: true }] }], monitors: [{ location: "node-a", reference: "IOR:0c" }], alerts: [{ location: "node-a", reference: "IOR:0d", wanted: true, acknowledged: null, problem: "no answer" }] }
         : null;
+    if (is("GET", "/v1/xds")) {
+      const of = (type, more = {}) => ({ type, all: false, names: 1, accepted: "7a31c0de-4", pending: null, pushes: 1, nacks: 0, last_nack: null, ...more });
+      const stream = (node, more) => ({ node, service: "shop", program: "envoy 1.40.0", dialect: "envoy", zone: "a", address: "10.0.9.1:41822", stream: "incremental", connected_seconds: 7000 + w.t, subscriptions: [], ...more });
+      const clients = [
+        stream("edge-1", { subscriptions: [of("cluster", { all: true, names: 0 }), of("endpoints", { accepted: `7a31c0de-${9 + w.t}`, pushes: 12 + w.t })] }),
+        stream("edge-1", { stream: "load_reports" }),
+        stream("edge-7", { address: "10.0.9.7:50112", zone: null, subscriptions: [of("endpoints", { pushes: 3, nacks: 2, last_nack: { version: "7a31c0de-9", reason: "not what I like", age_seconds: 12 + w.t } })] }),
+        stream("shop-3", { program: "gRPC Go 1.85.0", dialect: "grpc", address: "10.0.9.30:33120", stream: "state_of_the_world", subscriptions: [of("listener"), of("route"), of("cluster", { accepted: "7a31c0de-12", nacks: 1, last_nack: { version: "7a31c0de-4", reason: "unknown policy", age_seconds: 900 } }), of("endpoints", { pending: "7a31c0de-30" })] }),
+      ];
+      return w.groups.size ? { listen: ["0.0.0.0:18000"], connections: 3, refused: 0, groups: w.groups.size, changes: 30 + w.t, load_reports: 7000 + w.t, unknown_load_reports: 0, clients } : null;
+    }
+    if (is("GET", "/v1/steer")) {
+      const web = w.groups.get("web");
+      if (!web) return [];
+      const members = [...web.members.values()].map((m, i) => ({ member: m.name, address: m.name, state: i === 2 ? "draining" : "serving", weight: i === 2 ? 0 : 256 - 40 * i, server: `web${i + 1}`, has: i === 1 ? 100 : i === 2 ? 0 : 256 - 40 * i, note: i === 1 ? "somebody else has changed its weight" : null }));
+      const one = (name, more) => ({ name, group: "web", target: "haproxy /run/haproxy.sock, backend web", dry_run: false, peer: "HAProxy 2.6.12, process 812", error: null, changes: 40 + w.t, failures: 0, restarts: 1, overridden: 1, members, others: ["legacy"], pending: [], ...more });
+      return [one("edge"), one("spare", { target: "nginx /etc/nginx/web.conf", peer: null, dry_run: true, changes: 0, overridden: 0, restarts: 0, others: [], failures: 2, error: "cannot write /etc/nginx/web.conf: permission denied", pending: ["server 10.0.1.1:80 weight=256;"] })];
+    }
     if (is("GET", "/v1/acme")) return w.groups.size ? [{ name: "www.example.org", issued: true, next: seconds() + 40 * 86400, failures: 0, error: null }] : [];
     if (is("GET", "/v1/process")) return { pid: 4242, uptime_seconds: 7321 + w.t, cpu_seconds: 912.2, cpu_share: 0.12, resident_bytes: 61e6, open_files: 412, threads: 11, version: "0.1.0", workers: 2 };
     if (is("GET", "/v1/counters")) return this.counters();

@@ -369,7 +369,15 @@ export class World {
       recent: { seconds: 10, picks: Math.round(g.rate * 10), failures: Math.round(g.rate * g.failures * 10), p50_ms: g.p50, p99_ms: g.p99 },
       members: [...g.members.values()].map((m) => this.memberStatus(m)),
       refused: [],
+      ...(g.name === "web" && g.members.size < 20 ? { zones: this.zones(g) } : {}),
     };
+  }
+
+  /** The first half of the members is in the balancer's zone, which has a third too much to do; the others are in two. */
+  zones(g) {
+    const half = Math.ceil(g.members.size / 2);
+    const zone = (name, rank, share, members) => ({ name, rank, own: rank === 0, share, load: rank === 0 ? 0.82 : 0.31, usable: rank === 0 ? 0.75 : 1, members, requests: Math.round(g.base * this.t * share) });
+    return [zone("a", 0, 0.75, half), zone("b", 1, 0.25, g.members.size - half - 1), zone(null, 1, 0.25, 1)];
   }
 
   memberStatus(m) {

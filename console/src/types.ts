@@ -31,11 +31,14 @@ export interface Rule { name: string; enabled: boolean; maintenance: boolean; pr
 
 export interface Recent { seconds: number; picks: number; failures: number; p50_ms: number | null; p99_ms: number | null }
 export interface Param { name: string; value: number; unit: string }
+/** A zone of a group; what is said of shares and loads is that of all zones of its rank. */
+export interface Zone { name: string | null; rank: number; own: boolean; share: number; load: number | null; usable: number; members: number; requests: number }
 export interface Group {
   name: string; owner: string | null; strategy: string; params: Param[]; granularity: string; adaptive: boolean; load: string; panic: boolean;
   alerts: number; alerts_raised: number; recent: Recent; members: Member[];
   refused: { member: string; address: string; why: string }[];
   lists?: { name: string; members: number; error: string | null; failures: number }[];
+  zones?: Zone[];
 }
 export interface Check { age_seconds: number; error: string | null }
 export interface Member {

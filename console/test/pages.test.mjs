@@ -91,6 +91,8 @@ const PAGES = () => [
   ["monitor-kernel", "#/monitor/kernel", "#tab-panel .panel table, #tab-panel .empty"],
   ["monitor-negotiation", "#/monitor/negotiation", "text=Clients bound on demand"],
   ["monitor-corba", "#/monitor/corba", "#tab-panel .panel, #tab-panel .empty"],
+  ["monitor-xds", "#/monitor/xds", "#tab-panel .panel table, #tab-panel .empty"],
+  ["monitor-steer", "#/monitor/steer", "#tab-panel .panel table, #tab-panel .empty"],
   ["monitor-certificates", "#/monitor/certificates", "#tab-panel .panel table, #tab-panel .empty"],
   ["monitor-ftp", "#/monitor/ftp", "#tab-panel .panel table, #tab-panel .empty"],
   ["monitor-process", "#/monitor/process", "text=The process"],
@@ -249,6 +251,55 @@ test("a decision is explained, for a client too; a wrong address is said", async
   await page.fill("#client", "192.0.2.7");
   await page.click("text=Ask");
   await page.waitForSelector("text=Now, for 192.0.2.7");
+});
+
+test("zones of a group: which come first, and what share of the requests they get", async (t) => {
+  const zoned = (await api("GET", "/v1/groups")).find((item) => item.zones?.length > 1);
+  if (!zoned) return t.skip("no group goes by zones");
+  await open(`#/groups/${zoned.name}`, "section:has(h2:text-is('Zones')) tbody tr");
+  const rows = page.locator("section:has(h2:text-is('Zones')) tbody tr");
+  assert.equal(await rows.count(), zoned.zones.length);
+  for (const [at, zone] of zoned.zones.entries()) {
+    const text = await rows.nth(at).innerText();
+    assert.ok(text.includes(zone.name ?? "none is said"), text);
+    assert.ok(text.includes(`${zone.rank + 1}.`), text);
+    assert.equal(text.includes("the balancer's own"), zone.own, text);
+  }
+});
+
+test("clients of xDS are named, with what they accept and what they refuse", async (t) => {
+  const clients = (await api("GET", "/v1/xds"))?.clients ?? [];
+  const refuses = clients.find((client) => client.subscriptions.some((of) => of.last_nack));
+  if (!refuses) return t.skip("no client of xDS refuses anything");
+  const { type, last_nack: nack } = refuses.subscriptions.find((of) => of.last_nack);
+  await open("#/monitor/xds", "#tab-panel tbody tr");
+  const streams = clients.reduce((sum, client) => sum + Math.max(1, client.subscriptions.length), 0);
+  assert.equal(await page.locator("#tab-panel tbody tr").count(), streams);
+  await page.fill("input[aria-label='Filter clients']", refuses.node);
+  const row = page.locator(`#tab-panel tbody tr:has(th:has-text("${refuses.node}")):has(td:has-text("${type}"))`);
+  const text = await row.first().innerText();
+  for (const said of [`refuses ${nack.version}`, nack.reason, refuses.address]) assert.ok(text.includes(said), `${said}: ${text}`);
+  await page.fill("input[aria-label='Filter clients']", "nobody is called this");
+  await page.waitForSelector("text=No client matches");
+  await page.fill("input[aria-label='Filter clients']", "");
+  await page.waitForSelector("#tab-panel tbody tr");
+});
+
+test("a refusal that was mended is told, but is no trouble", { skip: onlyMock }, async () => {
+  await open("#/monitor/xds", "#tab-panel tbody tr");
+  const row = page.locator('#tab-panel tbody tr:has(th:has-text("shop-3")):has(td:has-text("cluster"))');
+  const text = await row.innerText();
+  assert.match(text, /accepted/);
+  assert.doesNotMatch(text, /refuses/);
+  assert.match(text, /refused 7a31c0de-4: unknown policy/);
+});
+
+test("balancers that are steered: what they have, and why not", { skip: onlyMock }, async () => {
+  await open("#/monitor/steer", "#tab-panel tbody tr");
+  await page.waitForSelector("text=permission denied");
+  await page.waitForSelector("text=dry run: nothing is changed");
+  const row = page.locator("#tab-panel tbody tr:has-text('somebody else has changed its weight')").first();
+  assert.match(await row.innerText(), /216\s+100\s+web2/);
 });
 
 test("a load alert is forced and left to the load again", async () => {
@@ -651,7 +702,7 @@ test("an empty configuration says what to do", { skip: onlyMock }, async () => {
     await page.waitForSelector("text=No rules yet");
     await axe("empty");
     await shot("empty-light");
-    for (const hash of ["#/groups", "#/monitor/locations", "#/monitor/agents", "#/monitor/kernel", "#/monitor/corba", "#/monitor/certificates", "#/monitor/ftp", "#/config", "#/whatif"]) {
+    for (const hash of ["#/groups", "#/monitor/locations", "#/monitor/agents", "#/monitor/kernel", "#/monitor/corba", "#/monitor/xds", "#/monitor/steer", "#/monitor/certificates", "#/monitor/ftp", "#/config", "#/whatif"]) {
       await page.goto(`${url}/console/${hash}`);
       await page.waitForSelector("main .empty");
     }

@@ -9,9 +9,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use evenkeel_e2e::balancer::{Balancer, binary};
+use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::Wrk;
 use evenkeel_e2e::member::{Member, ok};
 use evenkeel_e2e::process::{installed, skipped};
+use evenkeel_e2e::python::python;
+use evenkeel_e2e::script::Script;
 use evenkeel_e2e::wire::Message;
 
 /// How long a member works on a request.
@@ -31,7 +34,11 @@ fn configuration(members: &[Member]) -> String {
          [rule.web]\nlisten = \"127.0.0.77:0\"\nprotocol = \"http\"\ngroup = \"web\"\n\n\
          [rule.pictures]\nlisten = \"127.0.0.77:0\"\nprotocol = \"http\"\ngroup = \"pictures\"\n\n\
          [group.web]\nmembers = [{}] # Three of a kind.\nstrategy = \"adaptive\"\n\n\
-         [group.pictures]\nmembers = [{}]\nstrategy = \"least_request\"\n",
+         [group.pictures]\nmembers = [{}]\nstrategy = \"least_request\"\n\n\
+         [group.zoned]\nhealth_check = false\nmembers = [\n\
+         {{ address = \"127.0.0.77:1\", zone = \"north\" }},\n\
+         {{ address = \"127.0.0.77:2\", zone = \"south\" }},\n]\n\n\
+         [node]\nzone = \"north\"\n\n[xds]\nlisten = \"127.0.0.1:0\"\n",
         names[..3].join(", "),
         names[3..].join(", "),
     )
@@ -75,6 +82,20 @@ fn pages_and_changes_in_a_browser() {
         drop(password);
         assert!(add.wait().unwrap().success());
     });
+    // A client of xDS that takes nothing that it is sent, if there is one.
+    let refusing = python("xds_raw.py", "grpc").map(|mut command| {
+        command
+            .arg(balancer.xds().to_string())
+            .arg("StreamAggregatedResources");
+        let mut client = Script::start(&mut command);
+        client.tell("want edge-7 endpoints zoned");
+        client.ask("next");
+        client.tell("nack endpoints not what I like");
+        eventually("the refusal is told", || {
+            balancer.log().contains("not what I like")
+        });
+        client
+    });
     // What is tried refuses some of their requests.
     let clients =
         ["web", "pictures"].map(|rule| Wrk::start(balancer.address(rule), "/picture", b"/picture"));
@@ -93,6 +114,7 @@ fn pages_and_changes_in_a_browser() {
         String::from_utf8_lossy(&tried.stderr),
         balancer.log()
     );
+    drop(refusing);
     for client in clients {
         assert!(client.end().requests > 0);
     }

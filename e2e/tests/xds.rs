@@ -12,12 +12,12 @@ use evenkeel_e2e::envoy::{self, Envoy, Wanted};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::process::{installed, program};
 use evenkeel_e2e::python::python;
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::tls::{self, Key};
 use evenkeel_e2e::wire::Wire;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Who has answered how many of so many requests, in shares.
 type Shares = BTreeMap<String, f64>;
@@ -87,7 +87,7 @@ fn with_loads<T>(balancer: &Balancer, work: impl FnOnce() -> T) -> T {
 }
 
 /// What the admin API says of a client's streams.
-fn client(balancer: &Balancer, node: &str) -> Vec<Value> {
+fn client_streams(balancer: &Balancer, node: &str) -> Vec<Value> {
     let xds: Value = serde_json::from_str(&balancer.ctl("xds --json").unwrap()).unwrap();
     let all = xds["clients"].as_array().unwrap().iter();
     all.filter(|client| client["node"] == node)
@@ -97,7 +97,7 @@ fn client(balancer: &Balancer, node: &str) -> Vec<Value> {
 
 /// What it says of a type that the client wants.
 fn subscription(balancer: &Balancer, node: &str, kind: &str) -> Value {
-    let streams = client(balancer, node);
+    let streams = client_streams(balancer, node);
     let all = streams
         .iter()
         .filter_map(|stream| stream["subscriptions"].as_array());
@@ -324,7 +324,7 @@ fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
     drop(envoys);
     for variant in variants {
         eventually("the stream is gone", || {
-            client(&balancer, variant).is_empty()
+            client_streams(&balancer, variant).is_empty()
         });
         let envoy = start(variant);
         eventually("Envoy has its members", || {
@@ -336,9 +336,10 @@ fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
     }
 }
 
-/// A server of gRPC, with the port that it listens at.
-fn grpc_server(name: &str) -> Option<(Script, SocketAddr)> {
-    let script = Script::start(python("xds_server.py", "grpc")?.arg(name));
+/// A server of gRPC, with the port that it listens at; it tells its utilisation with each answer.
+fn grpc_server(name: &str, utilization: f64) -> Option<(Script, SocketAddr)> {
+    let mut command = python("xds_server.py", "grpc")?;
+    let script = Script::start(command.arg(name).arg(utilization.to_string()));
     let port = script.line();
     Some((script, format!("127.0.0.1:{port}").parse().unwrap()))
 }
@@ -350,43 +351,52 @@ fn plain_client(proxy: SocketAddr) -> Option<Script> {
     Some(Script::start(&mut command))
 }
 
-/// What a client of gRPC says of itself, and how it speaks with the server of xDS.
-struct Bootstrap<'a> {
-    node: &'a str,
-    zone: Option<&'a str>,
-    credentials: Value,
-}
+/// The libraries of gRPC with an implementation of xDS each: that of Python is the one of C++.
+const LIBRARIES: [&str; 2] = ["grpcio", "grpc-go"];
 
-impl<'a> Bootstrap<'a> {
-    /// One that says no zone, without TLS.
-    fn of(node: &'a str) -> Self {
-        Bootstrap {
-            node,
-            zone: None,
-            credentials: serde_json::json!({ "type": "insecure" }),
-        }
+/// A client of gRPC by such a library that finds the group `pool` by xDS, with the library's name as its own. It says
+/// its zone, if there is one. `None`, which is said, if it cannot run.
+fn grpc_client(
+    balancer: &Balancer,
+    library: &str,
+    zone: Option<&str>,
+    credentials: &Value,
+) -> Option<Script> {
+    let mut node = json!({ "id": library, "cluster": "shop" });
+    if let Some(zone) = zone {
+        node["locality"] = json!({ "zone": zone });
     }
-}
-
-/// A client of gRPC that finds the group `pool` by xDS.
-fn grpc_client(balancer: &Balancer, own: Bootstrap<'_>) -> Option<Script> {
-    let mut node = serde_json::json!({ "id": own.node, "cluster": "shop" });
-    if let Some(zone) = own.zone {
-        node["locality"] = serde_json::json!({ "zone": zone });
-    }
-    let bootstrap = serde_json::json!({
+    let bootstrap = json!({
         "xds_servers": [{
             "server_uri": balancer.xds().to_string(),
-            "channel_creds": [own.credentials],
+            "channel_creds": [credentials],
             "server_features": ["xds_v3"],
         }],
         "node": node,
     });
-    let mut command = python("xds_client.py", "grpc")?;
+    let mut command = match library {
+        "grpc-go" => installed(&["xds_go"]).then(|| program("xds_go"))?,
+        _ => python("xds_client.py", "grpc")?,
+    };
     command
         .arg("xds:///pool")
         .env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap.to_string());
     Some(Script::start(&mut command))
+}
+
+/// That it speaks with the server of xDS without TLS.
+fn insecure() -> Value {
+    json!({ "type": "insecure" })
+}
+
+/// One by each library that is there, with its name.
+fn grpc_clients(
+    balancer: &Balancer,
+    zone: Option<&str>,
+    credentials: &Value,
+) -> Vec<(&'static str, Script)> {
+    let client = |library| Some((library, grpc_client(balancer, library, zone, credentials)?));
+    LIBRARIES.into_iter().filter_map(client).collect()
 }
 
 /// Makes so many calls, a few at a time: a machine that is busy takes long for many, which is no hang.
@@ -407,17 +417,14 @@ fn calls(client: &mut Script, calls: u32) -> Shares {
 
 #[test]
 fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
-    let (Some(busy), Some(idle)) = (grpc_server("busy"), grpc_server("idle")) else {
+    let (Some(busy), Some(idle)) = (grpc_server("busy", 0.9), grpc_server("idle", 0.1)) else {
         return;
     };
     let members = [("busy", busy.1), ("idle", idle.1)];
     let rule = "[rule.web.http]\nmember_protocol = \"h2\"";
     let balancer = Balancer::start(&config(&members, rule, ""));
-    let clients = (
-        grpc_client(&balancer, Bootstrap::of("shop-1")),
-        plain_client(balancer.address("web")),
-    );
-    let (Some(mut client_of_pool), Some(mut client_of_web)) = clients else {
+    let mut clients = grpc_clients(&balancer, None, &insecure());
+    let Some(mut client_of_web) = plain_client(balancer.address("web")) else {
         return;
     };
     with_loads(&balancer, || {
@@ -426,39 +433,60 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
             seen.get("busy").is_some_and(|share| *share < 0.27)
         };
         eventually("the calls follow the loads", || {
-            follows(&mut client_of_web) && follows(&mut client_of_pool)
+            follows(&mut client_of_web) && clients.iter_mut().all(|(_, client)| follows(client))
         });
         let ours = calls(&mut client_of_web, 500);
-        // Each is drawn by weight: a share of a fifth has a standard deviation of 0.007.
-        let seen = calls(&mut client_of_pool, 3000);
-        println!("a client of gRPC: {seen:?}; our own proxy: {ours:?}");
-        assert!(is_close(&ours, &seen), "{ours:?} {seen:?}");
-        eventually("the client reports its load", || {
-            calls(&mut client_of_pool, 20);
-            load(&balancer, "idle", "requests_per_second").is_some_and(|rate| rate > 0.0)
-        });
+        for (library, client) in &mut clients {
+            // Each is drawn by weight: a share of a fifth has a standard deviation of 0.007.
+            let seen = calls(client, 3000);
+            println!("{library}: {seen:?}; our own proxy: {ours:?}");
+            assert!(is_close(&ours, &seen), "{library}: {ours:?} {seen:?}");
+            // Loads are the sums of what all clients report, and the others do nothing.
+            let rate = || load(&balancer, "idle", "requests_per_second");
+            eventually("nobody reports requests", || rate() == Some(0.0));
+            eventually("the client reports its load", || {
+                calls(client, 20);
+                rate().is_some_and(|rate| rate > 0.0)
+            });
+        }
     });
-    for kind in ["listener", "route", "cluster", "endpoints"] {
-        let of = subscription(&balancer, "shop-1", kind);
-        assert_eq!(
-            (&of["nacks"], of["accepted"].is_string()),
-            (&0.into(), true),
-            "{kind}: {of}"
+    for (library, client) in &mut clients {
+        for kind in ["listener", "route", "cluster", "endpoints"] {
+            let of = subscription(&balancer, library, kind);
+            assert_eq!(
+                (&of["nacks"], of["accepted"].is_string()),
+                (&0.into(), true),
+                "{library}, {kind}: {of}"
+            );
+        }
+        let streams = client_streams(&balancer, library);
+        let about = |key: &str| -> Vec<&Value> { streams.iter().map(|of| &of[key]).collect() };
+        assert_eq!(about("dialect"), ["grpc", "grpc"]);
+        assert_eq!(about("stream"), ["state_of_the_world", "load_reports"]);
+        let program = match *library {
+            "grpc-go" => "gRPC Go ",
+            _ => "gRPC C-core ",
+        };
+        let is_named = |of: &&Value| of.as_str().is_some_and(|of| of.starts_with(program));
+        assert!(about("program").iter().all(is_named), "{streams:?}");
+        let shown = balancer.ctl("xds").unwrap();
+        assert!(
+            shown.lines().any(|line| line.starts_with(*library)),
+            "{shown}"
         );
+        for away in ["drain", "maintenance"] {
+            balancer.ctl(&format!("{away} pool {}", idle.1)).unwrap();
+            eventually("the client leaves the member", || {
+                calls(client, 20).get("busy") == Some(&1.0)
+            });
+            balancer.ctl(&format!("ready pool {}", idle.1)).unwrap();
+            eventually("the client comes back", || {
+                calls(client, 20).contains_key("idle")
+            });
+        }
     }
-    assert_eq!(client(&balancer, "shop-1")[0]["dialect"], "grpc");
-    balancer
-        .ctl(&format!("maintenance pool {}", idle.1))
-        .unwrap();
-    eventually("the client leaves the member", || {
-        calls(&mut client_of_pool, 20).get("busy") == Some(&1.0)
-    });
-    balancer.ctl(&format!("ready pool {}", idle.1)).unwrap();
-    eventually("the client comes back", || {
-        calls(&mut client_of_pool, 20).contains_key("idle")
-    });
-    // Clients that decide by themselves take both alike, as these servers say nothing of their utilisation. And Envoy
-    // speaks HTTP/2 with the members, as the rule does.
+    // Clients that decide by themselves do so by the utilisation that these servers tell them. And Envoy speaks HTTP/2
+    // with the members, as the rule does.
     let policy = "policy = \"client_side_weighted_round_robin\"";
     balancer.reconfigure(&config(&members, rule, policy));
     let wanted = Wanted {
@@ -476,12 +504,22 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
         envoy.endpoint("pool", idle.1, "weight").is_some()
     });
     let mut client_of_envoy = plain_client(envoy.address()).unwrap();
-    let alike = Shares::from([("busy".to_owned(), 0.5), ("idle".to_owned(), 0.5)]);
-    eventually("clients take both alike", || {
-        is_close(&calls(&mut client_of_pool, 200), &alike)
-            && is_close(&calls(&mut client_of_envoy, 200), &alike)
+    let own = Shares::from([("busy".to_owned(), 0.1), ("idle".to_owned(), 0.9)]);
+    // They begin with it after ten seconds.
+    eventually("clients go by the servers' utilisation", || {
+        let all = clients
+            .iter_mut()
+            .map(|(library, client)| (*library, client));
+        let all = all.chain([("Envoy", &mut client_of_envoy)]);
+        // Each of them has to have calls meanwhile.
+        let seen: Vec<_> = all
+            .map(|(library, client)| (library, calls(client, 200)))
+            .collect();
+        println!("by themselves: {seen:?}");
+        seen.iter().all(|(_, seen)| is_close(seen, &own))
     });
-    for node in ["shop-1", "edge-1"] {
+    let libraries = clients.iter().map(|(library, _)| *library);
+    for node in libraries.chain(["edge-1"]) {
         let of = subscription(&balancer, node, "cluster");
         assert_eq!(
             (&of["nacks"], &of["pending"]),
@@ -492,11 +530,88 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
 }
 
 #[test]
+fn clients_of_grpc_go_on_while_balancers_come_and_go() {
+    let (Some(busy), Some(idle)) = (grpc_server("busy", 0.9), grpc_server("idle", 0.1)) else {
+        return;
+    };
+    let members = [("busy", busy.1), ("idle", idle.1)];
+    let text = config(&members, "", "");
+    let mut balancer = Balancer::start(&text);
+    let server = balancer.xds();
+    let mut clients = grpc_clients(&balancer, None, &insecure());
+    // Whoever does not answer does not count, but no call may fail.
+    let answering = |client: &mut Script| {
+        let seen = calls(client, 20);
+        let is_known = |who: &String| who == "busy" || who == "idle";
+        assert!(seen.keys().all(is_known), "{seen:?}");
+        seen.into_keys().collect::<Vec<_>>()
+    };
+    let mut follow = |balancer: &Balancer| {
+        for (library, client) in &mut clients {
+            eventually("the client is connected", || {
+                answering(client);
+                ["listener", "route", "cluster", "endpoints"]
+                    .iter()
+                    .all(|kind| subscription(balancer, library, kind)["accepted"].is_string())
+            });
+        }
+        for (away, there) in [(idle.1, "busy"), (busy.1, "idle")] {
+            balancer.ctl(&format!("drain pool {away}")).unwrap();
+            for (_, client) in &mut clients {
+                eventually("the client leaves the member", || {
+                    answering(client) == [there]
+                });
+            }
+            balancer.ctl(&format!("ready pool {away}")).unwrap();
+            for (_, client) in &mut clients {
+                eventually("the client comes back", || {
+                    answering(client) == ["busy", "idle"]
+                });
+            }
+        }
+    };
+    follow(&balancer);
+    // Another process takes over.
+    balancer.upgrade().unwrap();
+    follow(&balancer);
+    // It is killed, and comes back at the same address.
+    let text = text.replace(
+        "[xds]\nlisten = \"127.0.0.1:0\"",
+        &format!("[xds]\nlisten = \"{server}\""),
+    );
+    let balancer = balancer.replace(&text);
+    follow(&balancer);
+    // Without the section all keep what they have.
+    let (without, _) = text.split_once("[xds]").unwrap();
+    balancer.reconfigure(without);
+    eventually("the streams have ended", || {
+        balancer.metric("evenkeel_xds_connections") == Some(0.0)
+    });
+    balancer.reconfigure(&text);
+    follow(&balancer);
+    // A group that they may not have any more is taken from them, until they may have it again.
+    balancer.reconfigure(&format!("{text}groups = [\"spare\"]\n"));
+    for (_, client) in &mut clients {
+        eventually("calls fail", || {
+            let seen = calls(client, 1);
+            !seen.contains_key("busy") && !seen.contains_key("idle")
+        });
+    }
+    balancer.reconfigure(&text);
+    for (_, client) in &mut clients {
+        eventually("calls succeed again", || {
+            let seen = calls(client, 1);
+            seen.contains_key("busy") || seen.contains_key("idle")
+        });
+    }
+}
+
+#[test]
 fn clients_prefer_their_own_zone_as_long_as_it_serves() {
     if envoy::binary().is_none() {
         return;
     }
-    let (Some(north), Some(south)) = (grpc_server("north"), grpc_server("south")) else {
+    let (Some(north), Some(south)) = (grpc_server("north", 0.5), grpc_server("south", 0.5)) else {
         return;
     };
     let members = ["north", "south"].map(|name| (name, Member::answering(move |_| ok(name))));
@@ -525,13 +640,10 @@ fn clients_prefer_their_own_zone_as_long_as_it_serves() {
         cluster: "web",
         tls: None,
     });
-    let bootstrap = Bootstrap {
-        zone: Some("south"),
-        ..Bootstrap::of("shop-south")
-    };
-    let (Some(envoy), Some(mut shop)) = (envoy, grpc_client(&balancer, bootstrap)) else {
+    let Some(envoy) = envoy else {
         return;
     };
+    let mut shops = grpc_clients(&balancer, Some("south"), &insecure());
     eventually("Envoy has its members", || {
         envoy.endpoint("web", at[1], "priority").as_deref() == Some("0")
             && envoy.endpoint("web", at[0], "priority").as_deref() == Some("1")
@@ -542,20 +654,25 @@ fn clients_prefer_their_own_zone_as_long_as_it_serves() {
         ask(envoy.address(), 1) == only("south")
     });
     assert_eq!(ask(envoy.address(), 20), only("south"));
-    assert_eq!(calls(&mut shop, 20), only("south"));
+    for (library, shop) in &mut shops {
+        assert_eq!(calls(shop, 20), only("south"), "{library}");
+    }
     // Nobody of the zone is left: the other one takes over, until it is back.
     for (words, answers) in [("maintenance", "north"), ("ready", "south")] {
         balancer.ctl(&format!("{words} web {}", at[1])).unwrap();
         balancer.ctl(&format!("{words} pool {}", south.1)).unwrap();
         eventually("clients go to the other zone, and back", || {
-            ask(envoy.address(), 10) == only(answers) && calls(&mut shop, 10) == only(answers)
+            let mut shops = shops.iter_mut().map(|(_, shop)| shop);
+            ask(envoy.address(), 10) == only(answers)
+                && shops.all(|shop| calls(shop, 10) == only(answers))
         });
     }
-    assert_eq!(client(&balancer, "edge-south")[0]["zone"], "south");
+    assert_eq!(client_streams(&balancer, "edge-south")[0]["zone"], "south");
     // Where zones are not to count, they do not.
     balancer.reconfigure(&text("zones = false"));
     eventually("both zones answer", || {
-        ask(envoy.address(), 20).len() == 2 && calls(&mut shop, 50).len() == 2
+        let mut shops = shops.iter_mut().map(|(_, shop)| shop);
+        ask(envoy.address(), 20).len() == 2 && shops.all(|shop| calls(shop, 50).len() == 2)
     });
 }
 
@@ -577,7 +694,7 @@ fn a_refused_answer_is_shown_by_name_with_its_reason() {
     let answer = |raw: &mut Script| -> Value { serde_json::from_str(&raw.ask("next")).unwrap() };
     raw.tell("want edge-7 endpoints pool spare");
     let first = answer(&mut raw);
-    assert_eq!(first["names"], serde_json::json!(["pool", "spare"]));
+    assert_eq!(first["names"], json!(["pool", "spare"]));
     raw.tell("ack endpoints pool spare");
     assert_eq!(raw.ask("none"), "none");
     // A change of one group sends that one.
@@ -585,7 +702,7 @@ fn a_refused_answer_is_shown_by_name_with_its_reason() {
         .ctl(&format!("drain pool {}", addresses[0].1))
         .unwrap();
     let second = answer(&mut raw);
-    assert_eq!(second["names"], serde_json::json!(["pool"]));
+    assert_eq!(second["names"], json!(["pool"]));
     raw.tell("nack endpoints not what I like");
     eventually("the refusal is told", || {
         subscription(&balancer, "edge-7", "endpoints")["nacks"] == 1
@@ -606,7 +723,7 @@ fn a_refused_answer_is_shown_by_name_with_its_reason() {
         .ctl(&format!("ready pool {}", addresses[0].1))
         .unwrap();
     let third = answer(&mut raw);
-    assert_eq!(third["names"], serde_json::json!(["pool"]));
+    assert_eq!(third["names"], json!(["pool"]));
     raw.tell("garbage");
     let ended = raw.ask("end");
     assert_eq!(
@@ -614,13 +731,13 @@ fn a_refused_answer_is_shown_by_name_with_its_reason() {
         "INVALID_ARGUMENT: the request is not a message of xDS"
     );
     eventually("the stream is gone", || {
-        client(&balancer, "edge-7").is_empty()
+        client_streams(&balancer, "edge-7").is_empty()
     });
     // What there is not yet: a client is told so where the protocol has a word for it, and gets it as soon as it is there.
     let mut command = python("xds_raw.py", "grpc").unwrap();
     let mut raw = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
     raw.tell("want edge-9 cluster later");
-    assert_eq!(answer(&mut raw)["names"], serde_json::json!([]));
+    assert_eq!(answer(&mut raw)["names"], json!([]));
     raw.tell("ack cluster later");
     let mut command = python("xds_raw.py", "grpc").unwrap();
     let mut of_endpoints = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
@@ -628,11 +745,8 @@ fn a_refused_answer_is_shown_by_name_with_its_reason() {
     assert_eq!(of_endpoints.ask("none"), "none");
     let more = "[group.later]\nmembers = [\"127.0.0.1:1\"]\nhealth_check = false";
     balancer.reconfigure(&config(&addresses, "", more));
-    assert_eq!(answer(&mut raw)["names"], serde_json::json!(["later"]));
-    assert_eq!(
-        answer(&mut of_endpoints)["names"],
-        serde_json::json!(["later"])
-    );
+    assert_eq!(answer(&mut raw)["names"], json!(["later"]));
+    assert_eq!(answer(&mut of_endpoints)["names"], json!(["later"]));
     // A group that is taken out of the configuration is gone from the list of clusters, and the limits hold.
     let few = config(&addresses, "", "max_subscriptions = 1\ngroups = [\"pool\"]");
     balancer.reconfigure(&few);
@@ -640,7 +754,7 @@ fn a_refused_answer_is_shown_by_name_with_its_reason() {
     let mut raw = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
     raw.tell("want edge-8 cluster");
     let clusters = answer(&mut raw);
-    assert_eq!(clusters["names"], serde_json::json!(["pool"]));
+    assert_eq!(clusters["names"], json!(["pool"]));
     raw.tell("want edge-8 endpoints pool spare");
     let ended = raw.ask("end");
     assert!(ended.starts_with("RESOURCE_EXHAUSTED"), "{ended}");
@@ -666,7 +780,7 @@ fn who_comes_too_much_or_asks_for_something_else_is_refused() {
     let ended = second.ask("end");
     assert!(ended.starts_with("UNAVAILABLE"), "{ended}");
     assert!(balancer.metric("evenkeel_xds_refused_total").unwrap() >= 1.0);
-    assert!(client(&balancer, "second").is_empty());
+    assert!(client_streams(&balancer, "second").is_empty());
     drop((first, second));
     eventually("there is room again", || {
         balancer.metric("evenkeel_xds_connections") == Some(0.0)
@@ -733,13 +847,13 @@ fn clients_need_the_certificate_that_is_asked_for() {
             .endpoint("pool", member.address(), "weight")
             .is_none()
     );
-    assert!(client(&balancer, "unknown").is_empty());
-    // The same for a client of gRPC.
-    let Some((_server, address)) = grpc_server("busy") else {
+    assert!(client_streams(&balancer, "unknown").is_empty());
+    // The same for clients of gRPC.
+    let Some((_server, address)) = grpc_server("busy", 0.9) else {
         return;
     };
     balancer.reconfigure(&config(&[("busy", address)], "", &secured));
-    let credentials = serde_json::json!({
+    let credentials = json!({
         "type": "tls",
         "config": {
             "certificate_file": edge,
@@ -747,11 +861,9 @@ fn clients_need_the_certificate_that_is_asked_for() {
             "ca_certificate_file": ca,
         },
     });
-    let bootstrap = Bootstrap {
-        credentials,
-        ..Bootstrap::of("shop-1")
-    };
-    let mut shop = grpc_client(&balancer, bootstrap).unwrap();
-    assert_eq!(calls(&mut shop, 5).get("busy"), Some(&1.0));
-    assert!(!client(&balancer, "shop-1").is_empty());
+    let busy = Shares::from([("busy".to_owned(), 1.0)]);
+    for (library, mut shop) in grpc_clients(&balancer, None, &credentials) {
+        assert_eq!(calls(&mut shop, 5), busy, "{library}");
+        assert!(!client_streams(&balancer, library).is_empty(), "{library}");
+    }
 }

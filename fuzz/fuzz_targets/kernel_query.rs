@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     // As they are: nobody has the key.
     assert!(Query::parse(bytes, &keys).is_err());
     assert!(Answer::parse(bytes, &key).is_err());
-    let _ = Answer::claims(bytes);
+    let _ = (Answer::claims(bytes), Answer::reader(bytes));
 
     // As the record in an authentic answer to a question of the balancer.
     let mut poller = Poller::new(7 << 32, 1, fastrand::Rng::with_seed(1));

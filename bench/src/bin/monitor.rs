@@ -5,9 +5,14 @@
 //! answers from the address that was asked: the monitor sees as many hosts. What counts is
 //! the share of questions that had an answer, how late they were asked, and the CPU time of
 //! the monitor's thread as the system accounts it. On loopback that includes what the system
-//! does to hand a question to its receiver.
+//! does to hand a question to its receiver, and in its place not what it does to hand an answer
+//! to the monitor, which happens on the other CPU.
 //!
-//! `monitor [--locations N] [--interval-ms T] [--seconds S] [--csv FILE]`, with `--release`
+//! With `--rounds` it does so several times and says the median and the least and most of each
+//! figure; with `--against FILE` this program of another build takes turns with it.
+//!
+//! `monitor [--locations N] [--interval-ms T] [--seconds S] [--rounds N [--against FILE]] [--csv FILE]`,
+//! with `--release`
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -20,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use evenkeel_core::load::{LoadId, Location};
-use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query};
+use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query, SHORT, WITH_PORTS};
 use evenkeel_kernel::record::{Available, BASE, Base, Scope, Source};
 use evenkeel_manager::config::Monitor as Config;
 use evenkeel_monitor::poller::{Place, Wanted};
@@ -52,6 +57,12 @@ struct Options {
     /// A file that the result is added to.
     #[arg(long)]
     csv: Option<PathBuf>,
+    /// How often it is measured.
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
+    /// This program of another build, with which it takes turns.
+    #[arg(long)]
+    against: Option<PathBuf>,
     /// Be the back-ends.
     #[arg(long, hide = true)]
     back_ends: bool,
@@ -61,6 +72,8 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let done = if options.back_ends {
         back_ends().map(|()| true)
+    } else if options.rounds > 1 || options.against.is_some() {
+        take_turns(&options)
     } else {
         measure(&options)
     };
@@ -166,12 +179,11 @@ fn measure(options: &Options) -> Result<bool> {
         options.locations.to_string(),
         options.interval_ms.to_string(),
         options.dead.to_string(),
-        if options.listen_backlogs {
-            "592"
-        } else {
-            "400"
+        match options.listen_backlogs {
+            true => WITH_PORTS,
+            false => SHORT,
         }
-        .into(),
+        .to_string(),
         format!("{:.0}", asked as f64 / elapsed),
         format!("{:.4}", asked as f64 / elapsed / planned),
         format!("{share:.6}"),
@@ -200,6 +212,61 @@ fn measure(options: &Options) -> Result<bool> {
     Ok(share > 0.99 && asked as f64 / elapsed > 0.97 * planned)
 }
 
+/// Measures several times, each time in a process of its own, and in turns with another build.
+/// Whether all rounds of this one were good.
+fn take_turns(options: &Options) -> Result<bool> {
+    let own = std::env::current_exe()?;
+    let other = options.against.iter().map(|other| ("other build", other));
+    let programs: Vec<_> = other.chain([("this build", &own)]).collect();
+    let mut rows: Vec<Vec<Vec<f64>>> = vec![Vec::new(); programs.len()];
+    let mut all_good = true;
+    println!("round, build: {}", FIGURES.join(", "));
+    for round in 0..options.rounds {
+        for ((name, program), rows) in programs.iter().zip(&mut rows) {
+            let mut command = Command::new(program);
+            command.args(["--locations", &options.locations.to_string()]);
+            command.args(["--interval-ms", &options.interval_ms.to_string()]);
+            command.args(["--dead", &options.dead.to_string()]);
+            command.args(["--seconds", &options.seconds.to_string()]);
+            command.args(options.listen_backlogs.then_some("--listen-backlogs"));
+            let output = command.stderr(Stdio::inherit()).output()?;
+            let text = String::from_utf8(output.stdout)?;
+            let value = |name: &&str| -> Option<f64> {
+                let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+                let (_, value) = lines.find(|(known, _)| known.trim() == *name)?;
+                value.trim().parse().ok()
+            };
+            let row: Option<Vec<f64>> = FIGURES.iter().map(value).collect();
+            let row = row.ok_or_else(|| format!("{}: no result", program.display()))?;
+            let figures: Vec<_> = row.iter().map(f64::to_string).collect();
+            println!("{round}, {name}: {}", figures.join(", "));
+            all_good &= output.status.success() || *program != &own;
+            rows.push(row);
+        }
+    }
+    for ((name, _), rows) in programs.iter().zip(&rows) {
+        println!("{name}, median (least to most):");
+        for (at, figure) in FIGURES.iter().enumerate() {
+            let mut values: Vec<f64> = rows.iter().map(|row| row[at]).collect();
+            values.sort_by(f64::total_cmp);
+            if let (Some(least), Some(most)) = (values.first(), values.last()) {
+                let spread = format!("({least} to {most})");
+                let middle = evenkeel_bench::report::median(values).unwrap_or(f64::NAN);
+                println!("{figure:>24}: {middle} {spread}");
+            }
+        }
+    }
+    Ok(all_good)
+}
+
+/// What is said of several rounds.
+const FIGURES: [&str; 4] = [
+    "asked_of_planned",
+    "answered_share",
+    "cpu_share",
+    "cpu_us_per_question",
+];
+
 /// The limit in milliseconds below which that share of the questions was late.
 fn late(before: &MonitorStatus, after: &MonitorStatus, share: f64) -> String {
     let counts = after.delays.iter().zip(&before.delays);
@@ -219,8 +286,13 @@ fn late(before: &MonitorStatus, after: &MonitorStatus, share: f64) -> String {
 
 /// CPU time of the monitor's thread in seconds.
 fn cpu_time() -> Result<f64> {
+    let first = std::process::id().to_string();
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?.path();
+        // The first thread is called as the program, which may be the same name.
+        if task.ends_with(&first) {
+            continue;
+        }
         // The system cuts names after 15 bytes.
         if fs::read_to_string(task.join("comm"))?.trim() == "monitor" {
             let text = fs::read_to_string(task.join("schedstat"))?;

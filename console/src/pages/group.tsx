@@ -9,8 +9,8 @@ import { levelOf, troubles } from "../health";
 import { GroupHistory } from "../history";
 import { change, focus, members, membersOf, sample } from "../live";
 import { go, href, route } from "../router";
-import type { Group } from "../types";
-import { Failed, Figures, Health, Loading, Segments, TabPanel, Tabs, useAnswer } from "../ui/kit";
+import type { Group, Zone } from "../types";
+import { Failed, Figures, Gauge, Health, Loading, Panel, Scroll, Segments, TabPanel, Tabs, useAnswer } from "../ui/kit";
 import { Explain } from "./explain";
 import { Members } from "./members";
 import { StrategyPanel } from "./strategy";
@@ -147,7 +147,35 @@ function Live({ name, details, again }: { name: string; details: Group | null; a
         <Chart {...shared} title="In flight and waiting" lines={[{ label: "in flight", token: "s1", values: past.lines.in_flight }, { label: "waiting", token: "s2", values: past.lines.queue }]} format={short} height={150} />
         <Chart {...shared} title="Failures and spread" lines={[{ label: "spread of loads", token: "s3", values: past.lines.spread }, { label: "share of failures", token: "bad", values: past.lines.failures }]} format={load} height={150} min={0.05} />
       </div>
+      {details?.zones && details.zones.length > 0 && <Zones zones={details.zones} />}
       <Members group={name} live={known} details={details} again={again} />
     </div>
+  );
+}
+
+/** Where requests go first, and which share of them goes on. */
+function Zones({ zones }: { zones: Zone[] }): JSX.Element {
+  return (
+    <Panel title="Zones" live>
+      <Scroll label="Zones">
+        <table>
+          <thead><tr><th scope="col">Zone</th><th scope="col" class="num">Comes</th><th scope="col" class="num">Share of requests</th><th scope="col" class="num">Load</th><th scope="col" class="num">Can serve</th><th scope="col" class="num">Members</th><th scope="col" class="num">Requests so far</th></tr></thead>
+          <tbody>
+            {zones.map((zone) => (
+              <tr key={zone.name ?? ""}>
+                <th scope="row" class="nowrap">{zone.name ?? <span class="muted">none is said</span>} {zone.own && <span class="tag accent">the balancer's own</span>}</th>
+                <td class="num">{zone.rank + 1}.</td>
+                <td class="num"><Gauge value={zone.share} /> {percent(zone.share, 1)}</td>
+                <td class="num">{load(zone.load)}</td>
+                <td class="num"><Health level={zone.usable <= 0 ? "bad" : zone.usable < 1 ? "warn" : "ok"}>{percent(zone.usable)}</Health></td>
+                <td class="num">{zone.members}</td>
+                <td class="num">{short(zone.requests)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Scroll>
+      {new Set(zones.map((zone) => zone.rank)).size < zones.length && <p class="more muted">Zones that come at the same place are as one: share, load and who can serve are those of all of them.</p>}
+    </Panel>
   );
 }

@@ -1,5 +1,5 @@
-// What the balancer hears of machines and what it is asked: loads, agents, monitors, CORBA, negotiation,
-// certificates, FTP, the process itself and all counters.
+// What the balancer hears of machines and what it is asked: loads, agents, monitors, CORBA, negotiation, clients of
+// xDS, other balancers, certificates, FTP, the process itself and all counters.
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
@@ -17,6 +17,8 @@ const VIEWS: { id: string; label: string; body: () => JSX.Element }[] = [
   { id: "kernel", label: "Kernel monitors", body: Kernel },
   { id: "negotiation", label: "Clients and quanta", body: Negotiation },
   { id: "corba", label: "CORBA", body: CorbaView },
+  { id: "xds", label: "xDS clients", body: Xds },
+  { id: "steer", label: "Steered balancers", body: Steered },
   { id: "certificates", label: "Certificates", body: Certificates },
   { id: "ftp", label: "FTP", body: Ftp },
   { id: "process", label: "Process", body: Process },
@@ -364,6 +366,140 @@ function CorbaView(): JSX.Element {
               )}
             </Panel>
           </div>
+        </div>
+      )}
+    </Answer>
+  );
+}
+
+interface Subscription { type: string; all: boolean; names: number; accepted: string | null; pending: string | null; pushes: number; nacks: number; last_nack: { version: string; reason: string; age_seconds: number } | null }
+interface XdsStream { node: string; service: string; program: string; dialect: string; zone: string | null; address: string; stream: string; connected_seconds: number; subscriptions: Subscription[] }
+interface XdsStatus { listen: string[]; connections: number; refused: number; groups: number; changes: number; load_reports: number; unknown_load_reports: number; clients: XdsStream[] }
+
+/** How it goes with one type of resource at one client, and what it has refused. */
+function Accepted({ of }: { of: Subscription }): JSX.Element {
+  const nack = of.last_nack;
+  // The number of a change is the last part of a version; what was accepted after a refusal has mended it.
+  const change = (version: string | null) => Number(version?.split("-").at(-1) ?? -1);
+  const refuses = nack !== null && change(nack.version) > change(of.accepted);
+  const state = refuses ? <Health level="bad">refuses {nack.version}</Health> : of.pending ? <Health level="off">is asked about {of.pending}</Health> : of.accepted ? <Health level="ok">accepted</Health> : <Health level="off">nothing sent</Health>;
+  return (
+    <>
+      {state}
+      {nack && <div class={`small${refuses ? "" : " muted"}`}>{refuses ? "" : `refused ${nack.version}: `}{nack.reason || "no reason is said"}, {duration(nack.age_seconds)} ago</div>}
+    </>
+  );
+}
+
+function Xds(): JSX.Element {
+  const answer = useAnswer<XdsStatus | null>("/v1/xds", 3);
+  const [find, setFind] = useState("");
+  return (
+    <Answer answer={answer} empty={<Empty title="xDS is off"><p>With a table <code>[xds]</code> in the configuration, Envoy and clients of gRPC get members and weights from this balancer.</p><a class="button" href={href("config", "table", "xds")}>Configure</a></Empty>}>
+      {(xds) => {
+        const wanted = find.trim().toLowerCase();
+        const rows = xds.clients
+          .filter((client) => `${client.node} ${client.service} ${client.program} ${client.zone ?? ""} ${client.address}`.toLowerCase().includes(wanted))
+          .flatMap((client): { client: XdsStream; of: Subscription | null }[] => (client.subscriptions.length ? client.subscriptions.map((of) => ({ client, of })) : [{ client, of: null }]));
+        return (
+          <div class="stack">
+            <Figures items={[
+              { label: "Clients", value: new Set(xds.clients.map((client) => client.node)).size },
+              { label: "Connections", value: xds.connections },
+              { label: "Refused, too many", value: short(xds.refused), ...(xds.refused > 0 ? { level: "warn" as const } : {}) },
+              { label: "Groups they may have", value: xds.groups },
+              { label: "Changes", value: short(xds.changes) },
+              { label: "Load reports", value: <>{short(xds.load_reports)} <small>{xds.unknown_load_reports > 0 ? `${short(xds.unknown_load_reports)} about no member` : ""}</small></> },
+            ]} />
+            {xds.clients.length === 0 ? <div class="panel"><Empty title="No client is connected"><p>Clients reach this balancer at {xds.listen.join(", ")}.</p></Empty></div> : (
+              <Panel title="Clients of xDS" live actions={<input type="search" aria-label="Filter clients" placeholder="Filter" value={find} onInput={(event) => setFind(event.currentTarget.value)} />}>
+                <Scroll label="Clients of xDS">
+                  <table>
+                    <thead><tr><th scope="col">Client</th><th scope="col">Program</th><th scope="col">Zone</th><th scope="col" class="num">Connected</th><th scope="col">Type</th><th scope="col">State</th><th scope="col" class="num">Wants</th><th scope="col">Last accepted</th><th scope="col" class="num">Sent</th><th scope="col" class="num">Refused</th></tr></thead>
+                    <tbody>
+                      {rows.slice(0, SHOWN).map(({ client, of }) => (
+                        <tr key={client.address + client.stream + client.node + (of?.type ?? "")}>
+                          <th scope="row">{client.node || <span class="muted">has no name</span>}<div class="small muted nowrap">{client.service && `${client.service}, `}{client.address}</div></th>
+                          <td class="nowrap">{client.program || "–"}<div class="small muted">{client.dialect === "grpc" ? "a locality for each member" : "as Envoy"}</div></td>
+                          <td>{client.zone ?? "–"}</td>
+                          <td class="num">{duration(client.connected_seconds)}</td>
+                          {of ? (
+                            <>
+                              <td class="nowrap">{of.type}<div class="small muted">{client.stream.replaceAll("_", " ")}</div></td>
+                              <td><Accepted of={of} /></td>
+                              <td class="num">{of.all ? "all" : of.names}</td>
+                              <td class="mono nowrap">{of.accepted ?? "–"}</td>
+                              <td class="num">{short(of.pushes)}</td>
+                              <td class="num">{short(of.nacks)}</td>
+                            </>
+                          ) : (
+                            <>
+                              <td class="nowrap">{client.stream.replaceAll("_", " ")}</td>
+                              <td><Health level="ok">connected</Health></td>
+                              <td class="num">–</td><td>–</td><td class="num">–</td><td class="num">–</td>
+                            </>
+                          )}
+                        </tr>
+                      ))}
+                    </tbody>
+                  </table>
+                  {rows.length === 0 && <Empty title="No client matches" />}
+                  {rows.length > SHOWN && <p class="more muted">and {rows.length - SHOWN} more: filter by name</p>}
+                </Scroll>
+              </Panel>
+            )}
+          </div>
+        );
+      }}
+    </Answer>
+  );
+}
+
+interface SteerStatus { name: string; group: string; target: string; dry_run: boolean; peer: string | null; error: string | null; changes: number; failures: number; restarts: number; overridden: number; members: { member: string; address: string; state: string; weight: number; server: string | null; has: number | null; note: string | null }[]; others: string[]; pending: string[] }
+
+function Steered(): JSX.Element {
+  const answer = useAnswer<SteerStatus[]>("/v1/steer", 3);
+  return (
+    <Answer answer={answer} empty={<Empty title="No other balancer is steered"><p>A table <code>[steer.NAME]</code> in the configuration gives HAProxy or nginx the weights and states of a group.</p></Empty>}>
+      {(all) => (
+        <div class="stack">
+          {all.map((steer) => {
+            const sum = steer.members.reduce((sum, member) => sum + member.weight, 0);
+            return (
+              <Panel key={steer.name} title={steer.name} live actions={<>{steer.dry_run && <span class="tag accent">dry run: nothing is changed</span>}<Health level={steer.error ? "bad" : "ok"}>{steer.error ? "does not take it" : "has it"}</Health></>}>
+                <div class="body stack">
+                  {steer.error && <p class="banner warn"><Icon name="warn" />{steer.error}</p>}
+                  <dl class="props">
+                    <dt>Group</dt><dd><a href={href("groups", steer.group)}>{steer.group}</a></dd>
+                    <dt>Told</dt><dd>{steer.target}</dd>
+                    {steer.peer && <><dt>Who answers</dt><dd>{steer.peer}</dd></>}
+                    <dt>So far</dt><dd>{plural(steer.changes, "change")}, {plural(steer.failures, "failure")}, {plural(steer.restarts, "restart")}, {plural(steer.overridden, "weight")} changed by others</dd>
+                    {steer.others.length > 0 && <><dt>No members, left alone</dt><dd>{steer.others.join(", ")}</dd></>}
+                    {steer.pending.length > 0 && <><dt>Would be sent</dt><dd class="mono">{steer.pending.map((line) => <div key={line}>{line}</div>)}</dd></>}
+                  </dl>
+                  <Scroll label={`Members told to ${steer.name}`}>
+                    <table>
+                      <thead><tr><th scope="col">Member</th><th scope="col">State</th><th scope="col" class="num">Share</th><th scope="col" class="num">Weight</th><th scope="col" class="num">Has</th><th scope="col">Server</th><th scope="col">Note</th></tr></thead>
+                      <tbody>
+                        {steer.members.slice(0, SHOWN).map((member) => (
+                          <tr key={member.member + (member.server ?? "")}>
+                            <th scope="row" class="nowrap">{member.member}</th>
+                            <td><Health level={member.state === "serving" ? "ok" : member.state === "down" ? "bad" : member.state === "shedding" ? "warn" : "off"}>{member.state}</Health></td>
+                            <td class="num">{percent(sum > 0 ? member.weight / sum : 0, 1)}</td>
+                            <td class="num">{member.weight}</td>
+                            <td class="num">{member.has ?? "–"}</td>
+                            <td class="nowrap">{member.server ?? "–"}</td>
+                            <td>{member.note ?? "–"}</td>
+                          </tr>
+                        ))}
+                      </tbody>
+                    </table>
+                    {steer.members.length > SHOWN && <p class="more muted">and {steer.members.length - SHOWN} more</p>}
+                  </Scroll>
+                </div>
+              </Panel>
+            );
+          })}
         </div>
       )}
     </Answer>

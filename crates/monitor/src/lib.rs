@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod ahead;
 pub mod ask;
 mod metrics;
 mod pages;

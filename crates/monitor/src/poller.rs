@@ -25,6 +25,7 @@ use strum::VariantArray;
 
 mod entry;
 
+use crate::ahead::fetch;
 use entry::Entry;
 
 /// Questions to one location to which an answer may still come.
@@ -449,7 +450,18 @@ impl Poller {
         };
         let event = (entry.next_event(), index as u32, entry.stamp);
         self.queue.push(Reverse(event));
+        self.fetch_next();
         ask
+    }
+
+    /// Fetches those whose turn is next: the first of the queue, and the two of which one is the
+    /// second.
+    fn fetch_next(&self) {
+        for Reverse((_, index, _)) in self.queue.as_slice().iter().take(3) {
+            if let Some(entry) = self.entries.get(*index as usize) {
+                fetch(entry);
+            }
+        }
     }
 
     /// The system did not send the last question of a location.
@@ -458,6 +470,28 @@ impl Poller {
             entry.unsent += 1;
             entry.open.pop_back();
             entry.trouble = Some(error.to_string());
+        }
+    }
+
+    /// Whose answer a datagram seems to be; nothing of it is checked yet.
+    fn place(&self, datagram: &[u8]) -> Option<&Option<Entry>> {
+        let reader = Answer::reader(datagram)?;
+        self.entries.get((reader ^ self.reader) as usize)
+    }
+
+    /// Fetches what is looked at first when this datagram is [received](Poller::receive), before
+    /// its turn.
+    pub fn expect(&self, datagram: &[u8]) {
+        if let Some(entry) = self.place(datagram) {
+            fetch(entry);
+        }
+    }
+
+    /// Fetches what is looked at then, a little later.
+    pub fn expect_soon(&self, datagram: &[u8]) {
+        if let Some(Some(entry)) = self.place(datagram) {
+            fetch(&*entry.wanted.location);
+            fetch(entry.open.as_slices().0);
         }
     }
 

@@ -167,6 +167,8 @@ fn send_some(socket: &UdpSocket, all: &mut [(usize, SockAddr, Vec<u8>)]) -> io::
 pub struct Incoming {
     bytes: Vec<[u8; ROOM]>,
     control: Vec<Control>,
+    /// Those that are there: how long they are, who has sent them, and how long ago they came.
+    came: Vec<(usize, SocketAddr, Duration)>,
 }
 
 /// Aligned as the headers in it have to be.
@@ -179,18 +181,16 @@ impl Default for Incoming {
         Incoming {
             bytes: vec![[0; ROOM]; BATCH],
             control: vec![Control([0; CONTROL]); BATCH],
+            came: Vec::with_capacity(BATCH),
         }
     }
 }
 
 impl Incoming {
-    /// Takes datagrams that are there, at most a batch, and gives each to `take` with its
-    /// sender and how long ago it came. Answers how many there were.
-    pub fn receive(
-        &mut self,
-        socket: &UdpSocket,
-        mut take: impl FnMut(&[u8], SocketAddr, Duration),
-    ) -> io::Result<usize> {
+    /// Takes datagrams that are there, at most a batch, for [`Incoming::get`]. Answers how many
+    /// there were.
+    pub fn receive(&mut self, socket: &UdpSocket) -> io::Result<usize> {
+        self.came.clear();
         // SAFETY: plain data of C, for which all zeros are valid.
         let mut names: [libc::sockaddr_storage; BATCH] = unsafe { std::mem::zeroed() };
         // SAFETY: as above, both.
@@ -222,19 +222,26 @@ impl Incoming {
         };
         let count = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
         let now = realtime();
-        for ((message, name), bytes) in messages.iter().zip(&names).zip(&self.bytes).take(count) {
+        for (message, name) in messages.iter().zip(&names).take(count) {
             let length = (message.msg_len as usize).min(ROOM);
-            let Some(from) = address(name) else {
-                continue;
-            };
             // SAFETY: the system has filled the header and what it points to.
             let came = unsafe { arrival(&message.msg_hdr) };
             // Somebody may have set the clock in between.
             let waited = came.and_then(|came| now.checked_sub(came));
             let waited = waited.unwrap_or_default().min(LONGEST_WAIT);
-            take(bytes.get(..length).unwrap_or_default(), from, waited);
+            // An address that is none is nobody's who was asked.
+            let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+            let from = address(name).unwrap_or(nobody);
+            self.came.push((length, from, waited));
         }
         Ok(count)
+    }
+
+    /// One of the datagrams that were received last, by its place among them: its bytes, its
+    /// sender, and how long ago it came.
+    pub fn get(&self, at: usize) -> Option<(&[u8], SocketAddr, Duration)> {
+        let (length, from, waited) = *self.came.get(at)?;
+        Some((self.bytes.get(at)?.get(..length)?, from, waited))
     }
 }
 
@@ -323,16 +330,19 @@ mod tests {
         other.set_nonblocking(true).unwrap();
         let mut incoming = Incoming::default();
         let mut seen = Vec::new();
-        let count = incoming.receive(&other, |datagram, from, _| {
+        let count = incoming.receive(&other).unwrap();
+        assert_eq!(count, BATCH - expected.len());
+        for (datagram, from, _) in (0..count).map(|at| incoming.get(at).unwrap()) {
             assert_eq!((from.ip(), from.port(), datagram[1]), (to.ip(), port, 7));
             seen.push(usize::from(datagram[0]));
-        });
-        assert_eq!(count.unwrap(), BATCH - expected.len());
+        }
+        assert_eq!(incoming.get(count), None);
         seen.extend(failed);
         seen.sort_unstable();
         assert!(seen.into_iter().eq(0..BATCH));
-        let none = incoming.receive(&other, |_, _, _| panic!("nothing came"));
+        let none = incoming.receive(&other);
         assert_eq!(none.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(incoming.get(0), None, "what came before has gone");
     }
 
     #[test]
@@ -355,13 +365,10 @@ mod tests {
         for _ in 0..500 {
             socket.send_to(&long, ("127.0.0.1", port)).unwrap();
             std::thread::sleep(pause);
-            let mut waited = Duration::ZERO;
-            let take = |datagram: &[u8], _, time| {
-                assert_eq!(datagram.len(), ROOM, "longer than any that is right");
-                waited = time;
-            };
-            let count = Incoming::default().receive(&socket, take).unwrap();
-            assert_eq!(count, 1);
+            let mut incoming = Incoming::default();
+            assert_eq!(incoming.receive(&socket).unwrap(), 1);
+            let (datagram, _, waited) = incoming.get(0).unwrap();
+            assert_eq!(datagram.len(), ROOM, "longer than any that is right");
             if waited >= pause {
                 return;
             }

@@ -33,6 +33,10 @@ use crate::status::{LocationMonitor, MonitorStatus};
 /// Batches that are taken from a socket before it is somebody's time to be asked again.
 const BATCHES: usize = 64;
 
+/// What an answer will need is fetched when so many others are before it: the time that
+/// memory takes.
+const AHEAD: usize = 2;
+
 /// How often there is something to do for connections over RDMA, at least.
 const PAGES: Duration = Duration::from_millis(20);
 
@@ -399,13 +403,18 @@ impl Thread {
         for socket in self.sockets.iter().flatten() {
             for _ in 0..BATCHES {
                 let now = self.clock.now();
-                let take = |datagram: &[u8], from, waited: Duration| {
-                    let waited = u64::try_from(waited.as_nanos()).unwrap_or(0);
-                    let at = Instant::from_nanos(now.as_nanos().saturating_sub(waited));
-                    poller.receive(datagram, from, at);
-                };
                 // Nothing more, or an error of some earlier question: it has no answer then.
-                let count = self.incoming.receive(socket, take).unwrap_or(0);
+                let count = self.incoming.receive(socket).unwrap_or(0);
+                let ahead = |at: usize| self.incoming.get(at).map(|(datagram, ..)| datagram);
+                for at in 0..count {
+                    ahead(at + 2 * AHEAD).inspect(|datagram| poller.expect(datagram));
+                    ahead(at + AHEAD).inspect(|datagram| poller.expect_soon(datagram));
+                    if let Some((datagram, from, waited)) = self.incoming.get(at) {
+                        let waited = u64::try_from(waited.as_nanos()).unwrap_or(0);
+                        let at = Instant::from_nanos(now.as_nanos().saturating_sub(waited));
+                        poller.receive(datagram, from, at);
+                    }
+                }
                 if count < BATCH {
                     break;
                 }

@@ -379,7 +379,17 @@ mod tests {
             loads(&group, 1, at(5001)),
             [Some(0.0), Some(0.0), Some(0.0)]
         );
-        // Nor does one that is gone; what nobody speaks of becomes old.
+        // One that says nothing of a location any more, or nothing at all, has nothing there.
+        let nothing = LoadStatsRequest::default();
+        assert_eq!(
+            ledger.take(1, &nothing, SECOND, known, at(5050)),
+            Taken::default()
+        );
+        assert_eq!(
+            loads(&group, 0, at(5051)),
+            [Some(0.0), Some(0.0), Some(0.0)]
+        );
+        // Nor does one count that is gone; what nobody speaks of becomes old.
         ledger.take(2, &next, SECOND, known, at(5100));
         ledger.forget(1, at(5200));
         ledger.forget(2, at(5200));

@@ -186,8 +186,9 @@ impl Server {
     ) {
         loop {
             let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+                biased;
                 _ = end.wait_for(|end| *end) => return,
+                accepted = listener.accept() => accepted,
             };
             let (socket, client) = match accepted {
                 Ok(accepted) => accepted,
@@ -462,7 +463,8 @@ impl Server {
                 let message = Refused::Malformed.to_string();
                 return Ok((code::INVALID_ARGUMENT, message));
             };
-            if !is_asked {
+            let is_first = !is_asked;
+            if is_first {
                 is_asked = true;
                 let node = report.node.clone().unwrap_or_default();
                 self.registry.know(id, &Identity::of(&node));
@@ -478,7 +480,8 @@ impl Server {
                 let late = |_| CallError::Status("4".into(), ": it takes nothing".into());
                 sent.await.map_err(late)??;
             }
-            if !report.cluster_stats.is_empty() {
+            // The first one may only say who it is. Later ones with nothing in them say that nothing has happened.
+            if !is_first || !report.cluster_stats.is_empty() {
                 self.take(id, interval, &report, self.clock.now());
             }
         }

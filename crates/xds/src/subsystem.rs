@@ -187,7 +187,7 @@ async fn follow(server: Rc<Server>, mut orders: mpsc::UnboundedReceiver<Order>) 
         match order {
             Order::Section(Some(section)) => server.set_section(&section),
             // What there was stays in the world: to take it away would take it from all clients.
-            Order::Section(None) => server.end(),
+            Order::Section(None) => end(&server, &mut listening),
             Order::Groups(handles) => server.follow(handles),
             Order::Listen(listeners) => {
                 let mut before = std::mem::take(&mut listening);
@@ -214,7 +214,12 @@ async fn follow(server: Rc<Server>, mut orders: mpsc::UnboundedReceiver<Order>) 
         }
     }
     looking.abort();
-    for end in listening.into_values() {
+    end(&server, &mut listening);
+}
+
+/// Ends all connections. First nobody is accepted any more: a client may connect again at once, and would stay.
+fn end(server: &Server, listening: &mut HashMap<SocketAddr, watch::Sender<bool>>) {
+    for (_, end) in listening.drain() {
         end.send_replace(true);
     }
     server.end();

@@ -195,7 +195,13 @@ impl Location {
     fn store(&self, cell: &Cell, id: LoadId, value: LoadValue, now: Instant) {
         let bound = self.bound.load(Ordering::Relaxed);
         let before = cell.value_at.load(Ordering::Acquire);
-        let since = bound.wrapping_sub(cell.bound_at.swap(bound, Ordering::Relaxed));
+        // Swapped only where it differs, as the next two are: a swap waits for all that was read and
+        // written before, and a monitor comes with ten loads of a location, of thousands, whose cells
+        // are in no cache.
+        let since = match cell.bound_at.load(Ordering::Relaxed) {
+            same if same == bound => 0,
+            _ => bound.wrapping_sub(cell.bound_at.swap(bound, Ordering::Relaxed)),
+        };
         let since = of_units(since);
         let seconds = match before {
             0 => 1.0,
@@ -210,7 +216,10 @@ impl Location {
         let rate = rate + (since / seconds - rate) * share;
         cell.rate.store(rate.to_bits(), Ordering::Relaxed);
         let assigned = self.assigned.load(Ordering::Relaxed);
-        let stayed = assigned.wrapping_sub(cell.assigned_at.swap(assigned, Ordering::Relaxed));
+        let stayed = match cell.assigned_at.load(Ordering::Relaxed) {
+            same if same == assigned => 0,
+            _ => assigned.wrapping_sub(cell.assigned_at.swap(assigned, Ordering::Relaxed)),
+        };
         // The load is that of all clients who are there, and not only of those who came
         // since the last report. They counted for so much otherwise that each location got
         // one in each interval, whatever its load. Not the whole stay: many leave before,
@@ -220,7 +229,10 @@ impl Location {
         let doubted = self.doubted.load(Ordering::Relaxed);
         cell.doubted_at.store(doubted, Ordering::Relaxed);
         let stays = self.stays.load(Ordering::Relaxed);
-        let stays = stays.wrapping_sub(cell.stays_at.swap(stays, Ordering::Relaxed));
+        let stays = match cell.stays_at.load(Ordering::Relaxed) {
+            same if same == stays => 0,
+            _ => stays.wrapping_sub(cell.stays_at.swap(stays, Ordering::Relaxed)),
+        };
         let mut stay = f32::from_bits(cell.stay.load(Ordering::Relaxed));
         if stayed > 0 {
             let mean = stays as f32 / 1e3 / stayed as f32;

@@ -123,6 +123,42 @@ fn an_answer_becomes_loads() {
 }
 
 #[test]
+fn what_is_fetched_ahead_is_guessed_from_any_bytes_and_changes_nothing() {
+    let all = || (0..40).map(|index| wanted(index, 50 * MS)).collect();
+    let (mut one, mut other) = (poller(), poller());
+    one.set(all(), at(0));
+    other.set(all(), at(0));
+    let now = at(60_000);
+    let questions = due(&mut one, now);
+    assert_eq!(questions, due(&mut other, now));
+    assert_eq!(questions.len(), 40);
+    for (index, (from, question)) in questions.iter().enumerate() {
+        let mut datagram = answer(question, now, Duration::ZERO, 3);
+        assert_eq!(
+            Answer::reader(&datagram),
+            Answer::claims(&datagram).map(|(reader, _)| reader)
+        );
+        match index % 4 {
+            // Cut off, of a place that there is not, and not authentic.
+            0 => datagram.truncate(3 * index),
+            1 => datagram[16..24].fill(index as u8),
+            2 => datagram[70] ^= 1,
+            _ => {}
+        }
+        one.expect(&datagram);
+        one.expect_soon(&datagram);
+        let verdict = one.receive(&datagram, *from, now);
+        assert_eq!(verdict, other.receive(&datagram, *from, now));
+        assert_eq!(verdict == Verdict::Taken, index % 4 == 3, "{verdict:?}");
+    }
+    let counts = |poller: &Poller| poller.counts().collect::<Vec<_>>();
+    assert_eq!(counts(&one), counts(&other));
+    one.expect(&[]);
+    one.expect_soon(&[0; 23]);
+    assert_eq!(Answer::reader(&[0; 23]), None);
+}
+
+#[test]
 fn without_news_the_loads_are_unknown_and_never_idle() {
     let mut poller = poller();
     let wanted = wanted(1, 50 * MS);
