@@ -192,6 +192,18 @@ fn is_meant(known: &LoadStatus, load: &str) -> bool {
     known.id == load || known.first && load == LoadId::FIRST.to_string()
 }
 
+/// A reason why a member gets nothing new, with who says so if that is another balancer.
+fn reason_word(member: &MemberStatus, reason: &str) -> String {
+    let by = member
+        .ejection
+        .as_ref()
+        .and_then(|ejection| ejection.by.as_ref());
+    match by.filter(|_| reason == "ejected") {
+        Some(by) => format!("{reason} by {by}"),
+        None => reason.to_owned(),
+    }
+}
+
 impl MemberView {
     /// `load` is the one that the group's strategy looks at: agents report a dozen.
     fn of(member: &MemberStatus, load: &str, locations: &[LocationStatus]) -> MemberView {
@@ -204,7 +216,10 @@ impl MemberView {
             name: member.name.clone(),
             state: match member.reasons.as_slice() {
                 [] => member.state.to_string(),
-                reasons => reasons.join(", "),
+                reasons => {
+                    let words = reasons.iter().map(|reason| reason_word(member, reason));
+                    words.collect::<Vec<_>>().join(", ")
+                }
             },
             mood: match member.reasons.first() {
                 _ if member

@@ -14,6 +14,7 @@ use evenkeel_core::time::Instant;
 
 use crate::analyzer::{self, Caller, Site};
 use crate::event::Event;
+use crate::outlier::{Told, Word};
 use crate::place::Places;
 use crate::pulse::Pulses;
 
@@ -31,7 +32,8 @@ pub struct Alert {
 /// Locations under alert, with who says so.
 pub type Alerted = HashMap<Arc<str>, Caller>;
 
-/// Balancers that decide upon alerts together. For each group one of them does; the others heed it.
+/// Other balancers that have the same groups. For each group one of them decides upon alerts, and the others
+/// heed it. Upon ejections each decides by itself, and hears what the others have seen.
 ///
 /// An alert that is a pulse is each balancer's own: it ends when so many of its clients have left as it
 /// has planned.
@@ -39,6 +41,10 @@ pub trait Council: Send + Sync {
     /// Which of the locations of a group are under alert, one answer for each. `None` if this
     /// balancer decides by itself.
     fn settle(&self, proposal: &Proposal<'_>) -> Option<Vec<bool>>;
+
+    /// Tells the others which members this balancer has ejected, and answers which they have, with the
+    /// members' places.
+    fn tell(&self, told: &Told<'_>) -> Vec<(usize, Word)>;
 }
 
 /// What this balancer would do.

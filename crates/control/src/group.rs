@@ -7,7 +7,7 @@ use evenkeel_core::time::Instant;
 use crate::alerts::{Alerts, Council};
 use crate::event::Event;
 use crate::health;
-use crate::outlier::{self, Outliers};
+use crate::outlier::{self, Ejection, Outliers, Told};
 use crate::zones::Zones;
 
 /// What the configuration says of a group, as far as rounds need it and
@@ -62,7 +62,21 @@ impl GroupControl {
         now: Instant,
         act: &mut impl FnMut(Event),
     ) {
-        for change in self.outliers.tick(group, now) {
+        let mut changes = self.outliers.tick(group, now);
+        let words = council.map_or(Vec::new(), |council| {
+            let ejected = group.members().iter().enumerate();
+            let ejected: Vec<(usize, Ejection)> = ejected
+                .filter_map(|(index, member)| Some((index, self.outliers.ejection(member, now)?)))
+                .collect();
+            council.tell(&Told {
+                group: group.name(),
+                members: group.members(),
+                ejected: &ejected,
+                now,
+            })
+        });
+        changes.extend(self.outliers.heed(group, &words, now));
+        for change in changes {
             let member = change.index;
             act(match change.event {
                 outlier::Event::Ejected { cause, time } => Event::Ejected {

@@ -20,8 +20,18 @@
 //! members that active checks took out included, so that ejections never bring about
 //! panic: the members that fail most are out, the others go on. An ejection ends by
 //! itself, and the member starts slowly. If it is ejected again soon, its time doubles.
+//!
+//! # What other balancers say
+//!
+//! Another balancer that has ejected a member says so, with what it has seen ([`Word`]). A member that
+//! answers nobody need not fail everybody first: it is ejected here, too, until the other one has it
+//! back, if what the other one has seen is enough by the settings of the group here, and if no request of
+//! this balancer has succeeded there within the window. What the requests of this balancer say is
+//! stronger: a success ends such an ejection, and where no more members may be out, one that this
+//! balancer has seen fail is, instead of one that others have.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::ejection::EjectionSettings;
@@ -33,18 +43,67 @@ use evenkeel_core::time::Instant;
 /// What is known about the ejections of a group's members.
 #[derive(Clone, Debug, Default)]
 pub struct Outliers {
-    histories: HashMap<MemberId, History>,
+    histories: HashMap<MemberId, Ejection>,
+    /// Members that are out by the word of others.
+    words: HashMap<MemberId, Word>,
 }
 
-/// The last ejection of a member.
-#[derive(Clone, Copy, Debug)]
-struct History {
-    until: Instant,
-    time: Duration,
+/// The last ejection of a member for what this balancer's own requests say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ejection {
+    /// Until when.
+    pub until: Instant,
+    /// How long it is.
+    pub time: Duration,
+    /// What it was judged by.
+    pub seen: Seen,
 }
 
-/// A change that [`Outliers::tick`] has made.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Requests at a member by which it is judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// How many there were.
+    pub requests: u32,
+    /// How many of them failed.
+    pub failures: u32,
+}
+
+impl Seen {
+    /// Whether it is enough to eject a member, if nobody knows what others have seen.
+    fn is_enough(self, settings: &EjectionSettings) -> bool {
+        let failures = self.failures.min(self.requests);
+        let share = f64::from(failures) / f64::from(self.requests.max(1));
+        let is_much = share > f64::from(settings.excess);
+        failures >= settings.failure_limit || self.requests >= settings.min_requests && is_much
+    }
+}
+
+/// What another balancer says of a member: that it has ejected it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// Name of the balancer.
+    pub of: Arc<str>,
+    /// Until when.
+    pub until: Instant,
+    /// What it has seen.
+    pub seen: Seen,
+}
+
+/// What this balancer says of a group's members.
+#[derive(Debug)]
+pub struct Told<'a> {
+    /// The group's name.
+    pub group: &'a str,
+    /// Its members.
+    pub members: &'a [Member],
+    /// Those that it has ejected for what its own requests say, by their places there.
+    pub ejected: &'a [(usize, Ejection)],
+    /// The moment.
+    pub now: Instant,
+}
+
+/// A change that [`Outliers::tick`] or [`Outliers::heed`] has made.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// Index of the member in the group's snapshot.
     pub index: usize,
@@ -53,7 +112,7 @@ pub struct Change {
 }
 
 /// What happened to a member.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// It is out.
     Ejected {
@@ -67,13 +126,15 @@ pub enum Event {
 }
 
 /// Why a member is ejected.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
     /// So many failures in a row.
     InARow(u32),
     /// This share of its recent requests failed, against the other share of those of all
     /// other members.
     Share(f64, f64),
+    /// This other balancer has ejected it, for what it has seen.
+    Word(Arc<str>, Seen),
 }
 
 impl std::fmt::Display for Cause {
@@ -86,23 +147,36 @@ impl std::fmt::Display for Cause {
                 own * 100.0,
                 others * 100.0
             ),
+            Cause::Word(of, Seen { requests, failures }) => write!(
+                f,
+                "{of} has ejected it, as {failures} of its {requests} requests failed"
+            ),
         }
     }
 }
 
 impl Outliers {
-    /// The members that were ejected, until when and for how long: those whose ejection still
-    /// counts.
-    pub fn ejected(&self) -> impl Iterator<Item = (MemberId, Instant, Duration)> {
-        let all = self.histories.iter();
-        all.map(|(id, history)| (*id, history.until, history.time))
+    /// The last ejections of members, as far as they still count: who is ejected again soon is so
+    /// for longer.
+    pub fn ejections(&self) -> impl Iterator<Item = (MemberId, Ejection)> {
+        self.histories.iter().map(|(id, last)| (*id, *last))
     }
 
-    /// Goes on with what another process knows of a member: it is, or was, ejected `until` then,
-    /// for so long.
-    pub fn go_on(&mut self, member: &Member, until: Instant, time: Duration, now: Instant) {
-        self.histories.insert(member.id, History { until, time });
-        if until > now {
+    /// The ejection of a member for what this balancer's own requests say, if it is out for that.
+    pub fn ejection(&self, member: &Member, now: Instant) -> Option<Ejection> {
+        let last = self.histories.get(&member.id)?;
+        (last.until > now && member.slot.has(Reason::Ejected)).then_some(*last)
+    }
+
+    /// By the word of which other balancer a member is out, if it is for that.
+    pub fn word(&self, id: MemberId) -> Option<&Word> {
+        self.words.get(&id)
+    }
+
+    /// Goes on with what another process knows of a member: it is, or was, ejected.
+    pub fn go_on(&mut self, member: &Member, ejection: Ejection, now: Instant) {
+        self.histories.insert(member.id, ejection);
+        if ejection.until > now {
             member.slot.set(Reason::Ejected, true);
         }
     }
@@ -116,13 +190,13 @@ impl Outliers {
 
         let candidates = self.candidates(group, now);
         if !candidates.is_empty() {
-            let mut left = ejectable(group);
-            for (index, cause) in candidates {
+            let mut left = self.ejectable(group);
+            for (index, cause, seen) in candidates {
                 if left == 0 {
                     break;
                 }
                 left -= 1;
-                let time = self.eject(&members[index], settings, now);
+                let time = self.eject(&members[index], settings, seen, now);
                 let event = Event::Ejected { cause, time };
                 changes.push(Change { index, event });
             }
@@ -130,20 +204,73 @@ impl Outliers {
         changes
     }
 
+    /// Ejects the members of which others say that they have, and ends such ejections that nobody speaks
+    /// for any more: `words` are what others say now, each with the member's index. Call it after each
+    /// [`Outliers::tick`].
+    pub fn heed(&mut self, group: &Group, words: &[(usize, Word)], now: Instant) -> Vec<Change> {
+        if words.is_empty() && self.words.is_empty() {
+            return Vec::new();
+        }
+        let members = group.members();
+        let mut heeded: Vec<(usize, &Member, &Word)> = Vec::new();
+        for (index, word) in loudest(group, words, now) {
+            let Some(member) = members.get(index) else {
+                continue;
+            };
+            let is_out = self.words.contains_key(&member.id);
+            let is_free = member.slot.reasons() & !Reason::SOFT == 0;
+            if (is_out || is_free) && !succeeds(member, group, now) {
+                heeded.push((index, member, word));
+            }
+        }
+        // Who is out stays so, then come those of which most has been seen.
+        heeded.sort_by_key(|(_, member, word)| {
+            let is_new = !self.words.contains_key(&member.id);
+            (is_new, std::cmp::Reverse(word.seen.failures))
+        });
+        heeded.truncate(self.ejectable(group));
+
+        let mut changes = Vec::new();
+        let stay: HashSet<MemberId> = heeded.iter().map(|(_, member, _)| member.id).collect();
+        let mut before = std::mem::take(&mut self.words);
+        for (index, member) in members.iter().enumerate() {
+            if stay.contains(&member.id) || before.remove(&member.id).is_none() {
+                continue;
+            }
+            // It may be out by the word of another process, too, that went before this one.
+            if self
+                .histories
+                .get(&member.id)
+                .is_none_or(|last| now >= last.until)
+            {
+                let event = take_back(member, now);
+                changes.push(Change { index, event });
+            }
+        }
+        for (index, member, word) in heeded {
+            if !before.contains_key(&member.id) {
+                member.slot.set(Reason::Ejected, true);
+                let cause = Cause::Word(Arc::clone(&word.of), word.seen);
+                let time = word.until.since(now);
+                let event = Event::Ejected { cause, time };
+                changes.push(Change { index, event });
+            }
+            self.words.insert(member.id, word.clone());
+        }
+        changes
+    }
+
     fn end(&mut self, members: &[Member], window: Duration, now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
         for (index, member) in members.iter().enumerate() {
-            if !member.slot.has(Reason::Ejected) {
+            if !member.slot.has(Reason::Ejected) || self.words.contains_key(&member.id) {
                 continue;
             }
             // A member that left while it was ejected may come back when its history is
             // gone already.
             let history = self.histories.get(&member.id);
             if history.is_none_or(|history| now >= history.until) {
-                member.slot.forgive();
-                member.slot.set(Reason::Ejected, false);
-                member.slot.set_ramp_from(Some(now));
-                let event = Event::Returned;
+                let event = take_back(member, now);
                 changes.push(Change { index, event });
             }
         }
@@ -155,7 +282,7 @@ impl Outliers {
     }
 
     /// Who should be ejected, the worst first.
-    fn candidates(&self, group: &Group, now: Instant) -> Vec<(usize, Cause)> {
+    fn candidates(&self, group: &Group, now: Instant) -> Vec<(usize, Cause, Seen)> {
         let (members, settings) = (group.members(), &group.settings().ejection);
         let is_bound = group.settings().granularity != Granularity::PerRequest
             || group.strategy().sees != Sees::Nothing;
@@ -167,21 +294,23 @@ impl Outliers {
             total: recents.iter().map(|recent| recent.total).sum(),
             failures: recents.iter().map(|recent| recent.failures).sum(),
         };
-        let mut candidates: Vec<(usize, Cause)> = Vec::new();
+        let mut candidates: Vec<(usize, Cause, Seen)> = Vec::new();
         for (index, (member, recent)) in members.iter().zip(&recents).enumerate() {
             if member.slot.reasons() & !Reason::SOFT != 0 {
                 continue;
             }
             let in_a_row = member.slot.consecutive_failures();
             if in_a_row >= settings.failure_limit {
-                candidates.push((index, Cause::InARow(in_a_row)));
+                // They may have taken longer than the window.
+                let seen = recent.seen(in_a_row);
+                candidates.push((index, Cause::InARow(in_a_row), seen));
             } else if let Some(cause) = exceeds(recent, &all, settings)
                 && (!is_bound || clients_agree(group, index, &all.without(recent), now))
             {
-                candidates.push((index, cause));
+                candidates.push((index, cause, recent.seen(0)));
             }
         }
-        let share = |&(index, _): &(usize, Cause)| recents[index].share();
+        let share = |candidate: &(usize, Cause, Seen)| recents[candidate.0].share();
         candidates.sort_by(|a, b| share(b).total_cmp(&share(a)));
         candidates
     }
@@ -207,16 +336,80 @@ impl Outliers {
         }
     }
 
-    fn eject(&mut self, member: &Member, settings: &EjectionSettings, now: Instant) -> Duration {
+    fn eject(
+        &mut self,
+        member: &Member,
+        settings: &EjectionSettings,
+        seen: Seen,
+        now: Instant,
+    ) -> Duration {
         let time = match self.histories.get(&member.id) {
             Some(history) => (history.time * 2).min(settings.max_time),
             None => settings.time,
         };
         let until = now.after(time);
-        self.histories.insert(member.id, History { until, time });
+        self.histories
+            .insert(member.id, Ejection { until, time, seen });
         member.slot.set(Reason::Ejected, true);
         time
     }
+
+    /// How many more members may be ejected, if nobody were for the word of others.
+    fn ejectable(&self, group: &Group) -> usize {
+        let (mut all, mut out) = (0usize, 0usize);
+        for member in group.members() {
+            let mut bits = member.slot.reasons() & !Reason::SOFT;
+            if self.words.contains_key(&member.id) {
+                bits &= !(Reason::Ejected as u32);
+            }
+            if bits & !Reason::OVERRIDDEN_BY_PANIC == 0 {
+                all += 1;
+                out += usize::from(bits != 0);
+            }
+        }
+        let allowed = (group.settings().panic_threshold * all as f32) as usize;
+        // One is always left, whatever the threshold.
+        allowed.min(all.saturating_sub(1)).saturating_sub(out)
+    }
+}
+
+/// What is said of each member by the one that says it for the longest time. What says nothing here is
+/// left out: what is over, what is seen by too few requests, and what would take longer than any
+/// ejection here.
+fn loudest<'w>(
+    group: &Group,
+    words: &'w [(usize, Word)],
+    now: Instant,
+) -> BTreeMap<usize, &'w Word> {
+    let settings = &group.settings().ejection;
+    let latest = now.after(settings.max_time);
+    let mut loudest: BTreeMap<usize, &Word> = BTreeMap::new();
+    for (index, word) in words {
+        let counts = word.until > now && word.until <= latest;
+        if !counts || !word.seen.is_enough(settings) {
+            continue;
+        }
+        let known = loudest.entry(*index).or_insert(word);
+        if (word.until, &word.of) > (known.until, &known.of) {
+            *known = word;
+        }
+    }
+    loudest
+}
+
+/// Has a member in again that was ejected.
+fn take_back(member: &Member, now: Instant) -> Event {
+    member.slot.forgive();
+    member.slot.set(Reason::Ejected, false);
+    member.slot.set_ramp_from(Some(now));
+    Event::Returned
+}
+
+/// Whether a request of this balancer has succeeded at a member within the window.
+fn succeeds(member: &Member, group: &Group, now: Instant) -> bool {
+    let window = group.settings().ejection.window;
+    let recent = member.slot.record().recent(now, window);
+    recent.total > recent.failures
 }
 
 /// Requests within some time.
@@ -236,6 +429,16 @@ impl Counts {
 
     fn share(&self) -> f64 {
         self.failures as f64 / self.total.max(1) as f64
+    }
+
+    /// What others are told of it; so many failures there were at least.
+    fn seen(&self, failures: u32) -> Seen {
+        let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        let failures = count(self.failures).max(failures);
+        Seen {
+            requests: count(self.total).max(failures),
+            failures,
+        }
     }
 }
 
@@ -272,21 +475,6 @@ fn clients_agree(group: &Group, index: usize, others: &Counts, now: Instant) -> 
         1 => others.total - others.failures >= u64::from(settings.min_requests),
         _ => own.1.count_ones() >= 2 && share(own) - share(rest) > f64::from(settings.excess),
     }
-}
-
-/// How many more members may be ejected.
-fn ejectable(group: &Group) -> usize {
-    let (mut all, mut out) = (0usize, 0usize);
-    for member in group.members() {
-        let bits = member.slot.reasons() & !Reason::SOFT;
-        if bits & !Reason::OVERRIDDEN_BY_PANIC == 0 {
-            all += 1;
-            out += usize::from(bits != 0);
-        }
-    }
-    let allowed = (group.settings().panic_threshold * all as f32) as usize;
-    // One is always left, whatever the threshold.
-    allowed.min(all.saturating_sub(1)).saturating_sub(out)
 }
 
 #[cfg(test)]
@@ -622,6 +810,307 @@ mod tests {
         assert_eq!(outliers.tick(&group, at(1000)), []);
         group.members()[2].slot.set(Reason::Down, false);
         assert_eq!(outliers.tick(&group, at(1100)).len(), 1);
+    }
+
+    fn word(of: &str, until: u64, requests: u32, failures: u32) -> Word {
+        Word {
+            of: of.into(),
+            until: at(until),
+            seen: Seen { requests, failures },
+        }
+    }
+
+    /// A round; answers who is out by whose word.
+    fn round(
+        group: &Group,
+        outliers: &mut Outliers,
+        words: &[(usize, Word)],
+        now: u64,
+    ) -> Vec<Option<String>> {
+        outliers.tick(group, at(now));
+        outliers.heed(group, words, at(now));
+        let of = |member: &Member| outliers.word(member.id).map(|word| word.of.to_string());
+        group.members().iter().map(of).collect()
+    }
+
+    fn by(names: &[&str]) -> Vec<Option<String>> {
+        let some = |name: &&str| (!name.is_empty()).then(|| (*name).to_owned());
+        names.iter().map(some).collect()
+    }
+
+    #[test]
+    fn the_word_of_another_counts_as_long_as_it_says_so() {
+        let (group, mut outliers) = (group(4, 0.5), Outliers::default());
+        let words = [(1, word("lb-2", 9_000, 20, 20))];
+        let changes = outliers.heed(&group, &words, at(1_000));
+        let seen = Seen {
+            requests: 20,
+            failures: 20,
+        };
+        let event = Event::Ejected {
+            cause: Cause::Word("lb-2".into(), seen),
+            time: Duration::from_secs(8),
+        };
+        assert_eq!(changes, [Change { index: 1, event }]);
+        assert_eq!(ejected(&group), [false, true, false, false]);
+        assert_eq!(
+            round(&group, &mut outliers, &words, 8_900),
+            by(&["", "lb-2", "", ""])
+        );
+        assert_eq!(
+            outliers.ejection(&group.members()[1], at(8_900)),
+            None,
+            "not its own"
+        );
+        assert_eq!(outliers.ejections().count(), 0);
+        // Its time is over, whatever is still said.
+        assert_eq!(outliers.tick(&group, at(9_000)), []);
+        let returned = Change {
+            index: 1,
+            event: Event::Returned,
+        };
+        assert_eq!(
+            outliers.heed(&group, &words, at(9_000)),
+            std::slice::from_ref(&returned)
+        );
+        assert_eq!(group.members()[1].slot.ramp_from(), Some(at(9_000)));
+
+        // Or it is taken back.
+        let words = [(1, word("lb-2", 30_000, 20, 20))];
+        assert_eq!(
+            round(&group, &mut outliers, &words, 20_000),
+            by(&["", "lb-2", "", ""])
+        );
+        assert_eq!(outliers.heed(&group, &[], at(20_100)), [returned]);
+        assert_eq!(ejected(&group), [false; 4]);
+        assert_eq!(outliers.heed(&group, &[], at(20_200)), []);
+        // What others have said makes no ejection of its own longer.
+        run(&group, 1, "xxxxx", at(20_300));
+        let changes = outliers.tick(&group, at(20_300));
+        assert!(matches!(
+            changes[0].event,
+            Event::Ejected {
+                time: FIRST_TIME,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn a_success_of_its_own_is_stronger_than_the_word_of_another() {
+        let (group, mut outliers) = (group(4, 0.5), Outliers::default());
+        let words = [(1, word("lb-2", 90_000, 50, 50))];
+        run(&group, 1, ".", at(1_000));
+        let window = 10_000;
+        for now in [1_000, 5_000, window] {
+            assert_eq!(
+                round(&group, &mut outliers, &words, now),
+                by(&["", "", "", ""])
+            );
+        }
+        // It was too long ago.
+        assert_eq!(
+            round(&group, &mut outliers, &words, window + 1_000),
+            by(&["", "lb-2", "", ""])
+        );
+        // Failures say nothing else than the other one.
+        run(&group, 1, "xxxx", at(12_000));
+        assert_eq!(
+            round(&group, &mut outliers, &words, 12_000),
+            by(&["", "lb-2", "", ""])
+        );
+        // A request that was there already succeeds.
+        run(&group, 1, ".", at(13_000));
+        assert_eq!(
+            round(&group, &mut outliers, &words, 13_000),
+            by(&["", "", "", ""])
+        );
+        assert_eq!(ejected(&group), [false; 4]);
+    }
+
+    #[test]
+    fn what_others_have_seen_must_be_enough_here_and_their_time_within_bounds() {
+        let max = MAX_TIME.as_millis() as u64;
+        for (of, enough) in [
+            (word("a", 5_000, 5, 5), true),
+            (word("a", 5_000, 4, 4), false),
+            // A share.
+            (word("a", 5_000, 19, 4), false),
+            (word("a", 5_000, 20, 4), false),
+            (word("a", 5_000, 18, 5), true),
+            (word("a", 5_000, 0, 0), false),
+            (word("a", 5_000, 0, 50), false),
+            (word("a", 1_000, 50, 50), false),
+            (word("a", 999, 50, 50), false),
+            (word("a", 1_000 + max, 50, 50), true),
+            (word("a", 1_001 + max, 50, 50), false),
+            (word("a", u64::MAX / 1_000_000, u32::MAX, u32::MAX), false),
+        ] {
+            let (group, mut outliers) = (group(2, 0.5), Outliers::default());
+            let words = [(0, of.clone()), (7, of.clone())];
+            outliers.heed(&group, &words, at(1_000));
+            assert_eq!(ejected(&group), [enough, false], "{of:?}");
+        }
+        let strict = EjectionSettings {
+            failure_limit: 1000,
+            excess: 0.3,
+            ..EjectionSettings::default()
+        };
+        for (requests, failures, enough) in [(20, 6, false), (20, 7, true), (19, 19, false)] {
+            let seen = Seen { requests, failures };
+            assert_eq!(seen.is_enough(&strict), enough, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn of_several_that_say_so_the_one_counts_that_says_it_for_longest() {
+        let (group, mut outliers) = (group(2, 0.5), Outliers::default());
+        let of = |names: &[&str]| -> Vec<(usize, Word)> {
+            let all = [
+                word("lb-1", 4_000, 9, 9),
+                word("lb-2", 6_000, 9, 9),
+                word("lb-3", 6_000, 9, 9),
+            ];
+            let some = all.into_iter().filter(|word| names.contains(&&*word.of));
+            some.map(|word| (0, word)).collect()
+        };
+        let mut round = |names: &[&str], now| round(&group, &mut outliers, &of(names), now);
+        assert_eq!(round(&["lb-1"], 1_000), by(&["lb-1", ""]));
+        assert_eq!(round(&["lb-2", "lb-1", "lb-3"], 1_100), by(&["lb-3", ""]));
+        assert_eq!(round(&["lb-1", "lb-2"], 1_200), by(&["lb-2", ""]));
+        assert_eq!(round(&["lb-1"], 1_300), by(&["lb-1", ""]));
+        assert_eq!(round(&["lb-1"], 4_000), by(&["", ""]));
+        let slot = &group.members()[0].slot;
+        assert_eq!(slot.ramp_from(), Some(at(4_000)), "it was out all the time");
+    }
+
+    #[test]
+    fn others_cannot_have_more_out_than_may_be_and_own_failures_come_first() {
+        let (group, mut outliers) = (group(4, 0.5), Outliers::default());
+        let words: Vec<(usize, Word)> = (0..4u32)
+            .map(|index| (index as usize, word("lb-2", 60_000, 50, 10 + index)))
+            .collect();
+        assert_eq!(
+            round(&group, &mut outliers, &words[..3], 1_000),
+            by(&["", "lb-2", "lb-2", ""])
+        );
+        // Who is out stays, though more is said of another one.
+        assert_eq!(
+            round(&group, &mut outliers, &words, 1_100),
+            by(&["", "lb-2", "lb-2", ""])
+        );
+        // One that fails here has the place of one of them.
+        run(&group, 0, "xxxxx", at(1_200));
+        assert_eq!(
+            round(&group, &mut outliers, &words, 1_200),
+            by(&["", "", "lb-2", ""])
+        );
+        assert_eq!(ejected(&group), [true, false, true, false]);
+        let own = outliers.ejection(&group.members()[0], at(1_200)).unwrap();
+        assert_eq!((own.seen.requests, own.seen.failures), (5, 5));
+        // So has one that is down.
+        group.members()[3].slot.set(Reason::Down, true);
+        assert_eq!(
+            round(&group, &mut outliers, &words, 1_300),
+            by(&["", "", "", ""])
+        );
+        assert_eq!(ejected(&group), [true, false, false, false]);
+    }
+
+    #[test]
+    fn a_member_that_leaves_while_others_have_it_out_does_not_stay_out() {
+        let (group, mut outliers) = (group(4, 0.5), Outliers::default());
+        let words = [(0, word("lb-2", 60_000, 50, 50))];
+        round(&group, &mut outliers, &words, 1_000);
+        let without = group_of(group.members()[1..].to_vec(), 0.5);
+        assert_eq!(
+            round(&without, &mut outliers, &[], 1_100),
+            by(&["", "", ""])
+        );
+        assert_eq!(ejected(&group), [true, false, false, false]);
+        round(&group, &mut outliers, &[], 1_200);
+        assert_eq!(ejected(&group), [false; 4]);
+    }
+
+    /// What was seen in a row may have taken longer than the window.
+    #[test]
+    fn others_are_told_what_was_seen() {
+        let (group, mut outliers) = (group(2, 0.5), Outliers::default());
+        for second in 0..5 {
+            run(&group, 0, "x", at(1_000 + second * 8_000));
+        }
+        outliers.tick(&group, at(33_000));
+        let own = outliers.ejection(&group.members()[0], at(33_000)).unwrap();
+        let seen = Seen {
+            requests: 5,
+            failures: 5,
+        };
+        assert_eq!(
+            (own.until, own.time, own.seen),
+            (at(43_000), FIRST_TIME, seen)
+        );
+        assert!(seen.is_enough(&group.settings().ejection));
+        outliers.tick(&group, at(43_000));
+        assert_eq!(outliers.ejection(&group.members()[0], at(43_000)), None);
+    }
+
+    proptest! {
+        /// Whatever others say, and whatever fails here: nobody panics, somebody is left, nobody is out by
+        /// the word of another who has answered here, who says it says it now, and all ejections end.
+        #[test]
+        fn words_are_bounded_and_end(
+            count in 1u64..8,
+            threshold in 0.0f32..=1.0,
+            steps in proptest::collection::vec(
+                (
+                    (0usize..8, 0u64..3, 0u64..9, 1u64..5000),
+                    proptest::collection::vec(
+                        (0usize..9, 0u8..3, 0u64..400_000, 0u32..60, 0u32..80), 0..12,
+                    ),
+                ),
+                1..60,
+            ),
+        ) {
+            let (group, mut outliers) = (group(count, threshold), Outliers::default());
+            let (mut now, mut out) = (1_000, vec![false; count as usize]);
+            for ((index, good, bad, ms), said) in steps {
+                now += ms;
+                let index = index % count as usize;
+                let outcomes = ".".repeat(good as usize) + &"x".repeat(bad as usize);
+                run(&group, index, &outcomes, at(now));
+                let words = said.into_iter().map(|(index, of, left, requests, failures)| {
+                    (index, word(&format!("lb-{of}"), now.saturating_add(left), requests, failures))
+                });
+                let words: Vec<(usize, Word)> = words.collect();
+                let mut changes = outliers.tick(&group, at(now));
+                changes.extend(outliers.heed(&group, &words, at(now)));
+                for change in changes {
+                    let before = out[change.index];
+                    out[change.index] = change.event != Event::Returned;
+                    prop_assert!(before != out[change.index]);
+                }
+                prop_assert_eq!(ejected(&group), out.clone());
+                prop_assert!(out.contains(&false));
+                let reasons = group.members().iter().map(|m| m.slot.reasons());
+                prop_assert!(!panics(reasons, threshold));
+                for (index, member) in group.members().iter().enumerate() {
+                    let own = outliers.ejection(member, at(now));
+                    let word = outliers.word(member.id);
+                    prop_assert_eq!(own.is_some() || word.is_some(), out[index]);
+                    prop_assert!(own.is_none() || word.is_none());
+                    if let Some(word) = word {
+                        prop_assert!(words.contains(&(index, word.clone())));
+                        prop_assert!(!succeeds(member, &group, at(now)));
+                    }
+                }
+            }
+            for _ in 0..=count {
+                now += MAX_TIME.as_millis() as u64;
+                outliers.tick(&group, at(now));
+                outliers.heed(&group, &[], at(now));
+            }
+            prop_assert_eq!(ejected(&group), vec![false; count as usize]);
+        }
     }
 
     proptest! {

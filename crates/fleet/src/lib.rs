@@ -1,9 +1,10 @@
 //! A balancer among others: the socket of the gossip protocol, its section of the configuration, its
-//! status, and what load alerts have to do with it.
+//! status, and what load alerts and ejections have to do with it.
 //!
 //! One thread receives and sends what the state machine ([`evenkeel_gossip::Fleet`]) says. The control loop
 //! asks it in each round about each group ([`Council`](evenkeel_control::alerts::Council)): one
-//! balancer decides upon a group's alerts, the others heed it.
+//! balancer decides upon a group's alerts, the others heed it; and each tells the others which members it
+//! has ejected.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]

@@ -31,6 +31,15 @@ pub(crate) fn families(out: &mut Exposition, fleet: Option<&FleetStatus>) {
         out.sample(&[], own.count() as f64);
     }
     out.family(
+        "evenkeel_fleet_ejections",
+        Type::Gauge,
+        "Members that other balancers have ejected, each counted for each of them.",
+    );
+    if let Some(fleet) = fleet {
+        let ejections = fleet.balancers.iter().map(|balancer| balancer.ejections);
+        out.sample(&[], ejections.sum::<usize>() as f64);
+    }
+    out.family(
         "evenkeel_fleet_datagrams_total",
         Type::Counter,
         "Datagrams from other balancers, by result.",

@@ -54,6 +54,9 @@ pub struct BalancerStatus {
     pub told: bool,
     /// Whether it has the same groups.
     pub same_groups: bool,
+    /// How many members it has ejected.
+    #[serde(default)]
+    pub ejections: usize,
 }
 
 /// A group, and who decides upon its alerts.
@@ -91,6 +94,7 @@ impl FleetStatus {
             via: peer.via,
             told: peer.is_told,
             same_groups: peer.same_groups,
+            ejections: peer.ejections,
         });
         let groups = fleet.groups().map(|group| GroupAlerts {
             group: group.name.into(),

@@ -1,6 +1,6 @@
 //! The socket, and the thread that serves it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_control::alerts::{Council, Proposal};
+use evenkeel_control::outlier::{Seen, Told, Word};
+use evenkeel_gossip::ejections::Ejection;
 use evenkeel_gossip::seal::MAX_DATAGRAM;
 use evenkeel_gossip::{Fleet, Id, Role, Settings, key};
 use evenkeel_manager::Manager;
@@ -205,6 +207,52 @@ impl Council for Gossip {
             self.task.wake();
         }
         Some(keys.iter().map(|key| raised.contains(key)).collect())
+    }
+
+    fn tell(&self, told: &Told<'_>) -> Vec<(usize, Word)> {
+        let mut state = self.task.lock();
+        let state = &mut *state;
+        let Some(fleet) = &mut state.fleet else {
+            return Vec::new();
+        };
+        if !state.groups.contains(told.group) {
+            return Vec::new();
+        }
+        let number = |index: usize| {
+            let member = told.members.get(index)?;
+            Some(key(&member.address.to_string()))
+        };
+        // The process that goes has nothing to say any more.
+        if !state.rests {
+            let own = told.ejected.iter().filter_map(|(index, ejection)| {
+                Some(Ejection {
+                    member: number(*index)?,
+                    until: ejection.until,
+                    requests: ejection.seen.requests,
+                    failures: ejection.seen.failures,
+                })
+            });
+            fleet.eject(told.group, &own.collect::<Vec<_>>(), told.now);
+            if fleet.has_out() {
+                self.task.wake();
+            }
+        }
+        let mut words: HashMap<u64, Vec<Word>> = HashMap::new();
+        for (id, ejection) in fleet.ejections(told.group, told.now) {
+            let (requests, failures) = (ejection.requests, ejection.failures);
+            words.entry(ejection.member).or_default().push(Word {
+                of: Arc::clone(&id.name),
+                until: ejection.until,
+                seen: Seen { requests, failures },
+            });
+        }
+        if words.is_empty() {
+            return Vec::new();
+        }
+        let all =
+            (0..told.members.len()).filter_map(|index| Some((index, words.get(&number(index)?)?)));
+        all.flat_map(|(index, said)| said.iter().map(move |word| (index, word.clone())))
+            .collect()
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use evenkeel_core::time::Instant;
 use evenkeel_wire::input::put_varint;
 
+use crate::ejections::Ejection;
 use crate::message::Sheet;
 use crate::note::{Item, Key, MAX_ITEM, Note};
 
@@ -177,6 +178,33 @@ impl Copy {
     /// The notes.
     pub(crate) fn notes(&self) -> impl Iterator<Item = &Note> {
         self.notes.values()
+    }
+
+    /// The members that are ejected, with their groups.
+    pub(crate) fn ejections(&self) -> impl Iterator<Item = (u64, Ejection)> {
+        let key = |end| Key::Ejection {
+            group: end,
+            member: end,
+        };
+        let all = self.notes.range(key(0)..=key(u64::MAX));
+        all.filter_map(|(_, note)| match *note {
+            Note::Ejection {
+                group,
+                member,
+                until,
+                requests,
+                failures,
+            } => {
+                let ejection = Ejection {
+                    member,
+                    until,
+                    requests,
+                    failures,
+                };
+                Some((group, ejection))
+            }
+            _ => None,
+        })
     }
 
     /// What is claimed there: groups, and the epochs.

@@ -23,9 +23,10 @@ use evenkeel_wire::reporting::message::Invalid;
 use evenkeel_wire::window::{Late, Window};
 
 use crate::board::{Board, Copy};
+use crate::ejections::Ejections;
 use crate::id::Id;
 use crate::message::{Hello, MAX_ASKED, Sheet, Welcome, relay, relayed};
-use crate::note::{Key, Note};
+use crate::note::{Item, Key, Note};
 use crate::outcome::{Counters, Outcome};
 use crate::owners::Group;
 use crate::peer::{Inbound, MAX_PENDING, MAX_QUEUE, Out, Peer, is_due};
@@ -117,6 +118,7 @@ pub struct Fleet {
     /// What those who asked are told of whom.
     heard: BTreeMap<SocketAddr, Vec<SocketAddr>>,
     pub(crate) groups: BTreeMap<u64, Group>,
+    pub(crate) ejections: Ejections,
     pub(crate) digest: u32,
     /// Whether it is to be looked at again who owns what.
     pub(crate) dirty: bool,
@@ -156,6 +158,8 @@ pub struct PeerView<'a> {
     pub is_told: bool,
     /// Whether it has the same groups.
     pub same_groups: bool,
+    /// How many members it has ejected.
+    pub ejections: usize,
 }
 
 impl Fleet {
@@ -176,6 +180,7 @@ impl Fleet {
             urgent: BTreeSet::new(),
             heard: BTreeMap::new(),
             groups: BTreeMap::new(),
+            ejections: Ejections::default(),
             digest: 0,
             dirty: false,
             ready: false,
@@ -220,6 +225,10 @@ impl Fleet {
             via: peer.via,
             is_told: peer.acked >= self.board.head(),
             same_groups: peer.groups == Some(self.digest),
+            ejections: {
+                let all = peer.copy.ejections();
+                all.filter(|(_, ejection)| ejection.until > now).count()
+            },
         })
     }
 
@@ -349,6 +358,7 @@ impl Fleet {
             // It has asked for this token, and so is not who had the one before.
             let old = peer.inbound.replace(next);
             peer.copy = Copy::default();
+            self.ejections.changed();
             for old in old.into_iter().chain(peer.pending.drain(..)) {
                 self.tokens.remove(&old.token);
             }
@@ -536,7 +546,17 @@ impl Fleet {
             self.dirty = true;
         }
         let was_whole = peer.copy.is_whole();
+        let is_another = peer.copy.known().0 != sheet.stream;
         let is_news = peer.copy.hears(sheet);
+        let is_ejection = |item: &Item| {
+            matches!(
+                item,
+                Item::Put(Note::Ejection { .. }) | Item::Gone(Key::Ejection { .. })
+            )
+        };
+        if is_another || is_news && sheet.items.iter().any(is_ejection) {
+            self.ejections.changed();
+        }
         let agrees = !is_news || self.agrees_with(from, &sheet.items, now);
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
@@ -584,6 +604,7 @@ impl Fleet {
                 return false;
             };
             self.peers.remove(&longest);
+            self.ejections.changed();
             self.tokens.retain(|_, address| *address != longest);
         }
         let peer = Peer::new(id.clone(), self.rng.u32(1..), now);

@@ -1,5 +1,5 @@
-//! What balancers of a fleet tell each other, over UDP: who is there, and which locations are under
-//! alert. There are notes for ejected members, too, which nobody writes yet. It is soft state: a fleet that starts anew
+//! What balancers of a fleet tell each other, over UDP: who is there, which locations are under
+//! alert, and which members have been ejected by whom. It is soft state: a fleet that starts anew
 //! has forgotten it, and works.
 //!
 //! [`Fleet`] is one balancer's side of it, without I/O: datagrams and the time come in, datagrams come
@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`fleet`] | what a balancer hears, says, and when |
 //! | [`owners`] | who decides upon the alerts of a group, and why there are never too many |
+//! | [`ejections`] | who has ejected whom |
 //! | `board`, [`note`] | notes, and the copies that others have of them |
 //! | [`seal`], [`message`] | datagrams |
 //! | `swim`, [`id`] | the library, and who is who |
@@ -21,6 +22,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod board;
+pub mod ejections;
 pub mod fleet;
 pub mod id;
 pub mod message;

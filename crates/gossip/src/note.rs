@@ -57,11 +57,11 @@ pub enum Note {
         group: u64,
         /// The member's address, as a number.
         member: u64,
-        /// Until when.
+        /// Until when, [`LONGEST_EJECTION`] from now at most.
         until: Instant,
-        /// How many of the balancer's own requests there were within the window.
+        /// How many of the balancer's own requests it has judged by.
         requests: u32,
-        /// How many of them failed.
+        /// How many of them failed: not more than there were.
         failures: u32,
     },
 }
@@ -123,7 +123,7 @@ impl Item {
                 out.push(3);
                 out.extend(group.to_be_bytes());
                 out.extend(member.to_be_bytes());
-                put_millis(out, until.since(now));
+                put_millis(out, until.since(now).min(LONGEST_EJECTION));
                 put_varint(out, requests.into());
                 put_varint(out, failures.into());
             }
@@ -157,13 +157,19 @@ impl Item {
                 epoch: input.varint()?,
                 since: before(now, millis(input)?),
             }),
-            3 => Item::Put(Note::Ejection {
-                group,
-                member: input.u64()?,
-                until: now.after(millis(input)?),
-                requests: u32::try_from(input.varint()?).ok()?,
-                failures: u32::try_from(input.varint()?).ok()?,
-            }),
+            3 => {
+                let member = input.u64()?;
+                let time = millis(input).filter(|&time| time <= LONGEST_EJECTION)?;
+                let requests = u32::try_from(input.varint()?).ok()?;
+                let failures = u32::try_from(input.varint()?).ok();
+                Item::Put(Note::Ejection {
+                    group,
+                    member,
+                    until: now.after(time),
+                    requests,
+                    failures: failures.filter(|&failures| failures <= requests)?,
+                })
+            }
             0x81 => Item::Gone(Key::Claim { group }),
             0x82 => Item::Gone(Key::Alert {
                 group,
@@ -177,6 +183,9 @@ impl Item {
         })
     }
 }
+
+/// The longest that a configuration may have a member ejected.
+pub const LONGEST_EJECTION: Duration = Duration::from_secs(24 * 3600);
 
 /// Nothing lasts longer than a year here.
 const LONGEST: u64 = 366 * 24 * 3600 * 1000;
@@ -245,5 +254,25 @@ mod tests {
                 assert_eq!(Item::decode(there, &mut Input(&bytes[..len])), None);
             }
         }
+    }
+
+    #[test]
+    fn an_ejection_beyond_all_bounds_is_refused() {
+        let now = Instant::from_nanos(1_000_000_000);
+        let day = 24 * 3600 * 1000;
+        let decode = |millis: u64, requests: u64, failures: u64| {
+            let mut bytes = vec![3];
+            bytes.extend([0; 16]);
+            for number in [millis, requests, failures] {
+                put_varint(&mut bytes, number);
+            }
+            Item::decode(now, &mut Input(&bytes))
+        };
+        assert!(decode(day, 5, 5).is_some());
+        assert!(decode(0, 0, 0).is_some());
+        assert_eq!(decode(day + 1, 5, 5), None, "longer than any ejection");
+        assert_eq!(decode(u64::MAX, 5, 5), None);
+        assert_eq!(decode(day, 5, 6), None, "more failures than requests");
+        assert_eq!(decode(day, u64::from(u32::MAX) + 1, 6), None);
     }
 }

@@ -181,6 +181,7 @@ impl Fleet {
                 self.take_off(number);
             }
         }
+        self.forget_ejections();
         let numbers: Vec<u8> = self.groups.keys().flat_map(|n| n.to_be_bytes()).collect();
         self.digest = key::hash(&numbers) as u32;
         self.version += 1;
@@ -389,6 +390,7 @@ impl Fleet {
                         self.dirty = true;
                     }
                 }
+                // They need no one who decides.
                 Item::Put(Note::Ejection { .. }) | Item::Gone(Key::Ejection { .. }) => {}
             }
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_core::time::Instant;
 use evenkeel_wire::reporting::keys::{Key, Keys};
 
+use crate::ejections::Ejection;
 use crate::fleet::SILENT;
 use crate::note::{self, Note};
 use crate::outcome::Outcome;
@@ -701,5 +702,106 @@ fn notes_reach_all_and_go_with_who_made_them() {
     net.nodes[3].fleet = None;
     net.until(ms(3000), |net| {
         (0..5).all(|of| of == 3 || known(net, of) == 0)
+    });
+}
+
+/// The members of a group that others have ejected, as one balancer has heard, with who has.
+fn ejected(net: &mut Net, at: usize, group: &str) -> Vec<(String, u64)> {
+    let now = net.clock(at);
+    let all = net.fleet(at).ejections(group, now);
+    let mut all: Vec<(String, u64)> = all
+        .map(|(id, ejection)| (id.name.to_string(), ejection.member))
+        .collect();
+    all.sort();
+    all
+}
+
+fn ejection(net: &Net, at: usize, member: u64, time: Duration) -> Ejection {
+    Ejection {
+        member,
+        until: net.clock(at).after(time),
+        requests: 20,
+        failures: 15,
+    }
+}
+
+fn eject(net: &mut Net, at: usize, group: &str, ejections: &[Ejection]) {
+    let now = net.clock(at);
+    net.fleet(at).eject(group, ejections, now);
+    net.send(at);
+}
+
+#[test]
+fn ejections_are_heard_with_their_evidence_until_they_end() {
+    let mut net = Net::new(3, 8);
+    net.loss = 0.05;
+    net.until(ms(10_000), |net| net.agrees());
+    let first = ejection(&net, 0, 1, ms(20_000));
+    let (second, other) = (
+        ejection(&net, 0, 2, ms(20_000)),
+        ejection(&net, 1, 1, ms(4000)),
+    );
+    eject(&mut net, 0, "a", &[first, second]);
+    eject(&mut net, 1, "a", &[other]);
+    eject(&mut net, 1, "b", &[other]);
+    let both = |of: &[(&str, u64)]| -> Vec<(String, u64)> {
+        let owned = of.iter().map(|&(name, member)| (name.to_owned(), member));
+        owned.collect()
+    };
+    let all = both(&[("lb-0", 1), ("lb-0", 2), ("lb-1", 1)]);
+    net.until(ms(2000), |net| ejected(net, 2, "a") == all);
+    // Each of the others, and not its own.
+    net.until(ms(2000), |net| ejected(net, 0, "a") == both(&[("lb-1", 1)]));
+    assert_eq!(ejected(&mut net, 2, "c"), []);
+    let now = net.clock(2);
+    let heard = *net.fleet(2).ejections("a", now).next().unwrap().1;
+    assert_eq!((heard.requests, heard.failures), (20, 15));
+    // The clocks of the two differ by minutes, what they mean by the time that it took.
+    let left = heard.until.since(now);
+    assert!(left > ms(17_000) && left <= ms(20_000), "{left:?}");
+
+    // One of them is in again, and the other one's time is over, whoever says nothing of it.
+    eject(&mut net, 0, "a", &[second]);
+    net.until(ms(2000), |net| {
+        ejected(net, 2, "a") == both(&[("lb-0", 2), ("lb-1", 1)])
+    });
+    net.until(ms(5000), |net| ejected(net, 2, "a") == both(&[("lb-0", 2)]));
+    let seen = net.nodes[2].fleet.as_ref().unwrap();
+    let count = |name| {
+        let mut peers = seen.peers(net.clock(2));
+        peers.find(|peer| &*peer.id.name == name).unwrap().ejections
+    };
+    assert_eq!((count("lb-0"), count("lb-1")), (1, 0));
+    // A group that it no longer has.
+    let now = net.clock(0);
+    net.fleet(0).set_groups(["b", "c"], now);
+    net.send(0);
+    net.until(ms(2000), |net| ejected(net, 2, "a").is_empty());
+}
+
+#[test]
+fn an_ejection_outlives_its_balancer_but_not_its_time_nor_the_next_process() {
+    let mut net = Net::new(3, 9);
+    net.until(ms(10_000), |net| net.agrees());
+    let long = ejection(&net, 0, 1, ms(30_000));
+    let short = ejection(&net, 0, 2, ms(8000));
+    eject(&mut net, 0, "a", &[long, short]);
+    net.until(ms(2000), |net| ejected(net, 2, "a").len() == 2);
+    net.nodes[0].fleet = None;
+    net.run(ms(5000));
+    let seen = net.nodes[2].fleet.as_ref().unwrap();
+    let gone = seen
+        .peers(net.clock(2))
+        .find(|peer| &*peer.id.name == "lb-0");
+    assert!(!gone.unwrap().active);
+    assert_eq!(ejected(&mut net, 2, "a").len(), 2, "it is gone, they hold");
+    net.run(ms(4000));
+    assert_eq!(ejected(&mut net, 2, "a"), [("lb-0".to_owned(), 1)]);
+    // The next process has other things to say.
+    net.start(0, 2000);
+    let other = ejection(&net, 0, 3, ms(30_000));
+    eject(&mut net, 0, "a", &[other]);
+    net.until(ms(10_000), |net| {
+        ejected(net, 2, "a") == [("lb-0".to_owned(), 3)]
     });
 }

@@ -76,6 +76,21 @@ fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
         out.sample(&[("group", &group.name)], flag(group.panic));
     }
     out.family(
+        "evenkeel_group_ejected",
+        Type::Gauge,
+        "Members that are ejected, by whether for their requests here (own) or for what another balancer has seen (others).",
+    );
+    for group in groups {
+        let ejections = group
+            .members
+            .iter()
+            .filter_map(|member| member.ejection.as_ref());
+        let (others, own): (Vec<_>, Vec<_>) = ejections.partition(|ejection| ejection.by.is_some());
+        for (by, all) in [("own", own), ("others", others)] {
+            out.sample(&[("group", &group.name), ("by", by)], all.len() as f64);
+        }
+    }
+    out.family(
         "evenkeel_group_alerts",
         Type::Gauge,
         "Locations under a load alert of the group.",

@@ -22,9 +22,9 @@ use crate::manager::{ManageError, Manager, Owned, entry};
 use crate::snapshot::GroupHandle;
 use crate::state::{Endpoint, GroupEntry, State};
 use crate::status::{
-    AlertStatus, CandidateStatus, CheckStatus, Explained, GroupStatus, ListStatus, LoadStatus,
-    LocationStatus, MemberStatus, OpinionStatus, ParamStatus, Recent, RefusedStatus, Reload,
-    RuleStatus, Status, TotalsStatus, Word, ZoneStatus,
+    AlertStatus, CandidateStatus, CheckStatus, EjectionStatus, Explained, GroupStatus, ListStatus,
+    LoadStatus, LocationStatus, MemberStatus, OpinionStatus, ParamStatus, Recent, RefusedStatus,
+    Reload, RuleStatus, Status, TotalsStatus, Word, ZoneStatus,
 };
 
 /// Names in order, each once.
@@ -404,6 +404,7 @@ fn member_status(
         zone: member.zone.as_deref().map(str::to_owned),
         state: state_word(slot, endpoint.backup, serves).into(),
         reasons,
+        ejection: ejection_status(entry, member, now),
         admin: endpoint.admin,
         weight: endpoint.weight.get(),
         backup: endpoint.backup,
@@ -446,6 +447,23 @@ fn member_status(
         load: load_of(member, settings, now),
         alert: false,
     }
+}
+
+fn ejection_status(entry: &GroupEntry, member: &Member, now: Instant) -> Option<EjectionStatus> {
+    let outliers = &entry.control.outliers;
+    let (by, until, seen) = match outliers.ejection(member, now) {
+        Some(own) => (None, own.until, own.seen),
+        None => {
+            let word = outliers.word(member.id)?;
+            (Some(word.of.to_string()), word.until, word.seen)
+        }
+    };
+    Some(EjectionStatus {
+        seconds_left: until.since(now).as_secs_f64(),
+        by,
+        requests: seen.requests,
+        failures: seen.failures,
+    })
 }
 
 /// What a member does, in a word; `serves` is whether the group would pick it now.

@@ -280,6 +280,9 @@ pub struct MemberStatus {
     pub state: Word,
     /// All reasons why it gets no new traffic.
     pub reasons: Vec<Word>,
+    /// Its ejection, if it is `ejected`.
+    #[serde(default)]
+    pub ejection: Option<EjectionStatus>,
     /// What the administrator says.
     pub admin: AdminState,
     /// As configured or changed live.
@@ -318,6 +321,19 @@ pub struct MemberStatus {
     pub load: Option<f32>,
     /// The location should shed load.
     pub alert: bool,
+}
+
+/// Why and for how long a member is ejected.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct EjectionStatus {
+    /// How long it will be.
+    pub seconds_left: f64,
+    /// The other balancer that has ejected it and said so; `null` is this one.
+    pub by: Option<String>,
+    /// How many requests of that balancer it was judged by.
+    pub requests: u32,
+    /// How many of them failed.
+    pub failures: u32,
 }
 
 /// An active health check that is over.

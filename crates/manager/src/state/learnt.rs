@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use evenkeel_control::alerts::{Alert, Locations};
 use evenkeel_control::opinion::{Held, Opinion, Source};
+use evenkeel_control::outlier::{Ejection, Seen};
 use evenkeel_core::address::Address;
 use evenkeel_core::learnt::Learnt;
 use evenkeel_core::load::LoadId;
@@ -51,6 +52,8 @@ struct OfMember {
     health: Option<(bool, u32)>,
     /// Until when it is ejected, and for how long, in nanoseconds.
     ejected: Option<(u64, u64)>,
+    /// How many requests it was judged by, and how many of them failed.
+    seen: (u32, u32),
     opinions: Vec<OfSource>,
 }
 
@@ -126,15 +129,11 @@ type Key<'a> = (&'a str, u16, String);
 
 impl OfGroup {
     fn of(entry: &GroupEntry) -> Self {
-        let ejected: HashMap<_, _> = entry
-            .control
-            .outliers
-            .ejected()
-            .map(|(id, until, time)| (id, (until.as_nanos(), nanos(time))))
-            .collect();
+        let ejected: HashMap<_, _> = entry.control.outliers.ejections().collect();
         let members = entry.endpoints.iter().filter(|endpoint| endpoint.resolved);
         let members = members.map(|endpoint| {
             let opinions = endpoint.opinions.iter().filter(|held| is_kept(held.source));
+            let ejection = ejected.get(&endpoint.member.id);
             OfMember {
                 host: endpoint.host.clone(),
                 port: endpoint.port,
@@ -142,7 +141,8 @@ impl OfGroup {
                 slot: endpoint.member.slot.learnt(),
                 sheds: endpoint.member.slot.has(Reason::Shedding),
                 health: endpoint.health.found(),
-                ejected: ejected.get(&endpoint.member.id).copied(),
+                ejected: ejection.map(|last| (last.until.as_nanos(), nanos(last.time))),
+                seen: ejection.map_or((0, 0), |last| (last.seen.requests, last.seen.failures)),
                 opinions: opinions.map(OfSource::of).collect(),
             }
         });
@@ -183,9 +183,14 @@ impl OfGroup {
                 endpoint.health.go_on(found, slot);
             }
             if let Some((until, time)) = known.ejected {
-                let (until, time) = (Instant::from_nanos(until), Duration::from_nanos(time));
+                let (requests, failures) = known.seen;
+                let ejection = Ejection {
+                    until: Instant::from_nanos(until),
+                    time: Duration::from_nanos(time),
+                    seen: Seen { requests, failures },
+                };
                 let outliers = &mut entry.control.outliers;
-                outliers.go_on(&endpoint.member, until, time, now);
+                outliers.go_on(&endpoint.member, ejection, now);
             }
             for held in known.opinions.iter().filter_map(OfSource::held) {
                 endpoint.opinions.go_on(held);

@@ -90,6 +90,10 @@ async fn what_was_learnt_and_changed_goes_on() {
     let location = &after.status().locations[0];
     assert_eq!(location.name, "10.0.0.1");
     assert_eq!(location.loads[0].value, 0.5);
+    // What the ejection was judged by, for others that ask.
+    let ejection = status(&after, "10.0.0.3:80").ejection.unwrap();
+    let seen = (ejection.requests, ejection.failures);
+    assert_eq!((seen, ejection.by), ((20, 20), None));
     // A round changes nothing of it, and ends the ejection when it would have ended.
     after.round_now();
     assert!(slots(&after)[2].has(Reason::Ejected));
