@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use evenkeel_e2e::balancer::{Balancer, binary};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::member::{Member, ok};
 use evenkeel_e2e::netns::{BACK, FRONT, Pair};
 use evenkeel_e2e::process::Signal;
 use serde_json::Value;
@@ -320,4 +321,50 @@ fn two_parts_that_do_not_reach_each_other_go_on_alone_and_meet_again() {
     have(0..4, &[1, 2]);
     report(0.1, &[1, 2]);
     have(0..4, &[]);
+}
+
+#[test]
+fn a_balancer_without_requests_knows_how_long_they_take() {
+    let folder = Folder::new();
+    let keys = folder.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
+    let fast = Member::answering(|_| ok("fast"));
+    let slow = Member::answering(|_| {
+        // Its work.
+        std::thread::sleep(Duration::from_millis(300));
+        ok("slow")
+    });
+    let text = |name: &str, join: Option<SocketAddr>| {
+        let join: String = join.iter().map(|at| format!("join = \"{at}\"\n")).collect();
+        format!(
+            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"{name}\"\n\
+             [fleet]\nlisten = \"127.0.0.1:0\"\n{join}key_file = {keys:?}\n\
+             [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nstrategy = \"peak_ewma\"\n\
+             latency_decay = \"1h\"\nejection = {{ window = \"60s\" }}\nmembers = [\"{}\", \"{}\"]\n",
+            fast.address(),
+            slow.address()
+        )
+    };
+    let ask = |balancer: &Balancer| -> String {
+        let mut wire = balancer.connect();
+        wire.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        wire.read_response().text().to_owned()
+    };
+    let latency = |balancer: &Balancer, of: &Member| {
+        let member = balancer.member("web", of.address());
+        member["latency_ms"].as_f64()
+    };
+    let first = Balancer::start(&text("lb-0", None));
+    let second = Balancer::start(&text("lb-1", Some(address(&first))));
+    let both = [first, second];
+    let holder = settled(&both);
+    let (knows, learns) = (&both[holder], &both[1 - holder]);
+    eventually("the slow one is known to be slow", || {
+        ask(knows);
+        latency(knows, &slow).is_some_and(|ms| ms >= 300.0)
+    });
+    eventually("the other balancer knows, too", || {
+        let is_slow = latency(learns, &slow).is_some_and(|ms| ms >= 200.0);
+        is_slow && latency(learns, &fast).is_some()
+    });
+    assert_eq!(ask(learns), "fast");
 }

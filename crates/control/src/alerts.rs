@@ -33,7 +33,8 @@ pub struct Alert {
 pub type Alerted = HashMap<Arc<str>, Caller>;
 
 /// Other balancers that have the same groups. For each group one of them decides upon alerts, and the others
-/// heed it. Upon ejections each decides by itself, and hears what the others have seen.
+/// heed it. Upon ejections each decides by itself, and hears what the others have seen. What one has learnt of
+/// members is a first guess for those who know nothing.
 ///
 /// An alert that is a pulse is each balancer's own: it ends when so many of its clients have left as it
 /// has planned.
@@ -45,6 +46,10 @@ pub trait Council: Send + Sync {
     /// Tells the others which members this balancer has ejected, and answers which they have, with the
     /// members' places.
     fn tell(&self, told: &Told<'_>) -> Vec<(usize, Word)>;
+
+    /// Tells the others how long requests take at the members of a group, and has members of which nothing is
+    /// known here begin with what others say.
+    fn learn(&self, group: &Group, now: Instant);
 }
 
 /// What this balancer would do.

@@ -62,6 +62,9 @@ impl GroupControl {
         now: Instant,
         act: &mut impl FnMut(Event),
     ) {
+        if let Some(council) = council {
+            council.learn(group, now);
+        }
         let mut changes = self.outliers.tick(group, now);
         let words = council.map_or(Vec::new(), |council| {
             let ejected = group.members().iter().enumerate();

@@ -403,6 +403,17 @@ impl Estimate {
         self.answered_at.store(millis(now), Ordering::Relaxed);
     }
 
+    /// Begins with what another process has seen, if there was no answer yet: `seconds` for a request
+    /// of cost 1. It weighs no more than a stale estimate does, so own answers soon say more.
+    pub(crate) fn guess(&self, seconds: f32, now: Instant) {
+        let guess = pack(seconds * STALE_ANSWERS, STALE_ANSWERS);
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        let taken = self.sums.compare_exchange(0, guess, success, failure);
+        if taken.is_ok() {
+            self.answered_at.store(millis(now), Ordering::Relaxed);
+        }
+    }
+
     /// Learns from the latency of a success of that cost, which was there with `others`, how
     /// latencies grow: of a request of cost 1, which waits for what is there in proportion.
     /// With those that it found it counts for `places` requests of cost 1.
@@ -449,6 +460,17 @@ impl Estimate {
             time: mean + waiting * share,
             is_stale: self.is_silent(queued, &moment.decay),
         })
+    }
+
+    /// Whether there was no answer yet, and no guess.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sums.load(Ordering::Relaxed) == 0
+    }
+
+    /// The service time by what was answered, in seconds; `None` before the first answer.
+    pub(crate) fn mean(&self) -> Option<f32> {
+        let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
+        (places > 0.0).then(|| latencies / places)
     }
 
     /// Whether there has been no answer for so long that the member may have changed since, where
@@ -504,6 +526,28 @@ mod tests {
 
     const DECAY: Duration = Duration::from_secs(10);
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_guess_counts_until_own_answers_say_more() {
+        let estimate = Estimate::default();
+        assert!(estimate.is_empty());
+        assert_eq!(estimate.mean(), None);
+        estimate.guess(0.1, at(1000));
+        close(estimate.mean(), 0.1);
+        close(estimate.service_time(0.0, at(1000)), 0.1);
+        estimate.guess(0.5, at(1001));
+        close(estimate.mean(), 0.1);
+        for n in 0..40 {
+            estimate.sample(10 * MS, 1.0, 0.0, at(1000 + 10 * n), DECAY, FEWEST_ANSWERS);
+        }
+        let seconds = estimate.mean().unwrap();
+        assert!((0.01..0.013).contains(&seconds), "{seconds}");
+        // Nor does one come after an answer.
+        let estimate = Estimate::default();
+        estimate.sample(10 * MS, 1.0, 0.0, at(0), DECAY, FEWEST_ANSWERS);
+        estimate.guess(0.5, at(1));
+        close(estimate.mean(), 0.01);
+    }
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)

@@ -403,6 +403,29 @@ impl Slot {
         !self.latency.is_empty()
     }
 
+    /// Whether nothing is known of how long requests take here.
+    pub fn is_strange(&self) -> bool {
+        !self.has_latency() && self.estimate.is_empty()
+    }
+
+    /// Begins with what another balancer has seen, if nothing is known here: `seconds` for a request.
+    /// Own answers soon say more, and without any it is forgotten as they are.
+    pub fn guess(&self, seconds: f32, now: Instant, decay: Duration) {
+        if self.is_strange() {
+            self.latency.sample(seconds, now, decay);
+            self.estimate.guess(seconds, now);
+        }
+    }
+
+    /// How long a request took here by the answers of this process, in seconds: something to tell
+    /// others, if there was an answer within `window`. What waits here says nothing of it.
+    pub fn seen_service(&self, now: Instant, window: Duration, decay: Duration) -> Option<f32> {
+        let recent = self.record().recent(now, window);
+        let answered = recent.total > recent.failures;
+        let mean = || self.estimate.mean().or_else(|| self.latency(now, decay));
+        answered.then(mean).flatten()
+    }
+
     /// What failures add to the cost of the member now, in seconds: at least the
     /// group's penalty when it has just failed, less and less thereafter.
     #[inline]

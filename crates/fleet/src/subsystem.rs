@@ -10,6 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_control::alerts::{Council, Proposal};
 use evenkeel_control::outlier::{Seen, Told, Word};
+use evenkeel_core::group::Group;
+use evenkeel_core::member::Member;
+use evenkeel_core::time::Instant;
 use evenkeel_gossip::ejections::Ejection;
 use evenkeel_gossip::seal::MAX_DATAGRAM;
 use evenkeel_gossip::{Fleet, Id, Role, Settings, key};
@@ -41,6 +44,9 @@ const BATCH: usize = 64;
 /// How often names of other balancers are looked up.
 const LOOK_UP: Duration = Duration::from_secs(10);
 
+/// How often it is looked at how long requests take at the members of a group.
+const LEARN: Duration = Duration::from_secs(1);
+
 /// Whose the socket is.
 const WHOSE: &str = "fleet";
 
@@ -59,6 +65,8 @@ struct State {
     config: Option<Config>,
     /// Groups of the configuration.
     groups: HashSet<String>,
+    /// When it is next looked at how long requests take at a group's members.
+    learn_at: HashMap<String, Instant>,
     unsent: u64,
     /// Whether the thread runs.
     is_served: bool,
@@ -152,6 +160,7 @@ impl Gossip {
             && groups != state.groups
         {
             fleet.set_groups(groups.iter().map(String::as_str), now);
+            state.learn_at.retain(|group, _| groups.contains(group));
             state.groups = groups;
             self.task.wake();
         }
@@ -253,6 +262,46 @@ impl Council for Gossip {
             (0..told.members.len()).filter_map(|index| Some((index, words.get(&number(index)?)?)));
         all.flat_map(|(index, said)| said.iter().map(move |word| (index, word.clone())))
             .collect()
+    }
+
+    fn learn(&self, group: &Group, now: Instant) {
+        let mut state = self.task.lock();
+        let state = &mut *state;
+        let name: &str = group.name();
+        let (Some(fleet), true) = (&mut state.fleet, state.groups.contains(name)) else {
+            return;
+        };
+        if state.rests || state.learn_at.get(name).is_some_and(|&at| now < at) {
+            return;
+        }
+        state.learn_at.insert(name.to_owned(), now.after(LEARN));
+        let settings = group.settings();
+        let (window, decay) = (settings.ejection.window, settings.latency_decay);
+        let members = group.members().iter();
+        let known: Vec<(u64, Option<Duration>)> = members
+            .map(|member| {
+                let seconds = member.slot.seen_service(now, window, decay);
+                let time = seconds.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
+                (key(&member.address.to_string()), time)
+            })
+            .collect();
+        fleet.teach(name, &known, now);
+        if fleet.has_out() {
+            self.task.wake();
+        }
+        let strange = group.members().iter().zip(&known);
+        let strange: HashMap<u64, &Member> = strange
+            .filter(|(member, _)| member.slot.is_strange())
+            .map(|(member, (number, _))| (*number, member))
+            .collect();
+        if strange.is_empty() {
+            return;
+        }
+        for (number, time) in fleet.taught(name) {
+            if let Some(member) = strange.get(&number) {
+                member.slot.guess(time.as_secs_f32(), now, decay);
+            }
+        }
     }
 }
 
@@ -518,7 +567,7 @@ impl Worker<State> for Thread {
 
 impl Thread {
     /// Says in the log who has come and gone.
-    fn tell(&mut self, fleet: &Fleet, now: evenkeel_core::time::Instant) {
+    fn tell(&mut self, fleet: &Fleet, now: Instant) {
         let there = fleet.peers(now).filter(|peer| peer.active);
         let there: HashSet<String> = there
             .map(|peer| format!("{} at {}", peer.id.name, peer.id.address))

@@ -207,6 +207,16 @@ impl Copy {
         })
     }
 
+    /// How long requests take at the members of a group, in microseconds.
+    pub(crate) fn services(&self, of: u64) -> impl Iterator<Item = (u64, u32)> {
+        let key = |member| Key::Service { group: of, member };
+        let all = self.notes.range(key(0)..=key(u64::MAX));
+        all.filter_map(|(_, note)| match *note {
+            Note::Service { member, micros, .. } => Some((member, micros)),
+            _ => None,
+        })
+    }
+
     /// What is claimed there: groups, and the epochs.
     pub(crate) fn claims(&self) -> impl Iterator<Item = (u64, u64)> {
         let key = |group| Key::Claim { group };

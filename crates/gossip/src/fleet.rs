@@ -31,6 +31,7 @@ use crate::outcome::{Counters, Outcome};
 use crate::owners::Group;
 use crate::peer::{Inbound, MAX_PENDING, MAX_QUEUE, Out, Peer, is_due};
 use crate::seal::{self, Header, Kind, MAX_BODY, MAX_INNER};
+use crate::service::Taught;
 use crate::swim::Swim;
 
 /// At least how often each balancer tells each other one that it is there.
@@ -119,6 +120,7 @@ pub struct Fleet {
     heard: BTreeMap<SocketAddr, Vec<SocketAddr>>,
     pub(crate) groups: BTreeMap<u64, Group>,
     pub(crate) ejections: Ejections,
+    pub(crate) taught: Taught,
     pub(crate) digest: u32,
     /// Whether it is to be looked at again who owns what.
     pub(crate) dirty: bool,
@@ -181,6 +183,7 @@ impl Fleet {
             heard: BTreeMap::new(),
             groups: BTreeMap::new(),
             ejections: Ejections::default(),
+            taught: Taught::new(),
             digest: 0,
             dirty: false,
             ready: false,

@@ -31,6 +31,7 @@ pub mod outcome;
 pub mod owners;
 mod peer;
 pub mod seal;
+pub mod service;
 mod swim;
 #[cfg(test)]
 mod tests;

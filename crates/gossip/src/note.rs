@@ -28,6 +28,13 @@ pub enum Key {
         /// The member's address, as a number.
         member: u64,
     },
+    /// How long requests take at a member.
+    Service {
+        /// Of which group.
+        group: u64,
+        /// The member's address, as a number.
+        member: u64,
+    },
 }
 
 /// A note.
@@ -64,6 +71,15 @@ pub enum Note {
         /// How many of them failed: not more than there were.
         failures: u32,
     },
+    /// How long requests take at a member, as the balancer has learnt.
+    Service {
+        /// Of which group.
+        group: u64,
+        /// The member's address, as a number.
+        member: u64,
+        /// Microseconds, from 1 to [`LONGEST_SERVICE`].
+        micros: u32,
+    },
 }
 
 impl Note {
@@ -75,6 +91,7 @@ impl Note {
                 group, location, ..
             } => Key::Alert { group, location },
             Note::Ejection { group, member, .. } => Key::Ejection { group, member },
+            Note::Service { group, member, .. } => Key::Service { group, member },
         }
     }
 }
@@ -127,6 +144,16 @@ impl Item {
                 put_varint(out, requests.into());
                 put_varint(out, failures.into());
             }
+            Item::Put(Note::Service {
+                group,
+                member,
+                micros,
+            }) => {
+                out.push(4);
+                out.extend(group.to_be_bytes());
+                out.extend(member.to_be_bytes());
+                put_varint(out, micros.into());
+            }
             Item::Gone(Key::Claim { group }) => {
                 out.push(0x81);
                 out.extend(group.to_be_bytes());
@@ -138,6 +165,11 @@ impl Item {
             }
             Item::Gone(Key::Ejection { group, member }) => {
                 out.push(0x83);
+                out.extend(group.to_be_bytes());
+                out.extend(member.to_be_bytes());
+            }
+            Item::Gone(Key::Service { group, member }) => {
+                out.push(0x84);
                 out.extend(group.to_be_bytes());
                 out.extend(member.to_be_bytes());
             }
@@ -170,12 +202,23 @@ impl Item {
                     failures: failures.filter(|&failures| failures <= requests)?,
                 })
             }
+            4 => Item::Put(Note::Service {
+                group,
+                member: input.u64()?,
+                micros: u32::try_from(input.varint()?)
+                    .ok()
+                    .filter(|micros| (1..=LONGEST_SERVICE).contains(micros))?,
+            }),
             0x81 => Item::Gone(Key::Claim { group }),
             0x82 => Item::Gone(Key::Alert {
                 group,
                 location: input.u64()?,
             }),
             0x83 => Item::Gone(Key::Ejection {
+                group,
+                member: input.u64()?,
+            }),
+            0x84 => Item::Gone(Key::Service {
                 group,
                 member: input.u64()?,
             }),
@@ -186,6 +229,9 @@ impl Item {
 
 /// The longest that a configuration may have a member ejected.
 pub const LONGEST_EJECTION: Duration = Duration::from_secs(24 * 3600);
+
+/// The longest that a request is said to take: an hour, in microseconds.
+pub const LONGEST_SERVICE: u32 = 3_600_000_000;
 
 /// Nothing lasts longer than a year here.
 const LONGEST: u64 = 366 * 24 * 3600 * 1000;
@@ -232,6 +278,15 @@ mod tests {
                     requests: u32::MAX,
                     failures: 6,
                 }),
+                Item::Put(Note::Service {
+                    group: 6,
+                    member: 7,
+                    micros: LONGEST_SERVICE,
+                }),
+                Item::Gone(Key::Service {
+                    group: 8,
+                    member: u64::MAX,
+                }),
                 Item::Gone(Key::Claim { group: 7 }),
                 Item::Gone(Key::Alert {
                     group: 8,
@@ -253,6 +308,21 @@ mod tests {
             for len in 0..bytes.len() {
                 assert_eq!(Item::decode(there, &mut Input(&bytes[..len])), None);
             }
+        }
+    }
+
+    #[test]
+    fn a_service_time_beyond_all_bounds_is_refused() {
+        let now = Instant::from_nanos(1_000_000_000);
+        let decode = |micros: u64| {
+            let mut bytes = vec![4];
+            bytes.extend([0; 16]);
+            put_varint(&mut bytes, micros);
+            Item::decode(now, &mut Input(&bytes))
+        };
+        assert!(decode(1).is_some() && decode(LONGEST_SERVICE.into()).is_some());
+        for micros in [0, u64::from(LONGEST_SERVICE) + 1, u64::MAX] {
+            assert_eq!(decode(micros), None, "{micros}");
         }
     }
 

@@ -61,7 +61,7 @@ pub(crate) struct Group {
     name: Arc<str>,
     /// That of the claim that counts, or counted last.
     epoch: u64,
-    holder: Option<Holder>,
+    pub(crate) holder: Option<Holder>,
     /// What is under alert, and since when.
     raised: BTreeMap<u64, Instant>,
     /// This balancer's claim, as a number of its notes.
@@ -74,8 +74,8 @@ pub(crate) struct Group {
 
 /// Who holds a group: a process, not only a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Holder {
-    address: SocketAddr,
+pub(crate) struct Holder {
+    pub(crate) address: SocketAddr,
     node: u64,
     session: u64,
 }
@@ -391,7 +391,8 @@ impl Fleet {
                     }
                 }
                 // They need no one who decides.
-                Item::Put(Note::Ejection { .. }) | Item::Gone(Key::Ejection { .. }) => {}
+                Item::Put(Note::Ejection { .. } | Note::Service { .. })
+                | Item::Gone(Key::Ejection { .. } | Key::Service { .. }) => {}
             }
         }
     }
@@ -566,7 +567,9 @@ impl Fleet {
     /// the others for the end of an alert.
     fn take_off(&mut self, number: u64) {
         let is_of = |key: &Key| match key {
-            Key::Claim { group } | Key::Alert { group, .. } => *group == number,
+            Key::Claim { group } | Key::Alert { group, .. } | Key::Service { group, .. } => {
+                *group == number
+            }
             Key::Ejection { .. } => false,
         };
         let mut keys: Vec<Key> = self.board.notes().map(Note::key).filter(is_of).collect();
@@ -574,5 +577,6 @@ impl Fleet {
         for key in keys {
             self.board.remove(key);
         }
+        self.taught.remove(&number);
     }
 }

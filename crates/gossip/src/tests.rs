@@ -805,3 +805,64 @@ fn an_ejection_outlives_its_balancer_but_not_its_time_nor_the_next_process() {
         ejected(net, 2, "a") == [("lb-0".to_owned(), 3)]
     });
 }
+
+#[test]
+fn how_long_requests_take_is_said_by_the_one_that_decides() {
+    let mut net = Net::new(5, 6);
+    (net.loss, net.twice) = (0.02, 0.02);
+    net.until(ms(10_000), |net| net.agrees());
+    let holder = net.holders("a")[0];
+    let other = (holder + 1) % 5;
+    let teach = |net: &mut Net, of: usize, members: &[(u64, Option<u64>)]| {
+        let members: Vec<(u64, Option<Duration>)> = members
+            .iter()
+            .map(|(member, micros)| (*member, micros.map(Duration::from_micros)))
+            .collect();
+        let now = net.clock(of);
+        net.fleet(of).teach("a", &members, now);
+        net.send(of);
+    };
+    let know = |net: &mut Net, wanted: &[(u64, u64)]| {
+        let wanted: Vec<(u64, Duration)> = wanted
+            .iter()
+            .map(|(member, micros)| (*member, Duration::from_micros(*micros)))
+            .collect();
+        net.until(ms(2000), |net| {
+            net.up().into_iter().all(|number| {
+                let is_it = net.holders("a") == [number];
+                is_it || net.fleet(number).taught("a").eq(wanted.iter().copied())
+            })
+        });
+    };
+    teach(&mut net, other, &[(1, Some(5))]);
+    teach(
+        &mut net,
+        holder,
+        &[(1, Some(1000)), (2, None), (3, Some(0))],
+    );
+    know(&mut net, &[(1, 1000), (3, 1)]);
+    // A little more is not worth it, nor is more so soon; what is new is.
+    let head = |net: &mut Net| net.fleet(holder).board.head();
+    let before = head(&mut net);
+    net.run(ms(31_000));
+    teach(&mut net, holder, &[(1, Some(1200)), (3, None)]);
+    assert_eq!(head(&mut net), before);
+    teach(&mut net, holder, &[(1, Some(2000)), (3, None)]);
+    know(&mut net, &[(1, 2000), (3, 1)]);
+    let before = head(&mut net);
+    teach(&mut net, holder, &[(1, Some(9000)), (3, None)]);
+    assert_eq!(head(&mut net), before);
+    teach(
+        &mut net,
+        holder,
+        &[(1, Some(9000)), (2, Some(u64::MAX / 2000))],
+    );
+    know(&mut net, &[(1, 2000), (2, note::LONGEST_SERVICE.into())]);
+    // With the claim it goes.
+    net.nodes[holder].fleet = None;
+    net.until(ms(5000), |net| net.agrees());
+    know(&mut net, &[]);
+    let next = net.holders("a")[0];
+    teach(&mut net, next, &[(1, Some(7))]);
+    know(&mut net, &[(1, 7)]);
+}

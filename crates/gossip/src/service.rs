@@ -1,0 +1,84 @@
+//! How long requests take at members, for balancers that know nothing of them yet.
+//!
+//! Of each group the one balancer that decides upon its alerts says it, so that what a fleet is told does not
+//! grow with its square. It is a first guess, and not more: who has had answers of its own goes by these.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use evenkeel_core::key;
+use evenkeel_core::time::Instant;
+
+use crate::fleet::Fleet;
+use crate::note::{Key, LONGEST_SERVICE, Note};
+use crate::owners::Role;
+
+/// What is known already is told again after so long, if it has changed.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// A time has changed if it is by this factor longer or shorter.
+const CHANGED: f64 = 1.25;
+
+/// What this balancer has told: by group and member, the microseconds, and when.
+pub(crate) type Taught = BTreeMap<u64, BTreeMap<u64, (u32, Instant)>>;
+
+impl Fleet {
+    /// Tells all others how long requests take at the members of a group, if this balancer decides upon its
+    /// alerts: for each member its number ([`key`](crate::key) of its address), and the time if that is
+    /// known. What was told of other members is taken off.
+    pub fn teach(&mut self, group: &str, members: &[(u64, Option<Duration>)], now: Instant) {
+        let is_ours = matches!(self.role(group, now), Role::Holder | Role::Settling);
+        if !is_ours {
+            return;
+        }
+        let group = key::hash(group.as_bytes());
+        let before = self.board.head();
+        let mut told = self.taught.remove(&group).unwrap_or_default();
+        let mut still = BTreeMap::new();
+        for &(member, time) in members {
+            let last = told.remove(&member);
+            let micros = time.map(|time| u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
+            let micros = micros.map(|micros| micros.clamp(1, LONGEST_SERVICE));
+            let kept = match (last, micros) {
+                (Some((was, at)), Some(micros)) if is_to_tell(was, at, micros, now) => {
+                    Some((micros, now))
+                }
+                (None, Some(micros)) => Some((micros, now)),
+                (last, _) => last,
+            };
+            let Some((micros, at)) = kept else {
+                continue;
+            };
+            still.insert(member, (micros, at));
+            self.board.put(Note::Service {
+                group,
+                member,
+                micros,
+            });
+        }
+        for member in told.into_keys() {
+            self.board.remove(Key::Service { group, member });
+        }
+        self.taught.insert(group, still);
+        if self.board.head() != before {
+            self.flush(now);
+        }
+    }
+
+    /// How long requests take at members of a group, by their numbers, as the balancer says that decides
+    /// upon its alerts.
+    pub fn taught(&self, group: &str) -> impl Iterator<Item = (u64, Duration)> + '_ {
+        let number = key::hash(group.as_bytes());
+        let holder = self.groups.get(&number).and_then(|group| group.holder);
+        let holder = holder.and_then(|holder| self.peers.get(&holder.address));
+        let services = holder.into_iter();
+        let services = services.flat_map(move |peer| peer.copy.services(number));
+        services.map(|(member, micros)| (member, Duration::from_micros(micros.into())))
+    }
+}
+
+fn is_to_tell(was: u32, at: Instant, micros: u32, now: Instant) -> bool {
+    let ratio = f64::from(micros) / f64::from(was.max(1));
+    let has_changed = !(1.0 / CHANGED..=CHANGED).contains(&ratio);
+    has_changed && now.since(at) >= AGAIN
+}
