@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use evenkeel_e2e::balancer::{Balancer, binary};
@@ -367,4 +368,70 @@ fn a_balancer_without_requests_knows_how_long_they_take() {
         is_slow && latency(learns, &fast).is_some()
     });
     assert_eq!(ask(learns), "fast");
+}
+
+#[test]
+fn requests_of_all_balancers_count_where_it_is_asked_for() {
+    let folder = Folder::new();
+    let keys = folder.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
+    // Requests to `busy` stay until the test lets them go.
+    let gate = Arc::new(Barrier::new(4));
+    let held = Arc::clone(&gate);
+    let busy = Member::answering(move |request| {
+        if request.second_word() == "/stay" {
+            held.wait();
+        }
+        ok("busy")
+    });
+    let idle = Member::answering(|_| ok("idle"));
+    let text = |name: &str, join: Option<SocketAddr>, members: &str| {
+        let join: String = join.iter().map(|at| format!("join = \"{at}\"\n")).collect();
+        format!(
+            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"{name}\"\n\
+             [fleet]\nlisten = \"127.0.0.1:0\"\n{join}key_file = {keys:?}\nin_flight = true\n\
+             [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nstrategy = \"least_connection\"\nload = \"in_flight\"\n\
+             members = [{members}]\n"
+        )
+    };
+    let member = |of: &Member, name: &str| {
+        format!(
+            "{{ address = \"{}\", location = \"{name}\" }}",
+            of.address()
+        )
+    };
+    let (of_busy, of_idle) = (member(&busy, "busy"), member(&idle, "idle"));
+    let first = Balancer::start(&text("lb-0", None, &of_busy));
+    let join = Some(address(&first));
+    let second = Balancer::start(&text("lb-1", join, &format!("{of_busy}, {of_idle}")));
+    let both = [first, second];
+    eventually("they have found each other", || {
+        both.iter()
+            .all(|one| fleet(one)["balancers"][0]["state"] == "up")
+    });
+    let mut clients: Vec<_> = (0..3).map(|_| both[0].connect()).collect();
+    for client in &mut clients {
+        client.send("GET /stay HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    }
+    let in_flight = |balancer: &Balancer| -> Option<f64> {
+        let locations = balancer.admin_json("/v1/locations");
+        let mut locations = locations.as_array().unwrap().iter();
+        let busy = locations.find(|location| location["name"] == "busy")?;
+        let mut loads = busy["loads"].as_array()?.iter();
+        loads.find(|load| load["id"] == "in_flight")?["value"].as_f64()
+    };
+    eventually("both know of the first one's requests", || {
+        both.iter().all(|balancer| in_flight(balancer) == Some(3.0))
+    });
+    for _ in 0..8 {
+        let mut wire = both[1].connect();
+        wire.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        assert_eq!(wire.read_response().text(), "idle");
+    }
+    gate.wait();
+    for client in &mut clients {
+        assert_eq!(client.read_response().text(), "busy");
+    }
+    eventually("they are over for both", || {
+        both.iter().all(|balancer| in_flight(balancer) == Some(0.0))
+    });
 }

@@ -1,6 +1,6 @@
 //! The socket, and the thread that serves it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use evenkeel_control::alerts::{Council, Proposal};
 use evenkeel_control::outlier::{Seen, Told, Word};
 use evenkeel_core::group::Group;
+use evenkeel_core::load::{LoadId, LoadValue, Location};
 use evenkeel_core::member::Member;
 use evenkeel_core::time::Instant;
 use evenkeel_gossip::ejections::Ejection;
@@ -275,6 +276,8 @@ impl Council for Gossip {
             return;
         }
         state.learn_at.insert(name.to_owned(), now.after(LEARN));
+        let shares = state.config.as_ref().is_some_and(|config| config.in_flight);
+        in_flight(fleet, group, shares, now);
         let settings = group.settings();
         let (window, decay) = (settings.ejection.window, settings.latency_decay);
         let members = group.members().iter();
@@ -301,6 +304,27 @@ impl Council for Gossip {
             if let Some(member) = strange.get(&number) {
                 member.slot.guess(time.as_secs_f32(), now, decay);
             }
+        }
+    }
+}
+
+/// Has all balancers know how many requests are in flight at the locations of a group, if they are to.
+fn in_flight(fleet: &mut Fleet, group: &Group, shares: bool, now: Instant) {
+    let members = group.members().iter().filter(|_| shares);
+    let locations: BTreeMap<u64, &Location> = members
+        .map(|member| (key(member.location.name()), &*member.location))
+        .collect();
+    let own = |location: &Location| location.in_flight();
+    let counts: Vec<(u64, u32)> = locations
+        .iter()
+        .map(|(number, location)| (*number, own(location)))
+        .collect();
+    fleet.fly(group.name(), &counts, now);
+    for (number, location) in locations {
+        let all = u64::from(own(location)) + u64::from(fleet.flights_of_others(number));
+        // Only more loads than a location may have are refused; it then has what others report.
+        if let Ok(value) = LoadValue::new(all as f64) {
+            let _ = location.report(LoadId::IN_FLIGHT, value, now);
         }
     }
 }

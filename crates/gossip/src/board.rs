@@ -62,7 +62,7 @@ impl Board {
         self.head
     }
 
-    fn get(&self, key: Key) -> Option<Note> {
+    pub(crate) fn get(&self, key: Key) -> Option<Note> {
         match self.items.get(self.numbers.get(&key)?)? {
             Item::Put(note) => Some(*note),
             Item::Gone(_) => None,
@@ -215,6 +215,14 @@ impl Copy {
             Note::Service { member, micros, .. } => Some((member, micros)),
             _ => None,
         })
+    }
+
+    /// How many requests are in flight at a location.
+    pub(crate) fn flight(&self, location: u64) -> u32 {
+        match self.notes.get(&Key::Flight { location }) {
+            Some(Note::Flight { count, .. }) => *count,
+            _ => 0,
+        }
     }
 
     /// What is claimed there: groups, and the epochs.

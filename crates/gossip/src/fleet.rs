@@ -121,6 +121,8 @@ pub struct Fleet {
     pub(crate) groups: BTreeMap<u64, Group>,
     pub(crate) ejections: Ejections,
     pub(crate) taught: Taught,
+    /// Locations of which is told how many requests are in flight, by group.
+    pub(crate) flights: BTreeMap<u64, Vec<u64>>,
     pub(crate) digest: u32,
     /// Whether it is to be looked at again who owns what.
     pub(crate) dirty: bool,
@@ -184,6 +186,7 @@ impl Fleet {
             groups: BTreeMap::new(),
             ejections: Ejections::default(),
             taught: Taught::new(),
+            flights: BTreeMap::new(),
             digest: 0,
             dirty: false,
             ready: false,

@@ -24,6 +24,7 @@
 mod board;
 pub mod ejections;
 pub mod fleet;
+mod flight;
 pub mod id;
 pub mod message;
 pub mod note;

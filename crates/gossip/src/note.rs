@@ -35,6 +35,11 @@ pub enum Key {
         /// The member's address, as a number.
         member: u64,
     },
+    /// How many requests of the balancer are in flight at a location.
+    Flight {
+        /// Which location.
+        location: u64,
+    },
 }
 
 /// A note.
@@ -80,6 +85,13 @@ pub enum Note {
         /// Microseconds, from 1 to [`LONGEST_SERVICE`].
         micros: u32,
     },
+    /// How many requests of the balancer are in flight at a location.
+    Flight {
+        /// Which location.
+        location: u64,
+        /// How many: not 0.
+        count: u32,
+    },
 }
 
 impl Note {
@@ -92,6 +104,7 @@ impl Note {
             } => Key::Alert { group, location },
             Note::Ejection { group, member, .. } => Key::Ejection { group, member },
             Note::Service { group, member, .. } => Key::Service { group, member },
+            Note::Flight { location, .. } => Key::Flight { location },
         }
     }
 }
@@ -154,6 +167,11 @@ impl Item {
                 out.extend(member.to_be_bytes());
                 put_varint(out, micros.into());
             }
+            Item::Put(Note::Flight { location, count }) => {
+                out.push(5);
+                out.extend(location.to_be_bytes());
+                put_varint(out, count.into());
+            }
             Item::Gone(Key::Claim { group }) => {
                 out.push(0x81);
                 out.extend(group.to_be_bytes());
@@ -173,10 +191,15 @@ impl Item {
                 out.extend(group.to_be_bytes());
                 out.extend(member.to_be_bytes());
             }
+            Item::Gone(Key::Flight { location }) => {
+                out.push(0x85);
+                out.extend(location.to_be_bytes());
+            }
         }
     }
 
     pub(crate) fn decode(now: Instant, input: &mut Input<'_>) -> Option<Self> {
+        // That of a location, if it is of no group.
         let (tag, group) = (input.u8()?, input.u64()?);
         Some(match tag {
             1 => Item::Put(Note::Claim {
@@ -209,6 +232,12 @@ impl Item {
                     .ok()
                     .filter(|micros| (1..=LONGEST_SERVICE).contains(micros))?,
             }),
+            5 => Item::Put(Note::Flight {
+                location: group,
+                count: u32::try_from(input.varint()?)
+                    .ok()
+                    .filter(|&count| count > 0)?,
+            }),
             0x81 => Item::Gone(Key::Claim { group }),
             0x82 => Item::Gone(Key::Alert {
                 group,
@@ -222,6 +251,7 @@ impl Item {
                 group,
                 member: input.u64()?,
             }),
+            0x85 => Item::Gone(Key::Flight { location: group }),
             _ => return None,
         })
     }
@@ -287,6 +317,11 @@ mod tests {
                     group: 8,
                     member: u64::MAX,
                 }),
+                Item::Put(Note::Flight {
+                    location: u64::MAX,
+                    count: u32::MAX,
+                }),
+                Item::Gone(Key::Flight { location: 2 }),
                 Item::Gone(Key::Claim { group: 7 }),
                 Item::Gone(Key::Alert {
                     group: 8,

@@ -182,6 +182,7 @@ impl Fleet {
             }
         }
         self.forget_ejections();
+        self.forget_flights();
         let numbers: Vec<u8> = self.groups.keys().flat_map(|n| n.to_be_bytes()).collect();
         self.digest = key::hash(&numbers) as u32;
         self.version += 1;
@@ -391,8 +392,8 @@ impl Fleet {
                     }
                 }
                 // They need no one who decides.
-                Item::Put(Note::Ejection { .. } | Note::Service { .. })
-                | Item::Gone(Key::Ejection { .. } | Key::Service { .. }) => {}
+                Item::Put(Note::Ejection { .. } | Note::Service { .. } | Note::Flight { .. })
+                | Item::Gone(Key::Ejection { .. } | Key::Service { .. } | Key::Flight { .. }) => {}
             }
         }
     }
@@ -570,7 +571,7 @@ impl Fleet {
             Key::Claim { group } | Key::Alert { group, .. } | Key::Service { group, .. } => {
                 *group == number
             }
-            Key::Ejection { .. } => false,
+            Key::Ejection { .. } | Key::Flight { .. } => false,
         };
         let mut keys: Vec<Key> = self.board.notes().map(Note::key).filter(is_of).collect();
         keys.sort_unstable();

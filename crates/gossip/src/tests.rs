@@ -866,3 +866,42 @@ fn how_long_requests_take_is_said_by_the_one_that_decides() {
     teach(&mut net, next, &[(1, Some(7))]);
     know(&mut net, &[(1, 7)]);
 }
+
+#[test]
+fn requests_in_flight_are_added_up() {
+    let mut net = Net::new(4, 11);
+    (net.loss, net.twice) = (0.02, 0.02);
+    net.until(ms(10_000), |net| net.agrees());
+    let fly = |net: &mut Net, of: usize, group: &str, locations: &[(u64, u32)]| {
+        let now = net.clock(of);
+        net.fleet(of).fly(group, locations, now);
+        net.send(of);
+    };
+    let others = |net: &mut Net, at: usize, wanted: [u32; 3]| {
+        net.until(ms(2000), |net| {
+            [1, 2, 3].map(|location| net.fleet(at).flights_of_others(location)) == wanted
+        });
+    };
+    fly(&mut net, 0, "a", &[(1, 100), (2, 0)]);
+    fly(&mut net, 1, "a", &[(1, 1), (2, 3)]);
+    fly(&mut net, 1, "b", &[(2, 3), (3, u32::MAX)]);
+    others(&mut net, 0, [1, 3, 1_000_000]);
+    others(&mut net, 2, [101, 3, 1_000_000]);
+    // A little more is not told.
+    let head = |net: &mut Net| net.fleet(0).board.head();
+    let before = head(&mut net);
+    fly(&mut net, 0, "a", &[(1, 120), (2, 0)]);
+    assert_eq!(head(&mut net), before);
+    fly(&mut net, 0, "a", &[(1, 130), (2, 1)]);
+    others(&mut net, 3, [131, 4, 1_000_000]);
+    // What one group no longer has another one may have.
+    fly(&mut net, 1, "a", &[]);
+    others(&mut net, 3, [130, 4, 1_000_000]);
+    let now = net.clock(1);
+    net.fleet(1).set_groups(["a"], now);
+    net.send(1);
+    others(&mut net, 3, [130, 1, 0]);
+    // Who is gone has none.
+    net.nodes[0].fleet = None;
+    others(&mut net, 3, [0, 0, 0]);
+}

@@ -32,6 +32,9 @@ section! {
         /// to sign, a second one is accepted, too. It must be readable only for its owner and group. It is read again
         /// with the configuration; a relative path starts at the configuration's folder. **Required.**
         key_file: PathBuf = PathBuf::new(); r#""/etc/evenkeel/fleet.key""#,
+        /// Whether this balancer tells the others how many of its requests are in flight at each location, and takes
+        /// the sum of all as the load `in_flight` of the location. Not where members report that load themselves.
+        in_flight: bool = false; "true",
     }
 }
 
