@@ -388,6 +388,16 @@ pub(crate) fn keep_log(stderr: ChildStderr, log: Arc<Mutex<String>>) {
     });
 }
 
+/// The beginning of the configuration of one that is among others: tables up to `[fleet]`, to which
+/// keys can be appended. Without `join` it is the first one.
+pub fn among_others(host: &str, name: &str, join: Option<SocketAddr>, keys: &Path) -> String {
+    let join: String = join.iter().map(|at| format!("join = \"{at}\"\n")).collect();
+    format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"{name}\"\n\
+         [fleet]\nlisten = \"{host}:0\"\n{join}key_file = {keys:?}\n"
+    )
+}
+
 /// Tells a balancer by its admin API what load a location has.
 pub fn report(admin: SocketAddr, location: &str, cpu: f64) {
     let body = format!("{{\"loads\":{{\"cpu\":{cpu}}}}}");

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use evenkeel_e2e::balancer::{Balancer, binary};
+use evenkeel_e2e::balancer::{Balancer, among_others, binary};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::{Member, ok};
@@ -25,7 +25,6 @@ fn configuration(name: &str, join: Option<SocketAddr>, keys: &Path) -> String {
 }
 
 fn configuration_at(host: &str, name: &str, join: Option<SocketAddr>, keys: &Path) -> String {
-    let join: String = join.iter().map(|at| format!("join = \"{at}\"\n")).collect();
     let member = |n: usize| {
         format!(
             "{{ address = \"127.0.0.1:{}\", location = \"l{n}\" }}",
@@ -34,13 +33,11 @@ fn configuration_at(host: &str, name: &str, join: Option<SocketAddr>, keys: &Pat
     };
     let members: Vec<String> = (0..LOCATIONS).map(member).collect();
     format!(
-        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
-         [node]\nname = \"{name}\"\n\
-         [fleet]\nlisten = \"{host}:0\"\n{join}key_file = {keys:?}\n\
-         [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nstrategy = \"round_robin\"\n\
+        "{}[rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nstrategy = \"round_robin\"\n\
          load_max_age = \"1h\"\ngranularity = \"on_demand\"\n\
          alert = {{ threshold = 0.8, max_share = 0.5, shed_time = \"0s\" }}\n\
          members = [{}]\n",
+        among_others(host, name, join, keys),
         members.join(", ")
     )
 }
@@ -335,12 +332,10 @@ fn a_balancer_without_requests_knows_how_long_they_take() {
         ok("slow")
     });
     let text = |name: &str, join: Option<SocketAddr>| {
-        let join: String = join.iter().map(|at| format!("join = \"{at}\"\n")).collect();
         format!(
-            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"{name}\"\n\
-             [fleet]\nlisten = \"127.0.0.1:0\"\n{join}key_file = {keys:?}\n\
-             [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nstrategy = \"peak_ewma\"\n\
+            "{}[rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nstrategy = \"peak_ewma\"\n\
              latency_decay = \"1h\"\nejection = {{ window = \"60s\" }}\nmembers = [\"{}\", \"{}\"]\n",
+            among_others("127.0.0.1", name, join, &keys),
             fast.address(),
             slow.address()
         )
@@ -385,12 +380,11 @@ fn requests_of_all_balancers_count_where_it_is_asked_for() {
     });
     let idle = Member::answering(|_| ok("idle"));
     let text = |name: &str, join: Option<SocketAddr>, members: &str| {
-        let join: String = join.iter().map(|at| format!("join = \"{at}\"\n")).collect();
         format!(
-            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"{name}\"\n\
-             [fleet]\nlisten = \"127.0.0.1:0\"\n{join}key_file = {keys:?}\nin_flight = true\n\
+            "{}in_flight = true\n\
              [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nstrategy = \"least_connection\"\nload = \"in_flight\"\n\
-             members = [{members}]\n"
+             members = [{members}]\n",
+            among_others("127.0.0.1", name, join, &keys)
         )
     };
     let member = |of: &Member, name: &str| {

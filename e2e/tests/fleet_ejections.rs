@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::balancer::{Balancer, among_others};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::{Member, Seen, ok};
@@ -24,7 +24,6 @@ fn configuration(
     keys: &Path,
     members: &[SocketAddr],
 ) -> String {
-    let join: String = join.iter().map(|at| format!("join = \"{at}\"\n")).collect();
     let members: Vec<String> = members.iter().map(|at| format!("\"{at}\"")).collect();
     let rule = |name: &str| {
         format!(
@@ -36,9 +35,8 @@ fn configuration(
         )
     };
     format!(
-        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
-         [node]\nname = \"{name}\"\n\
-         [fleet]\nlisten = \"127.0.0.1:0\"\n{join}key_file = {keys:?}\n{}{}",
+        "{}{}{}",
+        among_others("127.0.0.1", name, join, keys),
         rule("web"),
         rule("app")
     )
