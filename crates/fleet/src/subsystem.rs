@@ -228,10 +228,7 @@ impl Council for Gossip {
         if !state.groups.contains(told.group) {
             return Vec::new();
         }
-        let number = |index: usize| {
-            let member = told.members.get(index)?;
-            Some(key(&member.address.to_string()))
-        };
+        let number = |index: usize| told.members.get(index).map(number);
         // The process that goes has nothing to say any more.
         if !state.rests {
             let own = told.ejected.iter().filter_map(|(index, ejection)| {
@@ -280,22 +277,19 @@ impl Council for Gossip {
         in_flight(fleet, group, shares, now);
         let settings = group.settings();
         let (window, decay) = (settings.ejection.window, settings.latency_decay);
-        let members = group.members().iter();
-        let known: Vec<(u64, Option<Duration>)> = members
-            .map(|member| {
-                let seconds = member.slot.seen_service(now, window, decay);
-                let time = seconds.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
-                (key(&member.address.to_string()), time)
-            })
-            .collect();
-        fleet.teach(name, &known, now);
+        let known = group.members().iter().map(|member| {
+            let seconds = member.slot.seen_service(now, window, decay);
+            let time = seconds.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
+            (number(member), time)
+        });
+        fleet.teach(name, known, now);
         if fleet.has_out() {
             self.task.wake();
         }
-        let strange = group.members().iter().zip(&known);
+        let strange = group.members().iter();
         let strange: HashMap<u64, &Member> = strange
-            .filter(|(member, _)| member.slot.is_strange())
-            .map(|(member, (number, _))| (*number, member))
+            .filter(|member| member.slot.is_strange())
+            .map(|member| (number(member), member))
             .collect();
         if strange.is_empty() {
             return;
@@ -306,6 +300,11 @@ impl Council for Gossip {
             }
         }
     }
+}
+
+/// The number that stands for a member.
+fn number(member: &Member) -> u64 {
+    key(&member.address.to_string())
 }
 
 /// Has all balancers know how many requests are in flight at the locations of a group, if they are to.

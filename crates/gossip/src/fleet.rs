@@ -444,10 +444,7 @@ impl Fleet {
         }
         self.swim.outlive(known_life, now);
         let (address, token) = (id.address, self.rng.u64(1..));
-        if !self.know(&id, now) {
-            return Outcome::Full;
-        }
-        let Some(peer) = self.peers.get_mut(&address) else {
+        let Some(peer) = self.know(&id, now) else {
             return Outcome::Full;
         };
         let is_new = peer.session != session;
@@ -502,10 +499,7 @@ impl Fleet {
         }
         self.swim.outlive(known_life, now);
         let (address, stream) = (id.address, self.rng.u32(1..));
-        if !self.know(&id, now) {
-            return Outcome::Full;
-        }
-        let Some(peer) = self.peers.get_mut(&address) else {
+        let Some(peer) = self.know(&id, now) else {
             return Outcome::Full;
         };
         if peer.session != session {
@@ -598,24 +592,22 @@ impl Fleet {
         }
     }
 
-    /// Keeps something of a balancer from now on; answers whether there is room for it.
-    fn know(&mut self, id: &Id, now: Instant) -> bool {
-        if self.peers.contains_key(&id.address) {
-            return true;
-        }
-        if self.peers.len() >= MAX_PEERS {
+    /// Keeps something of a balancer from now on, if there is room for it.
+    fn know(&mut self, id: &Id, now: Instant) -> Option<&mut Peer> {
+        let is_new = !self.peers.contains_key(&id.address);
+        if is_new && self.peers.len() >= MAX_PEERS {
             let gone = self.peers.iter().filter(|(_, peer)| !peer.active);
             let longest = gone.min_by_key(|(_, peer)| peer.since);
-            let Some(longest) = longest.map(|(address, _)| *address) else {
-                return false;
-            };
+            let longest = longest.map(|(address, _)| *address)?;
             self.peers.remove(&longest);
             self.ejections.changed();
             self.tokens.retain(|_, address| *address != longest);
         }
-        let peer = Peer::new(id.clone(), self.rng.u32(1..), now);
-        self.peers.insert(id.address, peer);
-        true
+        if is_new {
+            let peer = Peer::new(id.clone(), self.rng.u32(1..), now);
+            self.peers.insert(id.address, peer);
+        }
+        self.peers.get_mut(&id.address)
     }
 
     /// Does what the membership library wants.
@@ -626,10 +618,7 @@ impl Fleet {
                 all.map(|id| (id.address, id.clone())).collect()
             };
             for id in active.values() {
-                if !self.know(id, now) {
-                    continue;
-                }
-                let Some(peer) = self.peers.get_mut(&id.address) else {
+                let Some(peer) = self.know(id, now) else {
                     continue;
                 };
                 if !peer.active {
@@ -647,7 +636,7 @@ impl Fleet {
             self.dirty = true;
         }
         for (to, data) in self.swim.take_sent() {
-            if self.know(&to, now) {
+            if self.know(&to, now).is_some() {
                 self.send(to.address, Kind::Swim, &data);
             }
         }

@@ -26,7 +26,12 @@ impl Fleet {
     /// Tells all others how long requests take at the members of a group, if this balancer decides upon its
     /// alerts: for each member its number ([`key`](crate::key) of its address), and the time if that is
     /// known. What was told of other members is taken off.
-    pub fn teach(&mut self, group: &str, members: &[(u64, Option<Duration>)], now: Instant) {
+    pub fn teach(
+        &mut self,
+        group: &str,
+        members: impl IntoIterator<Item = (u64, Option<Duration>)>,
+        now: Instant,
+    ) {
         let is_ours = matches!(self.role(group, now), Role::Holder | Role::Settling);
         if !is_ours {
             return;
@@ -35,7 +40,7 @@ impl Fleet {
         let before = self.board.head();
         let mut told = self.taught.remove(&group).unwrap_or_default();
         let mut still = BTreeMap::new();
-        for &(member, time) in members {
+        for (member, time) in members {
             let last = told.remove(&member);
             let micros = time.map(|time| u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
             let micros = micros.map(|micros| micros.clamp(1, LONGEST_SERVICE));

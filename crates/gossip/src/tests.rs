@@ -814,12 +814,10 @@ fn how_long_requests_take_is_said_by_the_one_that_decides() {
     let holder = net.holders("a")[0];
     let other = (holder + 1) % 5;
     let teach = |net: &mut Net, of: usize, members: &[(u64, Option<u64>)]| {
-        let members: Vec<(u64, Option<Duration>)> = members
-            .iter()
-            .map(|(member, micros)| (*member, micros.map(Duration::from_micros)))
-            .collect();
+        let members = members.iter();
+        let members = members.map(|(member, micros)| (*member, micros.map(Duration::from_micros)));
         let now = net.clock(of);
-        net.fleet(of).teach("a", &members, now);
+        net.fleet(of).teach("a", members, now);
         net.send(of);
     };
     let know = |net: &mut Net, wanted: &[(u64, u64)]| {

@@ -84,13 +84,9 @@ impl<'m> Iterator for Fields<'m> {
 }
 
 /// Appends a field that is a whole number.
-pub fn put_varint(number: u8, mut value: u64, out: &mut Vec<u8>) {
+pub fn put_varint(number: u8, value: u64, out: &mut Vec<u8>) {
     out.push(number << 3);
-    while value > 0x7f {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
+    crate::input::put_varint(out, value);
 }
 
 #[cfg(test)]
