@@ -408,10 +408,15 @@ impl Shares {
         self.said.get(place)
     }
 
-    /// The highest weight of those that serve; 0 if there is none.
+    /// The highest weight of those that serve; 0 if none of them has a weight that is known, whatever
+    /// is left of earlier ones: that only says how long ago they were known.
     fn highest(&self, members: &[Seen]) -> f64 {
         let both = self.damped.iter().zip(members);
         let serving = both.filter(|(_, member)| member.standing == Standing::Serving);
+        let known = |member: &Seen| member.weight.is_finite() && member.weight > 0.0;
+        if !serving.clone().any(|(_, member)| known(member)) {
+            return 0.0;
+        }
         serving.map(|(damped, _)| damped.weight).fold(0.0, f64::max)
     }
 
@@ -539,6 +544,26 @@ mod tests {
             shares.update(at(second * 1000), &seen(&[1.0, 0.2]));
         }
         assert_eq!(weights(shares.said()), [100, 20]);
+    }
+
+    /// What is left of weights that were known once does not decide who gets how much.
+    #[test]
+    fn members_of_whom_nothing_is_known_any_more_get_the_same_and_that_is_said_once() {
+        let mut shares = Shares::new(Settings {
+            damping: Duration::from_millis(133),
+            ..AT_ONCE
+        });
+        assert!(shares.update(at(0), &seen(&[161.0])).is_some());
+        let unknown = [1, 0].map(|id| Seen {
+            id: MemberId(id),
+            weight: f32::NAN,
+            standing: Standing::Serving,
+        });
+        let said = shares.update(at(1000), &unknown);
+        assert_eq!(said.map(weights), Some(vec![100, 100]));
+        for second in 2..500 {
+            assert_eq!(shares.update(at(second * 1000), &unknown), None);
+        }
     }
 
     #[test]
