@@ -7,15 +7,19 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Barrier};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
+use evenkeel_e2e::agent::key_file;
 use evenkeel_e2e::balancer::{Balancer, among_others, binary};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::{Member, ok};
 use evenkeel_e2e::netns::{BACK, FRONT, Pair};
 use evenkeel_e2e::process::Signal;
+use evenkeel_e2e::script::Script;
 use serde_json::Value;
 
 const LOCATIONS: usize = 4;
@@ -428,4 +432,158 @@ fn requests_of_all_balancers_count_where_it_is_asked_for() {
     eventually("they are over for both", || {
         both.iter().all(|balancer| in_flight(balancer) == Some(0.0))
     });
+}
+
+/// A back-end whose kernel load monitor can be asked, and who has asked it.
+struct Asked {
+    address: SocketAddr,
+    askers: Arc<Mutex<Vec<SocketAddr>>>,
+    is_silent: Arc<AtomicBool>,
+    _responder: Script,
+}
+
+impl Asked {
+    fn start(key: &Path) -> Self {
+        let key = key.to_str().unwrap();
+        let mut command = Command::new(binary());
+        command.args(["kernel", "serve", "--respond", "127.0.0.1:0"]);
+        command.args(["--allow", "127.0.0.0/8", "--host", "web", "--rate", "0"]);
+        command
+            .args(["--key-file", key])
+            .env_remove("NOTIFY_SOCKET");
+        let responder = Script::start(&mut command);
+        let said = responder.read_until("ready");
+        let mut said = said.iter();
+        let at = said.find_map(|line| line.strip_prefix("listening: respond on "));
+        let inside = UdpSocket::bind("127.0.0.1:0").unwrap();
+        inside.connect(at.unwrap()).unwrap();
+        inside
+            .set_read_timeout(Some(Duration::from_secs(1)))
+            .unwrap();
+        let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let asked = Asked {
+            address: outside.local_addr().unwrap(),
+            askers: Arc::default(),
+            is_silent: Arc::default(),
+            _responder: responder,
+        };
+        let (askers, is_silent) = (Arc::clone(&asked.askers), Arc::clone(&asked.is_silent));
+        std::thread::spawn(move || {
+            let mut datagram = [0; 2048];
+            while let Ok((len, from)) = outside.recv_from(&mut datagram) {
+                askers.lock().unwrap().push(from);
+                if is_silent.load(Ordering::Relaxed) {
+                    continue;
+                }
+                inside.send(&datagram[..len]).unwrap();
+                if let Ok(len) = inside.recv(&mut datagram) {
+                    outside.send_to(&datagram[..len], from).unwrap();
+                }
+            }
+        });
+        asked
+    }
+
+    /// Who asks it the next so many times.
+    fn next(&self, count: usize) -> BTreeSet<SocketAddr> {
+        self.askers.lock().unwrap().clear();
+        eventually("it is asked", || self.askers.lock().unwrap().len() >= count);
+        self.askers.lock().unwrap().iter().copied().collect()
+    }
+
+    /// Waits until so many balancers ask it, and no others.
+    fn wait_for(&self, askers: usize) -> BTreeSet<SocketAddr> {
+        let mut found = BTreeSet::new();
+        eventually(&format!("{askers} ask"), || {
+            found = self.next(20 * askers);
+            found.len() == askers
+        });
+        found
+    }
+}
+
+/// How it goes with the location of a balancer's monitor, and whether its load is known.
+fn monitored(balancer: &Balancer) -> (String, bool) {
+    let monitor = balancer.admin_json("/v1/monitor/locations");
+    let locations = balancer.admin_json("/v1/locations");
+    let mut locations = locations.as_array().unwrap().iter();
+    let web = locations.find(|location| location["name"] == "web");
+    let mut loads = web.unwrap()["loads"].as_array().unwrap().iter();
+    let composite = loads.find(|load| load["id"] == "composite");
+    let is_known = composite.is_some_and(|load| load["expired"] == false);
+    (monitor[0]["state"].as_str().unwrap().to_owned(), is_known)
+}
+
+#[test]
+fn one_balancer_asks_a_back_end_for_its_load_and_all_know_it() {
+    let folder = Folder::new();
+    let keys = folder.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
+    let key = key_file(&folder);
+    let asked = Asked::start(&key);
+    let text = |name: &str, join: Option<SocketAddr>, shared: bool| {
+        format!(
+            "{}[rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nstrategy = \"weighted_by_load\"\n\
+             load = \"composite\"\nmembers = [{{ address = \"127.0.0.1:81\", location = \"web\" }}]\n\
+             monitor = {{ address = \"{}\", key_file = {key:?}, host = \"web\", shared = {shared} }}\n",
+            among_others("127.0.0.1", name, join, &keys),
+            asked.address,
+        )
+    };
+    let mut balancers = vec![Balancer::start(&text("lb-0", None, true))];
+    let first = address(&balancers[0]);
+    for name in ["lb-1", "lb-2"] {
+        balancers.push(Balancer::start(&text(name, Some(first), true)));
+    }
+    for _ in 0..2 {
+        let reads = settled(&balancers);
+        let reader = asked.wait_for(1);
+        for (number, balancer) in balancers.iter().enumerate() {
+            let state = if number == reads {
+                "fresh"
+            } else {
+                "elsewhere"
+            };
+            eventually(&format!("{number} knows the load: {state}"), || {
+                monitored(balancer) == (state.to_owned(), true)
+            });
+        }
+        let read = |balancer: &Balancer, by: &str| {
+            let series = format!("evenkeel_fleet_locations_read{{by=\"{by}\"}}");
+            balancer.metric(&series)
+        };
+        for (number, balancer) in balancers.iter().enumerate() {
+            let (this, others) = if number == reads {
+                (1.0, 0.0)
+            } else {
+                (0.0, 1.0)
+            };
+            eventually("who reads is counted", || {
+                (read(balancer, "this"), read(balancer, "others")) == (Some(this), Some(others))
+            });
+        }
+        // One that does not answer any more is unknown to all, and asked by one.
+        asked.is_silent.store(true, Ordering::Relaxed);
+        for balancer in &balancers {
+            eventually("the load is unknown", || !monitored(balancer).1);
+        }
+        assert_eq!(asked.next(5), reader);
+        asked.is_silent.store(false, Ordering::Relaxed);
+        for balancer in &balancers {
+            eventually("the load is known again", || monitored(balancer).1);
+        }
+        // Another one takes its place.
+        drop(balancers.remove(reads));
+        let other = asked.wait_for(1);
+        assert_ne!(other, reader);
+        if balancers.len() == 1 {
+            break;
+        }
+    }
+    assert_eq!(monitored(&balancers[0]), ("fresh".to_owned(), true));
+    // Where it is not wanted, each asks.
+    let name = fleet(&balancers[0])["name"].as_str().unwrap().to_owned();
+    let join = Some(address(&balancers[0]));
+    balancers[0].reconfigure(&text(&name, join, false));
+    balancers.push(Balancer::start(&text("lb-9", join, false)));
+    asked.wait_for(2);
 }

@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evenkeel_core::time::Instant;
+use evenkeel_core::load::LoadValue;
 use evenkeel_gossip::message::{Hello, Sheet, Welcome};
+use evenkeel_gossip::readings::{LOADS, Reading};
 use evenkeel_gossip::seal::{self, Header, Kind};
 use evenkeel_gossip::{Fleet, Id, Settings};
 use evenkeel_wire::reporting::keys::{Key, Keys};
@@ -53,8 +55,18 @@ fuzz_target!(|data: &[u8]| {
         if let Some(sheet) = Sheet::decode(body, now) {
             assert_eq!(sheet.encode(now), body);
         }
+        if let Some(said) = Reading::decode(body) {
+            let mut bytes = Vec::new();
+            for (location, reading) in &said {
+                assert_eq!(reading.loads().count() + reading.unknown().count(), LOADS.len());
+                reading.encode(*location, &mut bytes);
+            }
+            assert_eq!(bytes, body);
+        }
         for fleet in &mut both {
             fleet.poll(now);
+            let own = |_| Reading::new(|_| LoadValue::new(f64::from(what)).ok());
+            fleet.share_loads("b", &[1, u64::from(what)], own, now);
             fleet.decide("a", &[u64::from(what), 1], 1, now);
         }
         for from in [0, 1] {
@@ -70,7 +82,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         let _ = both[0].receive(body, now);
-        let Some(kind) = Kind::from_repr(what % 7) else {
+        let Some(kind) = Kind::from_repr(what % 8) else {
             continue;
         };
         for token in [0, token] {

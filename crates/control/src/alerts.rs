@@ -50,6 +50,9 @@ pub trait Council: Send + Sync {
     /// Tells the others how long requests take at the members of a group, and has members of which nothing is
     /// known here begin with what others say.
     fn learn(&self, group: &Group, now: Instant);
+
+    /// Tells the others the loads that this balancer reads for all, and takes over those that another one does.
+    fn share_loads(&self, group: &Group, now: Instant);
 }
 
 /// What this balancer would do.

@@ -63,6 +63,7 @@ impl GroupControl {
         act: &mut impl FnMut(Event),
     ) {
         if let Some(council) = council {
+            council.share_loads(group, now);
             council.learn(group, now);
         }
         let mut changes = self.outliers.tick(group, now);

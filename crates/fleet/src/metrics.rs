@@ -40,6 +40,17 @@ pub(crate) fn families(out: &mut Exposition, fleet: Option<&FleetStatus>) {
         out.sample(&[], ejections.sum::<usize>() as f64);
     }
     out.family(
+        "evenkeel_fleet_locations_read",
+        Type::Gauge,
+        "Locations whose loads are read for all balancers, by who reads them.",
+    );
+    if let Some(fleet) = fleet {
+        let others = fleet.balancers.iter().map(|one| one.locations_read);
+        let others = others.sum::<usize>() as f64;
+        out.sample(&[("by", "this")], fleet.locations_read as f64);
+        out.sample(&[("by", "others")], others);
+    }
+    out.family(
         "evenkeel_fleet_datagrams_total",
         Type::Counter,
         "Datagrams from other balancers, by result.",

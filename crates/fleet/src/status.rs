@@ -33,6 +33,9 @@ pub struct FleetStatus {
     pub received_bytes: u64,
     /// How often this balancer began to decide upon the alerts of a group.
     pub takeovers: u64,
+    /// Of how many locations this balancer reads the loads for all.
+    #[serde(default)]
+    pub locations_read: usize,
     /// How often it has found that another balancer is gone.
     pub missed: u64,
 }
@@ -57,6 +60,9 @@ pub struct BalancerStatus {
     /// How many members it has ejected.
     #[serde(default)]
     pub ejections: usize,
+    /// Of how many locations it reads the loads for all.
+    #[serde(default)]
+    pub locations_read: usize,
 }
 
 /// A group, and who decides upon its alerts.
@@ -95,6 +101,7 @@ impl FleetStatus {
             told: peer.is_told,
             same_groups: peer.same_groups,
             ejections: peer.ejections,
+            locations_read: peer.locations_read,
         });
         let groups = fleet.groups().map(|group| GroupAlerts {
             group: group.name.into(),
@@ -121,6 +128,7 @@ impl FleetStatus {
             sent_bytes: counters.sent_bytes,
             received_bytes: counters.received_bytes,
             takeovers: counters.claims,
+            locations_read: fleet.locations_read(),
             missed: counters.missed,
         }
     }

@@ -12,13 +12,14 @@ use evenkeel_control::alerts::{Council, Proposal};
 use evenkeel_control::outlier::{Seen, Told, Word};
 use evenkeel_core::group::Group;
 use evenkeel_core::load::{LoadId, LoadValue, Location};
-use evenkeel_core::member::Member;
+use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 use evenkeel_gossip::ejections::Ejection;
+use evenkeel_gossip::readings::{Reader, Reading};
 use evenkeel_gossip::seal::MAX_DATAGRAM;
 use evenkeel_gossip::{Fleet, Id, Role, Settings, key};
 use evenkeel_manager::Manager;
-use evenkeel_manager::config::{Config as Whole, Fleet as Config};
+use evenkeel_manager::config::{Config as Whole, Fleet as Config, Monitor};
 use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::handover::Handover;
@@ -48,6 +49,14 @@ const LOOK_UP: Duration = Duration::from_secs(10);
 /// How often it is looked at how long requests take at the members of a group.
 const LEARN: Duration = Duration::from_secs(1);
 
+/// The loads of a group's locations are looked at ten times a second, if there are not more than a thousand; else
+/// each takes so long.
+const SHARE: Duration = Duration::from_micros(100);
+
+/// If nobody says the loads of a location for so long, each balancer asks by itself. Another one that reads for all is
+/// found sooner, if the one that did is gone.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// Whose the socket is.
 const WHOSE: &str = "fleet";
 
@@ -66,6 +75,13 @@ struct State {
     config: Option<Config>,
     /// Groups of the configuration.
     groups: HashSet<String>,
+    /// Where loads are read by one balancer for all.
+    shared: Shared,
+    /// When the loads of a group's locations are next told or taken over.
+    share_at: HashMap<String, Instant>,
+    /// Locations whose loads another balancer has read, and until when it says so.
+    elsewhere: HashMap<Arc<str>, (Arc<Location>, Instant)>,
+    forgot_at: Option<Instant>,
     /// When it is next looked at how long requests take at a group's members.
     learn_at: HashMap<String, Instant>,
     unsent: u64,
@@ -77,6 +93,38 @@ struct State {
     stopped: bool,
     /// It was in a fleet when it stopped, and serves its last clients.
     left: bool,
+}
+
+/// Whose loads are read by one balancer for all.
+#[derive(Debug, Default, PartialEq)]
+struct Shared {
+    groups: HashSet<String>,
+    /// Locations that have their own word on it.
+    locations: HashMap<String, bool>,
+}
+
+impl Shared {
+    fn new(config: &Whole) -> Self {
+        let is_shared = |monitor: &Option<Monitor>| monitor.as_ref().is_some_and(|one| one.shared);
+        let groups = config.groups.iter();
+        let groups = groups.filter(|group| is_shared(&group.monitor));
+        let own = config.locations.iter().filter(|one| one.says_monitor);
+        Shared {
+            groups: groups.map(|group| group.name.clone()).collect(),
+            locations: own
+                .map(|one| (one.name.clone(), is_shared(&one.monitor)))
+                .collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.groups.is_empty() && !self.locations.values().any(|shared| *shared)
+    }
+
+    fn has(&self, group: &str, location: &str) -> bool {
+        let own = self.locations.get(location);
+        own.copied().unwrap_or_else(|| self.groups.contains(group))
+    }
 }
 
 impl fmt::Debug for Gossip {
@@ -136,7 +184,7 @@ impl Gossip {
                 .iter()
                 .map(|group| group.name.clone())
                 .collect();
-            self.tell(groups);
+            self.tell(groups, Shared::new(&config));
             let wait = async {
                 match &config.fleet {
                     Some(fleet) => {
@@ -153,15 +201,20 @@ impl Gossip {
         }
     }
 
-    fn tell(&self, groups: HashSet<String>) {
+    fn tell(&self, groups: HashSet<String>, shared: Shared) {
         let now = self.clock.now();
         let mut state = self.task.lock();
         let state = &mut *state;
+        if shared != state.shared {
+            state.share_at.clear();
+            state.shared = shared;
+        }
         if let Some(fleet) = &mut state.fleet
             && groups != state.groups
         {
             fleet.set_groups(groups.iter().map(String::as_str), now);
             state.learn_at.retain(|group, _| groups.contains(group));
+            state.share_at.retain(|group, _| groups.contains(group));
             state.groups = groups;
             self.task.wake();
         }
@@ -262,6 +315,14 @@ impl Council for Gossip {
             .collect()
     }
 
+    fn share_loads(&self, group: &Group, now: Instant) {
+        let mut state = self.task.lock();
+        state.share_loads(group, now);
+        if state.fleet.as_ref().is_some_and(Fleet::has_out) {
+            self.task.wake();
+        }
+    }
+
     fn learn(&self, group: &Group, now: Instant) {
         let mut state = self.task.lock();
         let state = &mut *state;
@@ -299,6 +360,72 @@ impl Council for Gossip {
                 member.slot.guess(time.as_secs_f32(), now, decay);
             }
         }
+    }
+}
+
+/// Loads that one balancer reads, as far as they are.
+impl State {
+    fn share_loads(&mut self, group: &Group, now: Instant) {
+        self.forget_loads(now);
+        let name: &str = group.name();
+        let (Some(fleet), false) = (&mut self.fleet, self.shared.is_empty()) else {
+            return;
+        };
+        let is_due = self.share_at.get(name).is_none_or(|&at| at <= now);
+        if self.rests || !self.groups.contains(name) || !is_due {
+            return;
+        }
+        // One that has no address is not asked by anybody here.
+        let known = group.members().iter();
+        let known = known.filter(|member| !member.slot.has(Reason::Unresolved));
+        let shared = known.filter(|member| self.shared.has(name, member.location.name()));
+        let locations: BTreeMap<u64, &Arc<Location>> = shared
+            .map(|member| (key(member.location.name()), &member.location))
+            .collect();
+        if locations.is_empty() {
+            return;
+        }
+        let pace = SHARE * u32::try_from(locations.len()).unwrap_or(u32::MAX);
+        self.share_at.insert(name.to_owned(), now.after(pace));
+        let (numbers, places): (Vec<u64>, Vec<&Arc<Location>>) = locations.into_iter().unzip();
+        let own = |place: usize| {
+            let location = places.get(place);
+            Reading::new(|id| location.and_then(|location| location.observed(id, now)))
+        };
+        let readers = fleet.share_loads(name, &numbers, own, now);
+        for (location, reader) in places.iter().zip(readers) {
+            match reader {
+                Reader::Here => location.read_here(),
+                Reader::Another(reading) => {
+                    let until = now.after(pace + GRACE);
+                    // There is room: all of them have a name.
+                    let _ = location.observe_elsewhere(reading.loads(), until, now);
+                    location.expire(reading.unknown().chain([LoadId::ROUND_TRIP]));
+                    let name = Arc::clone(location.name());
+                    self.elsewhere.insert(name, (Arc::clone(location), until));
+                }
+                Reader::Nobody => {}
+            }
+        }
+    }
+}
+
+impl State {
+    /// What others say no more is unknown, wherever nobody has read it here since: where another balancer has just
+    /// stopped, and where the configuration wants nothing of it any more.
+    fn forget_loads(&mut self, now: Instant) {
+        if self.forgot_at.is_some_and(|at| now.since(at) < GRACE) {
+            return;
+        }
+        self.forgot_at = Some(now);
+        self.elsewhere.retain(|_, (location, until)| {
+            // This one has had its time to ask.
+            let is_said = now < until.after(GRACE);
+            if !is_said {
+                location.expire_elsewhere();
+            }
+            is_said
+        });
     }
 }
 

@@ -30,6 +30,7 @@ use crate::note::{Item, Key, Note};
 use crate::outcome::{Counters, Outcome};
 use crate::owners::Group;
 use crate::peer::{Inbound, MAX_PENDING, MAX_QUEUE, Out, Peer, is_due};
+use crate::readings::{Heard, Readings};
 use crate::seal::{self, Header, Kind, MAX_BODY, MAX_INNER};
 use crate::service::Taught;
 use crate::swim::Swim;
@@ -123,6 +124,7 @@ pub struct Fleet {
     pub(crate) taught: Taught,
     /// Locations of which is told how many requests are in flight, by group.
     pub(crate) flights: BTreeMap<u64, Vec<u64>>,
+    pub(crate) readings: Readings,
     pub(crate) digest: u32,
     /// Whether it is to be looked at again who owns what.
     pub(crate) dirty: bool,
@@ -164,6 +166,8 @@ pub struct PeerView<'a> {
     pub same_groups: bool,
     /// How many members it has ejected.
     pub ejections: usize,
+    /// Of how many locations it says what it has read.
+    pub locations_read: usize,
 }
 
 impl Fleet {
@@ -187,6 +191,7 @@ impl Fleet {
             ejections: Ejections::default(),
             taught: Taught::new(),
             flights: BTreeMap::new(),
+            readings: Readings::default(),
             digest: 0,
             dirty: false,
             ready: false,
@@ -235,6 +240,7 @@ impl Fleet {
                 let all = peer.copy.ejections();
                 all.filter(|(_, ejection)| ejection.until > now).count()
             },
+            locations_read: peer.heard_loads.count(now),
         })
     }
 
@@ -342,7 +348,7 @@ impl Fleet {
             }
             _ => match self.hear(header, via, now) {
                 Err(outcome) => return outcome,
-                Ok(from) => self.take_body(header.kind, body, from, now),
+                Ok(from) => self.take_body(header, body, from, now),
             },
         };
         taken.unwrap_or(Outcome::Invalid(Invalid::Malformed))
@@ -364,6 +370,7 @@ impl Fleet {
             // It has asked for this token, and so is not who had the one before.
             let old = peer.inbound.replace(next);
             peer.copy = Copy::default();
+            peer.heard_loads = Heard::default();
             self.ejections.changed();
             for old in old.into_iter().chain(peer.pending.drain(..)) {
                 self.tokens.remove(&old.token);
@@ -386,12 +393,12 @@ impl Fleet {
 
     fn take_body(
         &mut self,
-        kind: Kind,
+        header: Header,
         body: &[u8],
         from: SocketAddr,
         now: Instant,
     ) -> Option<Outcome> {
-        match kind {
+        match header.kind {
             Kind::Swim => {
                 self.heal(from, now);
                 self.swim.receive(body, now).then_some(Outcome::Taken)
@@ -400,6 +407,10 @@ impl Fleet {
                 let sheet = Sheet::decode(body, now)?;
                 self.heal(from, now);
                 self.hear_sheet(from, &sheet, now);
+                Some(Outcome::Taken)
+            }
+            Kind::Loads => {
+                self.hear_loads(from, body, header.count, now)?;
                 Some(Outcome::Taken)
             }
             Kind::Relay => {
@@ -800,7 +811,7 @@ impl Fleet {
 
     /// Sends something to a peer, through another one if it is not reached; or keeps it until it
     /// has given a token.
-    fn send(&mut self, address: SocketAddr, kind: Kind, body: &[u8]) {
+    pub(crate) fn send(&mut self, address: SocketAddr, kind: Kind, body: &[u8]) {
         let Some(peer) = self.peers.get_mut(&address) else {
             return;
         };

@@ -10,6 +10,7 @@
 //! | [`fleet`] | what a balancer hears, says, and when |
 //! | [`owners`] | who decides upon the alerts of a group, and why there are never too many |
 //! | [`ejections`] | who has ejected whom |
+//! | [`readings`] | loads that one balancer reads for all |
 //! | `board`, [`note`] | notes, and the copies that others have of them |
 //! | [`seal`], [`message`] | datagrams |
 //! | `swim`, [`id`] | the library, and who is who |
@@ -31,6 +32,7 @@ pub mod note;
 pub mod outcome;
 pub mod owners;
 mod peer;
+pub mod readings;
 pub mod seal;
 pub mod service;
 mod swim;

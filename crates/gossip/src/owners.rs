@@ -76,8 +76,8 @@ pub(crate) struct Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Holder {
     pub(crate) address: SocketAddr,
-    node: u64,
-    session: u64,
+    pub(crate) node: u64,
+    pub(crate) session: u64,
 }
 
 /// What a claim is worth.

@@ -8,6 +8,7 @@ use evenkeel_wire::window::Window;
 
 use crate::board::Copy;
 use crate::id::Id;
+use crate::readings::Heard;
 use crate::seal::Kind;
 
 /// Messages that wait for a token.
@@ -53,6 +54,8 @@ pub(crate) struct Peer {
     pub(crate) sent: Option<(u64, Instant)>,
     /// What is known of its notes.
     pub(crate) copy: Copy,
+    /// What it has read of back-ends.
+    pub(crate) heard_loads: Heard,
     /// Stands for the names of its groups.
     pub(crate) groups: Option<u32>,
     /// When it was last told that it counts as gone.
@@ -97,6 +100,7 @@ impl Peer {
             acked: 0,
             sent: None,
             copy: Copy::default(),
+            heard_loads: Heard::default(),
             groups: None,
             healed: None,
         }

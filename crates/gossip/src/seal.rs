@@ -43,6 +43,8 @@ pub enum Kind {
     Relay = 5,
     /// This is from another balancer, which does not reach you.
     Relayed = 6,
+    /// What the sender has read of back-ends, for those who do not ask them.
+    Loads = 7,
 }
 
 /// What every datagram begins with, after magic and version.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::time::Instant;
 use evenkeel_wire::reporting::keys::{Key, Keys};
 
@@ -11,6 +12,7 @@ use crate::ejections::Ejection;
 use crate::fleet::SILENT;
 use crate::note::{self, Note};
 use crate::outcome::Outcome;
+use crate::readings::{Reader, Reading};
 use crate::{Fleet, Id, Role, Settings};
 
 const GROUPS: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -33,6 +35,10 @@ fn address(number: usize) -> SocketAddr {
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
 }
 
 /// A balancer on its machine.
@@ -902,4 +908,108 @@ fn requests_in_flight_are_added_up() {
     // Who is gone has none.
     net.nodes[0].fleet = None;
     others(&mut net, 3, [0, 0, 0]);
+}
+
+/// Lets time pass; every 100 ms all look who reads the loads of two locations, which are known as the number of the
+/// balancer that has read them, or not. Answers what each of those that are up has found.
+fn share(net: &mut Net, time: Duration, group: &str, known: bool) -> BTreeMap<usize, Vec<Reader>> {
+    let mut found = BTreeMap::new();
+    let end = net.now.after(time);
+    while net.now < end {
+        net.run(ms(100));
+        found.clear();
+        for number in net.up() {
+            let now = net.clock(number);
+            let own = |_| {
+                Reading::new(|id| {
+                    let is_known = known && id == LoadId::CPU;
+                    LoadValue::new(number as f64).ok().filter(|_| is_known)
+                })
+            };
+            let fleet = net.fleet(number);
+            found.insert(number, fleet.share_loads(group, &[1, 2], own, now));
+            net.send(number);
+        }
+        let here = found
+            .values()
+            .filter(|readers| readers.contains(&Reader::Here));
+        assert!(
+            here.count() <= 1,
+            "two read for all at {:?}: {found:?}",
+            net.now
+        );
+    }
+    found
+}
+
+fn read_by(number: usize) -> Vec<Reader> {
+    let cpu = |id| {
+        LoadValue::new(number as f64)
+            .ok()
+            .filter(|_| id == LoadId::CPU)
+    };
+    vec![Reader::Another(Reading::new(cpu)); 2]
+}
+
+fn reader(found: &BTreeMap<usize, Vec<Reader>>) -> usize {
+    let here = found
+        .iter()
+        .find(|(_, readers)| **readers == [Reader::Here; 2]);
+    *here.expect("nobody reads").0
+}
+
+/// One balancer reads the loads of a group's locations, and the others know them; another one does when it goes.
+#[test]
+fn one_balancer_reads_the_loads_for_all_and_another_one_when_it_goes() {
+    let mut net = Net::new(5, 11);
+    net.loss = 0.1;
+    net.until(secs(20), |net| net.agrees());
+    let mut found = share(&mut net, secs(3), "a", true);
+    for _ in 0..2 {
+        let reads = reader(&found);
+        for (number, readers) in &found {
+            if *number != reads {
+                assert_eq!(*readers, read_by(reads), "{number}");
+            }
+        }
+        // What it knows no more, the others do not know either, and do not ask for.
+        let unknown = share(&mut net, secs(2), "a", false);
+        for (number, readers) in &unknown {
+            if *number != reads {
+                assert_eq!(*readers, [Reader::Another(Reading::default()); 2]);
+            }
+        }
+        share(&mut net, secs(1), "a", true);
+        net.nodes[reads].fleet = None;
+        found = share(&mut net, secs(2), "a", true);
+        assert_ne!(reader(&found), reads);
+    }
+    // A location that is in two groups is read for one of them.
+    let also = share(&mut net, secs(1), "b", true);
+    let again = share(&mut net, secs(1), "a", true);
+    for (one, other) in also.values().zip(again.values()) {
+        let reads = |readers: &[Reader]| readers.iter().any(|r| *r != Reader::Nobody);
+        assert_ne!(reads(one), reads(other), "{one:?} {other:?}");
+    }
+}
+
+/// Each side of a network that is cut reads by itself.
+#[test]
+fn where_the_network_is_cut_each_side_has_a_reader() {
+    let mut net = Net::new(4, 12);
+    net.strict = false;
+    net.until(secs(20), |net| net.agrees());
+    let found = share(&mut net, secs(2), "a", true);
+    let reads = reader(&found);
+    net.part(|number| number == reads);
+    net.run(secs(4));
+    let mut here = 0;
+    for number in net.up() {
+        let now = net.clock(number);
+        let readers = net
+            .fleet(number)
+            .share_loads("a", &[1, 2], |_| Reading::default(), now);
+        here += usize::from(readers == [Reader::Here; 2]);
+    }
+    assert_eq!(here, 2, "one on each side");
 }

@@ -48,8 +48,8 @@ pub(crate) fn families(
     family(
         "evenkeel_location_monitor_fresh",
         Type::Gauge,
-        "1 while the loads that the monitor reads at the location are fresh.",
-        |location| Some(flag(location.state == "fresh")),
+        "1 while the loads that the monitor reads at the location are fresh, or another balancer reads them.",
+        |location| Some(flag(matches!(&*location.state, "fresh" | "elsewhere"))),
     );
     family(
         "evenkeel_location_monitor_age_seconds",

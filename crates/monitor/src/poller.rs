@@ -185,12 +185,19 @@ pub enum State {
     Fresh,
     /// They were, but there is no news.
     Stale,
+    /// They are read by another balancer, which says them.
+    Elsewhere,
 }
 
 impl State {
     /// The name in the status.
     pub fn name(self) -> &'static str {
         self.into()
+    }
+
+    /// Whether there is somebody who has read them, or says that they are unknown.
+    pub fn has_news(self) -> bool {
+        matches!(self, State::Fresh | State::Elsewhere)
     }
 }
 
@@ -377,6 +384,12 @@ impl Poller {
             let Some(entry) = entry.filter(|entry| entry.stamp == stamp) else {
                 continue;
             };
+            if entry.is_read_elsewhere(now) {
+                entry.rest(now, self.rng.f64());
+                let event = (entry.next_event(), index as u32, stamp);
+                self.queue.push(Reverse(event));
+                continue;
+            }
             if entry.deadline().is_some_and(|deadline| deadline <= now) {
                 entry.expire();
                 entry.state = State::Stale;
@@ -412,7 +425,7 @@ impl Poller {
         // A datagram may have been lost, so whoever does not answer is asked again soon. When
         // nothing has come for long, it is down, and asking it often only fills queues.
         entry.pause = match (is_silent, entry.state) {
-            (false, _) | (true, State::Fresh) => entry.wanted.retry(),
+            (false, _) | (true, State::Fresh | State::Elsewhere) => entry.wanted.retry(),
             (true, _) => {
                 let longest = config.interval.min(PATIENCE).max(PATIENCE / 2);
                 (entry.pause.min(PATIENCE) * 2).min(longest)

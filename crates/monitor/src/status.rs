@@ -14,7 +14,7 @@ use crate::poller::{DELAYS, Poller, View};
 pub struct MonitorStatus {
     /// Locations that are asked.
     pub locations: usize,
-    /// Of these, how many loads are known.
+    /// Of these, how many loads are known, or read by another balancer.
     pub fresh: usize,
     /// Questions so far.
     pub asked: u64,
@@ -38,7 +38,7 @@ pub struct AnswerCount {
 
 impl MonitorStatus {
     pub(crate) fn new(poller: &Poller) -> Self {
-        let is_fresh = |view: &View<'_>| view.state == crate::poller::State::Fresh;
+        let is_fresh = |view: &View<'_>| view.state.has_news();
         let counts = poller.counts().map(|(verdict, count)| AnswerCount {
             result: verdict.name().into(),
             count,
@@ -70,7 +70,8 @@ pub struct LocationMonitor {
     pub target: u16,
     /// Time between two readings.
     pub interval_ms: f64,
-    /// `fresh`, `stale`, or `waiting` if there was no answer yet.
+    /// `fresh`, `stale`, `elsewhere` if another balancer reads its load, or `waiting` if there was no
+    /// answer yet.
     pub state: Cow<'static, str>,
     /// Who wrote the last record: `responder`, `kernel_page` or `user`.
     pub source: Option<Cow<'static, str>>,

@@ -513,7 +513,7 @@ impl Told {
         for view in poller.views() {
             let name = view.wanted.location.name();
             let is_asked = view.asked > 2;
-            if is_asked && view.state != crate::poller::State::Fresh {
+            if is_asked && !view.state.has_news() {
                 let trouble = view.trouble.map(str::to_owned);
                 if !self.silent.contains_key(name) {
                     debug!(location = %name, place = %view.wanted.place, trouble, "no load");

@@ -56,6 +56,9 @@ section! {
         /// readings are repeated after a third of it, if the interval is longer. By default three
         /// intervals, but at least 100 ms and at most 3 s.
         timeout: Option<Duration> [Time(millis(1), HOUR)] = None; r#""500ms""#,
+        /// Whether one balancer of a [fleet](fleet.md#loads-that-one-balancer-reads) reads the loads and tells the
+        /// others, which then ask only if it does not. Without `[fleet]` it changes nothing. Not for `ulm`.
+        shared: bool = false; "true",
         /// Whether the listen backlogs of the responder's ports are read, too. Without them a
         /// datagram is 192 bytes shorter.
         listen_backlogs: bool = true; "false",
@@ -176,7 +179,7 @@ impl AsTable for Monitor {
             table.lacks(message, Some(allowed), report);
         }
         let foreign: &[&str] = match self.kind {
-            MonitorKind::Ulm => &["port", "address", "key_file", "host", "target"],
+            MonitorKind::Ulm => &["port", "address", "key_file", "host", "target", "shared"],
             MonitorKind::Rdma => &["path", "host"],
             MonitorKind::Kernel => &["path"],
         };

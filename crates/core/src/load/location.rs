@@ -71,6 +71,8 @@ pub(super) struct Cell {
     pub(super) mean_in_flight: AtomicU32,
     /// A monitor has news of it: others do not count.
     pub(super) held: AtomicBool,
+    /// That monitor is another balancer's.
+    pub(super) elsewhere: AtomicBool,
 }
 
 /// Whether `word` of a cell is a report that may count.
@@ -133,6 +135,8 @@ pub struct Location {
     pub(super) shut: AtomicBool,
     /// What servers here are to be told: [`Tell`].
     pub(super) tell: AtomicU8,
+    /// Until when another balancer reads the loads here, in nanoseconds ([`Instant`]).
+    pub(super) read_elsewhere: AtomicU64,
     pub(super) name: Arc<str>,
     pub(super) changed: Signal,
     /// Who wants to know that there is a report at all.
@@ -252,6 +256,16 @@ impl Location {
         visit("doubted", Word::Short(&self.doubted));
         visit("stays", Word::Long(&self.stays));
         visit("first", Word::Long(&self.first));
+    }
+
+    /// No other balancer [reads](Location::observe_elsewhere) the loads here any more.
+    pub fn read_here(&self) {
+        self.read_elsewhere.store(0, Ordering::Release);
+    }
+
+    /// Whether another balancer [reads](Location::observe_elsewhere) the loads here.
+    pub fn is_read_elsewhere(&self, now: Instant) -> bool {
+        now.as_nanos() < self.read_elsewhere.load(Ordering::Acquire)
     }
 
     /// The name that the configuration gives it.

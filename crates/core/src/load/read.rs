@@ -248,6 +248,13 @@ impl Location {
         load.map(|load| load.value.get())
     }
 
+    /// The load `id`, if a monitor [has read](Location::observe) it and holds it.
+    pub fn observed(&self, id: LoadId, now: Instant) -> Option<LoadValue> {
+        let is_held = self.with_cell(id, |cell| cell.held.load(Ordering::Acquire));
+        let load = self.load(id, now).filter(|_| is_held == Some(true));
+        load.filter(|load| !load.expired).map(|load| load.value)
+    }
+
     /// The load `id` as last reported, however old.
     pub fn load(&self, id: LoadId, now: Instant) -> Option<Load> {
         let id = self.meant(id);

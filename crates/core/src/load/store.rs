@@ -121,9 +121,32 @@ impl Location {
         loads: impl IntoIterator<Item = (LoadId, LoadValue)>,
         now: Instant,
     ) -> Result<(), TooManyLoads> {
+        self.hold(loads, false, now)
+    }
+
+    /// Stores what another balancer has read, in the same way. It says so until `until` at least: this one need not
+    /// ask meanwhile.
+    pub fn observe_elsewhere(
+        &self,
+        loads: impl IntoIterator<Item = (LoadId, LoadValue)>,
+        until: Instant,
+        now: Instant,
+    ) -> Result<(), TooManyLoads> {
+        self.read_elsewhere
+            .store(until.as_nanos(), Ordering::Release);
+        self.hold(loads, true, now)
+    }
+
+    fn hold(
+        &self,
+        loads: impl IntoIterator<Item = (LoadId, LoadValue)>,
+        elsewhere: bool,
+        now: Instant,
+    ) -> Result<(), TooManyLoads> {
         let mut result = Ok(());
         for (id, value) in loads {
             let stored = self.with_cell_for(id, now, |cell| {
+                cell.elsewhere.store(elsewhere, Ordering::Release);
                 cell.held.store(true, Ordering::Release);
                 self.store(cell, id, value, now);
             });
@@ -152,6 +175,17 @@ impl Location {
                 cell.held.store(false, Ordering::Release);
             });
         }
+    }
+
+    /// What other balancers [have read](Location::observe_elsewhere) is unknown from now on, unless it was read here
+    /// since.
+    pub fn expire_elsewhere(&self) {
+        let ids = self.cells.iter().filter_map(|cell| {
+            let id = cell.id.load(Ordering::Acquire).checked_sub(1)?;
+            let is_elsewhere = cell.elsewhere.load(Ordering::Acquire);
+            is_elsewhere.then_some(LoadId(u32::try_from(id).ok()?))
+        });
+        self.expire(ids);
     }
 
     /// Stores a report of several loads: all of them, or none if they are too many. For

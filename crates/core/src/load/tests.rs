@@ -381,3 +381,35 @@ fn a_queue_counts_by_its_logarithm_above_a_task_per_cpu() {
     assert!((doubling - (of_queue(64.0) - of_queue(32.0))).abs() < 1e-9);
     assert!(of_queue(1.001) > 1.0 && of_queue(f64::MAX).is_finite());
 }
+
+#[test]
+fn what_another_balancer_has_read_is_held_until_it_is_read_here_or_said_no_more() {
+    let location = Location::new("a");
+    let value = |value: f64| LoadValue::new(value).unwrap();
+    let told = [(LoadId::CPU, value(0.5)), (LoadId::MEMORY, value(0.25))];
+    location
+        .observe_elsewhere(told, at(2000), at(1000))
+        .unwrap();
+    assert!(location.is_read_elsewhere(at(1999)) && !location.is_read_elsewhere(at(2000)));
+    location.report(LoadId::CPU, value(0.9), at(1500)).unwrap();
+    let observed = |id| location.observed(id, at(3000)).map(LoadValue::get);
+    assert_eq!(observed(LoadId::CPU), Some(0.5), "agents do not count");
+    // One of them is read here since.
+    location
+        .observe([(LoadId::CPU, value(0.75))], at(2500))
+        .unwrap();
+    location.expire_elsewhere();
+    assert_eq!(observed(LoadId::CPU), Some(0.75));
+    assert_eq!(observed(LoadId::MEMORY), None);
+    location
+        .report(LoadId::MEMORY, value(0.125), at(3000))
+        .unwrap();
+    let known = location.fresh(LoadId::MEMORY, at(3000), Duration::from_secs(15));
+    assert_eq!(known, Some(0.125), "agents count again");
+    assert_eq!(observed(LoadId::MEMORY), None, "no monitor has read that");
+    location
+        .observe_elsewhere(told, at(5000), at(4000))
+        .unwrap();
+    location.read_here();
+    assert!(!location.is_read_elsewhere(at(4000)));
+}

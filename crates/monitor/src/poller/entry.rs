@@ -10,10 +10,13 @@ use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::record::{Record, Source};
 
-use super::{State, Verdict, Wanted};
+use super::{Place, State, Verdict, Wanted};
 
 /// How much earlier or later than its interval a question comes, at most.
 pub(super) const JITTER: f64 = 0.05;
+
+/// How often it is looked whether another balancer still says the loads, at most.
+const REST: Duration = Duration::from_millis(100);
 
 pub(super) struct Entry {
     pub(super) wanted: Wanted,
@@ -76,7 +79,7 @@ impl Entry {
 
     /// When its loads become unknown, if there is no news until then.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let since = self.silent_since.filter(|_| self.state == State::Fresh)?;
+        let since = self.silent_since.filter(|_| self.state.has_news())?;
         Some(since.after(self.wanted.config.timeout()))
     }
 
@@ -85,6 +88,26 @@ impl Entry {
             Some(deadline) => deadline.min(self.next),
             None => self.next,
         }
+    }
+
+    /// Whether another balancer reads its loads at present. What is on this machine is read here.
+    pub(super) fn is_read_elsewhere(&self, now: Instant) -> bool {
+        let may_be = self.wanted.config.shared && !matches!(self.wanted.place, Place::Shared(_));
+        may_be && self.wanted.location.is_read_elsewhere(now)
+    }
+
+    /// Asks nothing this time: another balancer says the loads. What was read before is too old to be compared
+    /// with what is read next.
+    pub(super) fn rest(&mut self, now: Instant, chance: f64) {
+        self.state = State::Elsewhere;
+        self.before = None;
+        self.open.clear();
+        self.silent_since = None;
+        self.trouble = None;
+        (self.had, self.at, self.round_trip, self.source) = (0, None, None, None);
+        self.pause = self.wanted.config.interval.max(REST);
+        self.due = now;
+        self.go_on(now, chance);
     }
 
     /// What a record says, to the location.

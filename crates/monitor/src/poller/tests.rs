@@ -224,6 +224,46 @@ fn others_may_report_what_the_monitor_does_not_know() {
 }
 
 #[test]
+fn what_another_balancer_reads_is_not_asked_until_it_says_nothing_more() {
+    let mut poller = poller();
+    let mut wanted = wanted(1, 50 * MS);
+    wanted.config.shared = true;
+    let location = Arc::clone(&wanted.location);
+    poller.set(vec![wanted.clone()], at(0));
+    let (now, question) = next(&mut poller);
+    poller.receive(&answer(&question, now, MS, 3), address(1), now);
+    let end = now.after(Duration::from_secs(5));
+    location.observe_elsewhere([], end, now).unwrap();
+    while poller.next_event().unwrap() < end {
+        let now = poller.next_event().unwrap();
+        assert_eq!(due(&mut poller, now), [], "nobody is asked");
+        assert_eq!(view(&poller).state, State::Elsewhere);
+    }
+    let told = LoadValue::new(0.5).unwrap();
+    location
+        .observe_elsewhere([(LoadId::CPU, told)], end, end)
+        .unwrap();
+    let (began, _) = next(&mut poller);
+    assert!(began >= end && began.since(end) < 110 * MS, "{began:?}");
+    assert_eq!(load(&location, LoadId::CPU, began), Some(0.5));
+    // What was said counts no longer than what was read here, if nobody answers.
+    while view(&poller).state.has_news() {
+        let now = poller.next_event().unwrap();
+        due(&mut poller, now);
+    }
+    let now = poller.next_event().unwrap();
+    assert!(now.since(began) < 250 * MS, "{:?}", now.since(began));
+    assert_eq!(load(&location, LoadId::CPU, now), None);
+    // Where it is not asked for, what others say changes nothing.
+    wanted.config.shared = false;
+    poller.set(vec![wanted], now);
+    let end = now.after(Duration::from_secs(5));
+    location.observe_elsewhere([], end, now).unwrap();
+    let (asked, _) = next(&mut poller);
+    assert!(asked.since(now) < Duration::from_secs(1));
+}
+
+#[test]
 fn s21_nothing_counts_that_was_not_asked_for() {
     let mut poller = poller();
     let wanted = wanted(1, 50 * MS);

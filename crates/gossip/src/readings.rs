@@ -1,0 +1,408 @@
+//! Loads that one balancer reads for all.
+//!
+//! Where back-ends are not to be asked by all balancers, the one that decides upon a group's alerts asks those of
+//! its locations, and tells the others what it has read. It is not noted ([`note`](crate::note)), as
+//! nobody needs to confirm it: what has changed is told at once, all of it once a second, and what is not told for
+//! [`EXPIRY`] is not known any more. So loads hold up nothing else.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use evenkeel_core::key;
+use evenkeel_core::load::{LoadId, LoadValue};
+use evenkeel_core::time::Instant;
+use evenkeel_wire::input::Input;
+
+use crate::fleet::Fleet;
+use crate::owners::Role;
+use crate::seal::{Kind, MAX_BODY};
+
+/// The loads that are told. How long an answer takes is another time for each balancer.
+pub const LOADS: [LoadId; 9] = [
+    LoadId::CPU,
+    LoadId::RUN_QUEUE,
+    LoadId::PENDING_WORK,
+    LoadId::MEMORY,
+    LoadId::CPU_PRESSURE,
+    LoadId::MEMORY_PRESSURE,
+    LoadId::IO_PRESSURE,
+    LoadId::ACCEPT_QUEUE,
+    LoadId::COMPOSITE,
+];
+
+/// What is told counts for so long, unless it is told again.
+pub const EXPIRY: Duration = Duration::from_secs(3);
+
+/// What has not changed is told again after so long.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A location that has never answered is said to be unknown after so long: others may know its loads from before.
+const FIRST: Duration = Duration::from_secs(1);
+
+/// A load has changed if it differs by more than this share of it, and by more than [`LEAST`].
+const CHANGED: f32 = 1.0 / 16.0;
+
+/// A hundredth of a CPU, or of what there is of something.
+const LEAST: f32 = 0.01;
+
+/// Most locations of which one other balancer's word is kept.
+const MAX_READINGS: usize = 1 << 17;
+
+/// How long is remembered which group a location is read for.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// The longest that a location can be in a datagram: its number, which loads there are, and these.
+const MAX_ENTRY: usize = 8 + 2 + 4 * LOADS.len();
+
+/// The loads of a location, as they were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// A bit for each of [`LOADS`] that is known.
+    known: u16,
+    /// 0 where it is not.
+    values: [f32; LOADS.len()],
+}
+
+impl Reading {
+    /// What is known of the loads, by `load`.
+    pub fn new(mut load: impl FnMut(LoadId) -> Option<LoadValue>) -> Self {
+        let mut reading = Reading::default();
+        for (place, (id, value)) in LOADS.iter().zip(&mut reading.values).enumerate() {
+            if let Some(known) = load(*id) {
+                reading.known |= 1 << place;
+                *value = known.get();
+            }
+        }
+        reading
+    }
+
+    /// The loads that are known.
+    pub fn loads(&self) -> impl Iterator<Item = (LoadId, LoadValue)> + '_ {
+        let both = LOADS.iter().zip(&self.values).enumerate();
+        both.filter(|(place, _)| self.has(*place))
+            .filter_map(|(_, (id, value))| Some((*id, LoadValue::new(f64::from(*value)).ok()?)))
+    }
+
+    /// Those that are not.
+    pub fn unknown(&self) -> impl Iterator<Item = LoadId> + '_ {
+        let all = LOADS.iter().enumerate();
+        all.filter(|(place, _)| !self.has(*place))
+            .map(|(_, id)| *id)
+    }
+
+    fn has(&self, place: usize) -> bool {
+        self.known & (1 << place) != 0
+    }
+
+    fn is_empty(&self) -> bool {
+        self.known == 0
+    }
+
+    /// Whether `new` says something else that is worth a word.
+    fn has_become(&self, new: &Reading) -> bool {
+        let differs = |(old, new): (&f32, &f32)| (new - old).abs() > LEAST.max(old * CHANGED);
+        self.known != new.known || self.values.iter().zip(&new.values).any(differs)
+    }
+
+    /// Appends those of a location.
+    pub fn encode(&self, location: u64, out: &mut Vec<u8>) {
+        out.extend(location.to_be_bytes());
+        out.extend(self.known.to_be_bytes());
+        let values = self.values.iter().enumerate();
+        for (_, value) in values.filter(|(place, _)| self.has(*place)) {
+            out.extend(value.to_be_bytes());
+        }
+    }
+
+    /// The locations of a datagram, of which there is one at least, and their loads.
+    pub fn decode(body: &[u8]) -> Option<Vec<(u64, Reading)>> {
+        let mut input = Input(body);
+        let mut all = Vec::new();
+        while all.is_empty() || !input.0.is_empty() {
+            let (location, known) = (input.u64()?, input.u16()?);
+            let mut reading = Reading {
+                known,
+                ..Reading::default()
+            };
+            if known >> LOADS.len() != 0 {
+                return None;
+            }
+            for (place, value) in reading.values.iter_mut().enumerate() {
+                if known & (1 << place) != 0 {
+                    *value = f32::from_be_bytes(input.array()?);
+                    LoadValue::new(f64::from(*value)).ok()?;
+                }
+            }
+            all.push((location, reading));
+        }
+        Some(all)
+    }
+}
+
+/// Who reads the loads of a location.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reader {
+    /// This balancer, for all.
+    Here,
+    /// Another one, and this is what it has read.
+    Another(Reading),
+    /// Nobody who says so: each balancer for itself.
+    Nobody,
+}
+
+/// What is known of locations that are read for all.
+#[derive(Debug, Default)]
+pub(crate) struct Readings {
+    /// For which group each is read, and when it was last looked at for that one.
+    groups: HashMap<u64, (u64, Instant)>,
+    /// What this balancer tells.
+    told: HashMap<u64, Told>,
+    swept: Option<Instant>,
+}
+
+/// What this balancer tells of a location.
+#[derive(Debug)]
+struct Told {
+    /// Since when it reads it.
+    since: Instant,
+    /// What it has said last, and when.
+    last: Option<(Reading, Instant)>,
+}
+
+impl Told {
+    fn is_due(&self, reading: &Reading, now: Instant) -> bool {
+        match &self.last {
+            Some((last, at)) => last.has_become(reading) || now.since(*at) >= AGAIN,
+            None => !reading.is_empty() || now.since(self.since) >= FIRST,
+        }
+    }
+}
+
+impl Readings {
+    /// Whether a location that several groups have is read for this one. All balancers with the same
+    /// groups say the same.
+    fn is_for(&mut self, location: u64, group: u64, now: Instant) -> bool {
+        let (of, at) = self.groups.entry(location).or_insert((group, now));
+        if group <= *of || now.since(*at) >= EXPIRY {
+            (*of, *at) = (group, now);
+        }
+        *of == group
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        if self.swept.is_none_or(|at| now.since(at) >= FORGOTTEN) {
+            self.swept = Some(now);
+            self.groups.retain(|_, (_, at)| now.since(*at) < FORGOTTEN);
+            self.told
+                .retain(|location, _| self.groups.contains_key(location));
+        }
+    }
+}
+
+/// What another balancer has said of locations.
+#[derive(Debug, Default)]
+pub(crate) struct Heard(HashMap<u64, Word>);
+
+#[derive(Debug)]
+struct Word {
+    reading: Reading,
+    at: Instant,
+    /// The number of the datagram.
+    count: u64,
+}
+
+impl Heard {
+    fn take(&mut self, said: Vec<(u64, Reading)>, count: u64, now: Instant) {
+        if self.0.len() + said.len() > MAX_READINGS {
+            self.0.retain(|_, word| now.since(word.at) <= EXPIRY);
+        }
+        for (location, reading) in said {
+            let at = now;
+            let word = Word { reading, at, count };
+            let is_full = self.0.len() >= MAX_READINGS;
+            match self.0.entry(location) {
+                // A later datagram may have overtaken this one.
+                Entry::Occupied(mut old) if old.get().count <= count => {
+                    old.insert(word);
+                }
+                Entry::Vacant(place) if !is_full => {
+                    place.insert(word);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn get(&self, location: u64, now: Instant) -> Option<Reading> {
+        let word = self.0.get(&location)?;
+        (now.since(word.at) <= EXPIRY).then_some(word.reading)
+    }
+
+    /// How many locations it reads.
+    pub(crate) fn count(&self, now: Instant) -> usize {
+        let fresh = |word: &&Word| now.since(word.at) <= EXPIRY;
+        self.0.values().filter(fresh).count()
+    }
+}
+
+impl Fleet {
+    /// Finds out who reads the loads of a group's locations, which are [numbers](crate::key) for their names.
+    /// If that is this balancer, it tells the others what it has read: `own`, for the place of a location.
+    pub fn share_loads(
+        &mut self,
+        group: &str,
+        locations: &[u64],
+        own: impl Fn(usize) -> Reading,
+        now: Instant,
+    ) -> Vec<Reader> {
+        let role = self.role(group, now);
+        let holds = matches!(role, Role::Holder | Role::Settling);
+        let group = key::hash(group.as_bytes());
+        let holder = self.groups.get(&group).and_then(|group| group.holder);
+        let holder = holder.and_then(|holder| {
+            let peer = self.peers.get(&holder.address);
+            peer.filter(|peer| peer.is(holder.node, holder.session))
+        });
+        let (mut datagrams, mut body) = (Vec::new(), Vec::new());
+        let mut readers = Vec::with_capacity(locations.len());
+        for (place, &location) in locations.iter().enumerate() {
+            if !self.readings.is_for(location, group, now) {
+                readers.push(Reader::Nobody);
+                continue;
+            }
+            if !holds {
+                self.readings.told.remove(&location);
+                let said = holder.and_then(|peer| peer.heard_loads.get(location, now));
+                readers.push(said.map_or(Reader::Nobody, Reader::Another));
+                continue;
+            }
+            readers.push(Reader::Here);
+            let reading = own(place);
+            let told = self.readings.told.entry(location).or_insert(Told {
+                since: now,
+                last: None,
+            });
+            if told.is_due(&reading, now) {
+                told.last = Some((reading, now));
+                if body.len() + MAX_ENTRY > MAX_BODY {
+                    datagrams.push(std::mem::take(&mut body));
+                }
+                reading.encode(location, &mut body);
+            }
+        }
+        self.readings.sweep(now);
+        if !body.is_empty() {
+            datagrams.push(body);
+        }
+        if !datagrams.is_empty() {
+            let there = self.peers.iter();
+            let there = there.filter(|(_, peer)| peer.active && peer.out.is_some());
+            let there: Vec<SocketAddr> = there.map(|(address, _)| *address).collect();
+            for address in there {
+                for body in &datagrams {
+                    self.send(address, Kind::Loads, body);
+                }
+            }
+        }
+        readers
+    }
+
+    /// How many locations this balancer reads for all.
+    pub fn locations_read(&self) -> usize {
+        self.readings.told.len()
+    }
+
+    /// Takes in what another balancer has read.
+    pub(crate) fn hear_loads(
+        &mut self,
+        from: SocketAddr,
+        body: &[u8],
+        count: u64,
+        now: Instant,
+    ) -> Option<()> {
+        let said = Reading::decode(body)?;
+        let peer = self.peers.get_mut(&from)?;
+        peer.heard_loads.take(said, count, now);
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(cpu: f64, memory: f64) -> Reading {
+        Reading::new(|id| match id {
+            LoadId::CPU => LoadValue::new(cpu).ok(),
+            LoadId::MEMORY => LoadValue::new(memory).ok(),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn readings_are_read_as_they_are_written() {
+        let all = Reading::new(|id| LoadValue::new(f64::from(id.0)).ok());
+        assert_eq!(all.unknown().count(), 0);
+        let said = [
+            (u64::MAX, all),
+            (1, reading(0.5, 0.0)),
+            (2, Reading::default()),
+        ];
+        let mut bytes = Vec::new();
+        let mut ends = vec![];
+        for (location, reading) in &said {
+            let before = bytes.len();
+            reading.encode(*location, &mut bytes);
+            assert!(bytes.len() - before <= MAX_ENTRY);
+            ends.push(bytes.len());
+        }
+        assert_eq!(Reading::decode(&bytes).unwrap(), said);
+        for len in 0..bytes.len() {
+            let whole = ends.contains(&len);
+            assert_eq!(Reading::decode(&bytes[..len]).is_some(), whole, "{len}");
+        }
+        let loads: Vec<(LoadId, f32)> = said[1].1.loads().map(|(id, v)| (id, v.get())).collect();
+        assert_eq!(loads, [(LoadId::CPU, 0.5), (LoadId::MEMORY, 0.0)]);
+    }
+
+    #[test]
+    fn what_cannot_be_a_load_is_refused() {
+        let decode = |known: u16, value: f32| {
+            let mut bytes = vec![0; 8];
+            bytes.extend(known.to_be_bytes());
+            bytes.extend(value.to_be_bytes());
+            Reading::decode(&bytes)
+        };
+        assert!(decode(1, 0.5).is_some());
+        for value in [-0.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert_eq!(decode(1, value), None, "{value}");
+        }
+        assert_eq!(decode(1 << 9, 0.5), None, "a load that nobody knows");
+        assert_eq!(Reading::decode(&[]), None);
+    }
+
+    #[test]
+    fn only_what_has_changed_is_worth_a_word() {
+        let has_become =
+            |a: (f64, f64), b: (f64, f64)| reading(a.0, a.1).has_become(&reading(b.0, b.1));
+        assert!(!has_become((0.8, 0.5), (0.84, 0.5)));
+        assert!(has_become((0.8, 0.5), (0.86, 0.5)));
+        assert!(has_become((0.8, 0.5), (0.8, 0.54)));
+        assert!(!has_become((0.001, 0.5), (0.009, 0.5)), "next to nothing");
+        assert!(reading(0.0, 0.0).has_become(&Reading::default()));
+    }
+
+    #[test]
+    fn what_comes_late_does_not_count_and_what_is_not_repeated_ends() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut heard = Heard::default();
+        heard.take(vec![(1, reading(0.5, 0.5))], 7, at(1000));
+        heard.take(vec![(1, reading(0.1, 0.1))], 6, at(1001));
+        assert_eq!(heard.get(1, at(4000)), Some(reading(0.5, 0.5)));
+        assert_eq!(heard.count(at(4000)), 1);
+        assert_eq!(heard.get(1, at(4001)), None);
+        assert_eq!(heard.get(2, at(1000)), None);
+    }
+}
