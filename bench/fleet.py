@@ -6,7 +6,12 @@ location's load rises: the time counts from when the last balancer has been told
 same way for its end. Then loads of all locations change at random for two seconds, so that more of them want an alert than may have one; and
 all balancers are asked again and again what they have under alert. What one has in two looks at it around a look at all others it
 had at that moment, so the union of these is what was under alert anywhere. In every third round the balancer that decides is killed: the time counts until
-all others name the same other one. Quartiles are printed, and written to bench/results/fleet.json.
+all others name the same other one.
+
+Before that ten processes have their configuration from an etcd of Debian ([store]): a change is pushed, and the time counts from when
+`evenkeel store push` is started until the last balancer says that it is in force. Without etcd that part is left out.
+
+Quartiles are printed, and written to bench/results/fleet.json.
 """
 
 import argparse
@@ -15,6 +20,7 @@ import http.client
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -30,19 +36,12 @@ ROUNDS = 6 if QUICK else 30
 class Balancer:
     """One of the ten."""
 
-    def __init__(self, binary, folder, number, ports, joined):
-        self.binary, self.number = binary, number
+    def __init__(self, binary, folder, number, admin, text):
+        self.binary, self.admin = binary, admin
         self.name = f"lb-{number}"
-        self.admin, listen = ports
         self.path = os.path.join(folder, f"{self.name}.toml")
-        members = ", ".join(f'{{ address = "127.0.0.1:{1000 + n}", location = "l{n}" }}' for n in range(LOCATIONS))
         with open(self.path, "w") as file:
-            file.write(
-                f'workers = 1\n[admin]\nlisten = "127.0.0.1:{self.admin}"\n[node]\nname = "{self.name}"\n'
-                f'[fleet]\nlisten = "127.0.0.1:{listen}"\njoin = {json.dumps(joined)}\nkey_file = "key"\n'
-                f'[rule.web]\nlisten = "127.0.0.1:0"\nload_max_age = "1h"\ngranularity = "on_demand"\nmembers = [{members}]\n'
-                'alert = { threshold = 0.8, max_share = 0.1, shed_time = "0s" }\n'
-            )
+            file.write(f'workers = 1\n[admin]\nlisten = "127.0.0.1:{self.admin}"\n[node]\nname = "{self.name}"\n{text}')
         self.start()
 
     def start(self):
@@ -73,6 +72,15 @@ class Balancer:
         self.process.wait()
 
 
+def rule(members):
+    """A group of so many locations, of which a tenth may be under alert."""
+    members = ", ".join(f'{{ address = "127.0.0.1:{1000 + n}", location = "l{n}" }}' for n in range(members))
+    return (
+        f'[rule.web]\nlisten = "127.0.0.1:0"\nload_max_age = "1h"\ngranularity = "on_demand"\nmembers = [{members}]\n'
+        'alert = { threshold = 0.8, max_share = 0.1, shed_time = "0s" }\n'
+    )
+
+
 def until(what, holds, seconds=30):
     """Waits until something holds; answers how long that took."""
     begun = time.monotonic()
@@ -94,11 +102,60 @@ def under_alert(balancers):
     return set().union(*(before & one.alerts() for before, one in zip(first, balancers)))
 
 
+def changes(binary):
+    """How soon changes are in force on all ten, in seconds; None where there is no etcd."""
+    if not (shutil.which("etcd") and shutil.which("etcdctl")):
+        print("SKIPPED: changes of the configuration: no etcd")
+        return None
+    with contextlib.ExitStack() as last:
+        folder = last.enter_context(tempfile.TemporaryDirectory())
+        client, peer, *admins = free_ports(2 + BALANCERS)
+        url, peer = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
+        etcd = subprocess.Popen(
+            ["etcd", "--name=one", f"--data-dir={folder}/etcd", f"--initial-cluster=one={peer}", f"--initial-advertise-peer-urls={peer}"]
+            + [f"--listen-peer-urls={peer}", f"--listen-client-urls={url}", f"--advertise-client-urls={url}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        last.callback(etcd.wait)
+        last.callback(etcd.kill)
+        asked = ["etcdctl", f"--endpoints={url}", "get", "x"]
+        answers = lambda: subprocess.run(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+        until("etcd answers", answers)
+        store = f'[store]\nendpoints = "{url}"\n'
+        person, shared = os.path.join(folder, "person.toml"), os.path.join(folder, "shared.toml")
+        with open(person, "w") as file:
+            file.write(store)
+
+        def push(members, *of):
+            with open(shared, "w") as file:
+                file.write(rule(members))
+            subprocess.run([binary, "store", "--config", person, "push", shared, *of], check=True, stdout=subprocess.DEVNULL)
+
+        push(LOCATIONS)
+        balancers = []
+        for number, admin in enumerate(admins):
+            balancers.append(Balancer(binary, folder, number, admin, store + f'copy_file = "copy-{number}"\n'))
+            last.callback(balancers[-1].end)
+        running = lambda revision: all(one.ask("GET", "/v1/store")["running"] == revision for one in balancers)
+        until("all have the first revision", lambda: running(1))
+        times = []
+        for number in range(2, ROUNDS + 2):
+            # Not at once: balancers write down what they run, and that is not the change.
+            time.sleep(0.5)
+            begun = time.monotonic()
+            push(LOCATIONS - number % 2, "--of", "latest")
+            until("all have the change", lambda: running(number))
+            times.append(time.monotonic() - begun)
+        return times
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="target/dist/evenkeel")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    changed = changes(args.binary)
     choice = random.Random(args.seed)
     known, ended, next_one, looks, most = [], [], [], 0, 0
     with contextlib.ExitStack() as last:
@@ -110,7 +167,9 @@ def main():
         joined = [f"127.0.0.1:{port}" for port in ports[1:6:2]]
         balancers = []
         for number in range(BALANCERS):
-            balancers.append(Balancer(args.binary, folder, number, ports[2 * number : 2 * number + 2], joined))
+            admin, listen = ports[2 * number : 2 * number + 2]
+            fleet = f'[fleet]\nlisten = "127.0.0.1:{listen}"\njoin = {json.dumps(joined)}\nkey_file = "key"\n'
+            balancers.append(Balancer(args.binary, folder, number, admin, fleet + rule(LOCATIONS)))
             last.callback(balancers[-1].end)
 
         def report(location, load):
@@ -149,6 +208,7 @@ def main():
     keep(
         {
             "balancers": BALANCERS,
+            **({"a change is in force on all, ms": in_ms(changed)} if changed else {}),
             "all know of an alert, ms": in_ms(known),
             "all know of its end, ms": in_ms(ended),
             "all know who decides after the one that did was killed, ms": in_ms(next_one),

@@ -12,6 +12,7 @@ pub mod alerts;
 pub mod analyzer;
 pub mod budget;
 pub mod event;
+pub mod flights;
 pub mod forward;
 pub mod group;
 pub mod health;

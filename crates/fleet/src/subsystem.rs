@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_control::alerts::{Council, Proposal};
+use evenkeel_control::flights;
 use evenkeel_control::outlier::{Seen, Told, Word};
 use evenkeel_core::group::Group;
-use evenkeel_core::load::{LoadId, LoadValue, Location};
+use evenkeel_core::load::{LoadId, Location};
 use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 use evenkeel_gossip::ejections::Ejection;
@@ -46,8 +47,8 @@ const BATCH: usize = 64;
 /// How often names of other balancers are looked up.
 const LOOK_UP: Duration = Duration::from_secs(10);
 
-/// How often it is looked at how long requests take at the members of a group.
-const LEARN: Duration = Duration::from_secs(1);
+/// How often it is looked at how long requests take at the members of a group, and how many are in flight.
+const LEARN: Duration = flights::INTERVAL;
 
 /// The loads of a group's locations are looked at ten times a second, if there are not more than a thousand; else
 /// each takes so long.
@@ -436,22 +437,19 @@ fn number(member: &Member) -> u64 {
 
 /// Has all balancers know how many requests are in flight at the locations of a group, if they are to.
 fn in_flight(fleet: &mut Fleet, group: &Group, shares: bool, now: Instant) {
+    let at = |member: &Member| key(member.location.name());
     let members = group.members().iter().filter(|_| shares);
-    let locations: BTreeMap<u64, &Location> = members
-        .map(|member| (key(member.location.name()), &*member.location))
+    let own: BTreeMap<u64, u32> = members
+        .map(|member| (at(member), member.location.in_flight()))
         .collect();
-    let own = |location: &Location| location.in_flight();
-    let counts: Vec<(u64, u32)> = locations
-        .iter()
-        .map(|(number, location)| (*number, own(location)))
-        .collect();
-    fleet.fly(group.name(), &counts, now);
-    for (number, location) in locations {
-        let all = u64::from(own(location)) + u64::from(fleet.flights_of_others(number));
-        // Only more loads than a location may have are refused; it then has what others report.
-        if let Ok(value) = LoadValue::new(all as f64) {
-            let _ = location.report(LoadId::IN_FLIGHT, value, now);
-        }
+    let own: Vec<(u64, u32)> = own.into_iter().collect();
+    fleet.fly(group.name(), &own, now);
+    if shares {
+        let others = |place: usize| {
+            let member = group.members().get(place);
+            member.map_or(0, |member| fleet.flights_of_others(at(member)))
+        };
+        flights::count_others(group, others, now);
     }
 }
 

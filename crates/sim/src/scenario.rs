@@ -131,6 +131,8 @@ pub struct Scenario {
     pub clients: usize,
     /// Balancers that share the members and know nothing of each other.
     pub balancers: usize,
+    /// Whether they tell each other how many of their requests are in flight.
+    pub fleet_in_flight: bool,
     /// Time from balancer to member, and back.
     pub network: Duration,
     /// Mean time (exponential) that a request stays in flight after its response has
@@ -182,6 +184,7 @@ impl Scenario {
             utilisation: 0.6,
             clients: 0,
             balancers: 1,
+            fleet_in_flight: false,
             network: Duration::ZERO,
             session: Duration::ZERO,
             reports: None,

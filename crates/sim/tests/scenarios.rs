@@ -46,6 +46,8 @@ fn all_examples_are_played_here() {
     let known = [
         "bursts.toml",
         "evenkeel.toml",
+        "fleet-evenkeel.toml",
+        "fleet.toml",
         "full.toml",
         "pause.toml",
         "sessions.toml",
@@ -164,4 +166,21 @@ fn the_same_seed_gives_the_same_bytes_on_all_machines() {
         (name, hash(&export::json(&plan, &run(&plan, &|_| ()))))
     });
     assert_eq!(found, expected);
+}
+
+/// Balancers that know of each other's requests in flight avoid members that are slow, and do not all choose
+/// the same one.
+#[test]
+fn requests_in_flight_of_a_fleet_make_no_strategy_worse_and_most_better() {
+    let results = play("fleet.toml");
+    let (without, with) = results.split_at(results.len() / 2);
+    assert_eq!(with.len(), 4);
+    for (without, with) in without.iter().zip(with).take(3) {
+        let ratio = |figure: &str| self::figure(with, figure) / self::figure(without, figure);
+        let (mean, p99) = (ratio("mean_ms"), ratio("p99_ms"));
+        assert!(mean < 0.9 && p99 < 0.75, "{mean} {p99}");
+    }
+    // This one does not go by them.
+    let adaptive = [&without[3], &with[3]].map(|of| figure(of, "mean_ms"));
+    assert_eq!(adaptive[0], adaptive[1]);
 }

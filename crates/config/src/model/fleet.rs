@@ -33,7 +33,8 @@ section! {
         /// with the configuration; a relative path starts at the configuration's folder. **Required.**
         key_file: PathBuf = PathBuf::new(); r#""/etc/evenkeel/fleet.key""#,
         /// Whether this balancer tells the others how many of its requests are in flight at each location, and takes
-        /// the sum of all as the load `in_flight` of the location. Not where members report that load themselves.
+        /// its own and theirs as the load `in_flight` of the location, [theirs](fleet.md#requests-in-flight) as far as requests
+        /// take long there. Not where members report that load themselves.
         in_flight: bool = false; "true",
     }
 }

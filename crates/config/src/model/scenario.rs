@@ -86,12 +86,16 @@ section! {
         seed: u32 [Number(0.0, 1e9, "")] = 1; "7",
         /// How many seeds are run. From two on, results come with confidence intervals.
         seeds: usize [Number(1.0, 1000.0, "seeds")] = 1; "20",
-        /// Balancers with this configuration, which share the members and know nothing of each other.
+        /// Balancers with this configuration, which share the members and know nothing of each other but what
+        /// `fleet_in_flight` says.
         /// Each gets as much of the load.
         balancers: usize [Number(1.0, 1000.0, "balancers")] = 1; "2",
         /// How many of the members each balancer may use: the first one the first so many, the next one
         /// those after them, and so on around. By default all.
         view: Option<usize> [Number(1.0, 100_000.0, "members")] = None; "5",
+        /// Balancers tell each other how many of their requests are in flight, as with `in_flight` in
+        /// [`[fleet]`](configuration.md#fleet): for groups whose `load` is `in_flight`.
+        fleet_in_flight: bool = false; "true",
         /// Time from a balancer to a member, and back.
         network: Duration [Time(Duration::ZERO, secs(10))] = Duration::from_micros(200); r#""1ms""#,
     }

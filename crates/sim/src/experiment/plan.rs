@@ -361,6 +361,7 @@ impl Point {
         world.mean_cost = times.mean();
         world.balancers = text.balancers;
         world.view = text.view;
+        world.fleet_in_flight = text.fleet_in_flight;
         world.network = text.network;
         world.session = text.load.linger;
         world.reports = reports;

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_control::budget::RetryBudget;
+use evenkeel_control::flights;
 use evenkeel_core::binding::Binding;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Request, Ticket};
@@ -207,6 +208,8 @@ struct Balancer {
     budgets: Vec<RetryBudget>,
     /// The members that connections are bound to, where the group binds for longer than a request.
     bindings: HashMap<u64, Binding>,
+    /// What it has told the others of its requests in flight, by member.
+    told: Vec<u32>,
 }
 
 /// Streams of randomness: the world's is the same for every strategy.
@@ -362,6 +365,7 @@ impl<'a> Simulation<'a> {
                 .collect(),
             groups,
             bindings: HashMap::new(),
+            told: Vec::new(),
         }
     }
 
@@ -652,12 +656,39 @@ impl<'a> Simulation<'a> {
     fn round(&mut self) {
         self.engine.after(ROUND, Happening::Round);
         let (now, at) = (self.engine.now(), self.engine.nanos());
+        if self.scenario.fleet_in_flight {
+            self.tell_in_flight();
+        }
         for index in 0..self.balancers.len() {
             for (_, event) in self.balancers[index].groups.round(now) {
                 let happened = (Duration::from_nanos(at), index, event);
                 self.outcomes.events.push(happened);
             }
             (0..self.sources.len()).for_each(|source| self.look_again(index, source));
+        }
+    }
+
+    /// Each balancer tells the others once a second how many of its requests are in flight, a tenth of them in each
+    /// round.
+    fn tell_in_flight(&mut self) {
+        let now = self.engine.now();
+        let every = (nanos(flights::INTERVAL) / ROUND) as u64;
+        let turn = (now.as_nanos() as f64 / ROUND).round() as u64 % every;
+        for index in (0..self.balancers.len()).filter(|index| *index as u64 % every == turn) {
+            let Some(group) = self.balancers[index].by_source.first() else {
+                continue;
+            };
+            let group = Arc::clone(group);
+            let members = group.members().iter();
+            let own = members.map(|member| member.location.in_flight()).collect();
+            self.balancers[index].told = own;
+            let others = |place: usize| {
+                let all = self.balancers.iter().enumerate();
+                let others = all.filter(|(other, _)| *other != index);
+                let told = others.map(|(_, other)| other.told.get(place).copied().unwrap_or(0));
+                told.sum()
+            };
+            flights::count_others(&group, others, now);
         }
     }
 
