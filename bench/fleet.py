@@ -125,7 +125,7 @@ def changes(binary):
         store = f'[store]\nendpoints = "{url}"\n'
         person, shared = os.path.join(folder, "person.toml"), os.path.join(folder, "shared.toml")
         with open(person, "w") as file:
-            file.write(store)
+            file.write(store + 'copy_file = "copy"\n')
 
         def push(members, *of):
             with open(shared, "w") as file:

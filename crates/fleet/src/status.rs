@@ -101,7 +101,7 @@ impl FleetStatus {
             told: peer.is_told,
             same_groups: peer.same_groups,
             ejections: peer.ejections,
-            locations_read: peer.locations_read,
+            locations_read: fleet.locations_read_by(peer.id.address, now),
         });
         let groups = fleet.groups().map(|group| GroupAlerts {
             group: group.name.into(),

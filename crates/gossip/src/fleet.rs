@@ -166,8 +166,6 @@ pub struct PeerView<'a> {
     pub same_groups: bool,
     /// How many members it has ejected.
     pub ejections: usize,
-    /// Of how many locations it says what it has read.
-    pub locations_read: usize,
 }
 
 impl Fleet {
@@ -240,7 +238,6 @@ impl Fleet {
                 let all = peer.copy.ejections();
                 all.filter(|(_, ejection)| ejection.until > now).count()
             },
-            locations_read: peer.heard_loads.count(now),
         })
     }
 

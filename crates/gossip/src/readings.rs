@@ -309,6 +309,12 @@ impl Fleet {
         readers
     }
 
+    /// Of how many locations the balancer at this address says what it has read.
+    pub fn locations_read_by(&self, address: SocketAddr, now: Instant) -> usize {
+        let peer = self.peers.get(&address);
+        peer.map_or(0, |peer| peer.heard_loads.count(now))
+    }
+
     /// How many locations this balancer reads for all.
     pub fn locations_read(&self) -> usize {
         self.readings.told.len()

@@ -409,11 +409,15 @@ impl Poller {
         let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
             return Ask::Page { index };
         };
-        let config = &entry.wanted.config;
-        let timeout = config.timeout();
+        let (interval, timeout) = (entry.wanted.config.interval, entry.wanted.config.timeout());
         let is_silent = entry.silent_since.is_some();
         if is_silent && entry.asked > 0 {
             entry.missed += 1;
+        }
+        // What a process before this one has read there counts no longer than what this one reads.
+        let is_over = |since| now.since(since) >= timeout;
+        if entry.state == State::Waiting && entry.silent_since.is_some_and(is_over) {
+            entry.expire();
         }
         let delay = now.since(entry.next);
         let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
@@ -427,7 +431,7 @@ impl Poller {
         entry.pause = match (is_silent, entry.state) {
             (false, _) | (true, State::Fresh | State::Elsewhere) => entry.wanted.retry(),
             (true, _) => {
-                let longest = config.interval.min(PATIENCE).max(PATIENCE / 2);
+                let longest = interval.min(PATIENCE).max(PATIENCE / 2);
                 (entry.pause.min(PATIENCE) * 2).min(longest)
             }
         };

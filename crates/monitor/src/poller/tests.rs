@@ -224,6 +224,23 @@ fn others_may_report_what_the_monitor_does_not_know() {
 }
 
 #[test]
+fn what_the_process_before_has_read_is_not_known_for_ever() {
+    let mut poller = poller();
+    let wanted = wanted(1, 50 * MS);
+    let location = Arc::clone(&wanted.location);
+    let cpu = LoadValue::new(0.5).unwrap();
+    location.observe([(LoadId::CPU, cpu)], at(0)).unwrap();
+    poller.set(vec![wanted], at(0));
+    let (began, _) = next(&mut poller);
+    let mut now = began;
+    while load(&location, LoadId::CPU, now).is_some() {
+        assert!(now.since(began) < Duration::from_secs(1));
+        (now, _) = next(&mut poller);
+    }
+    assert!(now.since(began) >= 150 * MS, "{:?}", now.since(began));
+}
+
+#[test]
 fn what_another_balancer_reads_is_not_asked_until_it_says_nothing_more() {
     let mut poller = poller();
     let mut wanted = wanted(1, 50 * MS);
