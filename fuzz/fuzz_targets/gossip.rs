@@ -5,8 +5,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use evenkeel_core::time::Instant;
 use evenkeel_core::load::LoadValue;
+use evenkeel_core::time::Instant;
 use evenkeel_gossip::message::{Hello, Sheet, Welcome};
 use evenkeel_gossip::readings::{LOADS, Reading};
 use evenkeel_gossip::seal::{self, Header, Kind};
@@ -58,7 +58,10 @@ fuzz_target!(|data: &[u8]| {
         if let Some(said) = Reading::decode(body) {
             let mut bytes = Vec::new();
             for (location, reading) in &said {
-                assert_eq!(reading.loads().count() + reading.unknown().count(), LOADS.len());
+                assert_eq!(
+                    reading.loads().count() + reading.unknown().count(),
+                    LOADS.len()
+                );
                 reading.encode(*location, &mut bytes);
             }
             assert_eq!(bytes, body);
