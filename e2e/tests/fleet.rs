@@ -358,10 +358,15 @@ fn a_balancer_without_requests_knows_how_long_they_take() {
     let both = [first, second];
     let holder = settled(&both);
     let (knows, learns) = (&both[holder], &both[1 - holder]);
-    eventually("the slow one is known to be slow", || {
-        ask(knows);
-        latency(knows, &slow).is_some_and(|ms| ms >= 300.0)
-    });
+    // Chance may send the first request to either of them.
+    eventually(
+        "the slow one is known to be slow, and the other one, too",
+        || {
+            ask(knows);
+            let is_slow = latency(knows, &slow).is_some_and(|ms| ms >= 300.0);
+            is_slow && latency(knows, &fast).is_some()
+        },
+    );
     eventually("the other balancer knows, too", || {
         let is_slow = latency(learns, &slow).is_some_and(|ms| ms >= 200.0);
         is_slow && latency(learns, &fast).is_some()
