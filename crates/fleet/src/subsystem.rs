@@ -364,8 +364,8 @@ impl Council for Gossip {
     }
 }
 
-/// Loads that one balancer reads, as far as they are.
 impl State {
+    /// Tells the others the loads of a group's locations, or takes over what another one has read.
     fn share_loads(&mut self, group: &Group, now: Instant) {
         self.forget_loads(now);
         let name: &str = group.name();
@@ -409,9 +409,7 @@ impl State {
             }
         }
     }
-}
 
-impl State {
     /// What others say no more is unknown, wherever nobody has read it here since: where another balancer has just
     /// stopped, and where the configuration wants nothing of it any more.
     fn forget_loads(&mut self, now: Instant) {

@@ -20,17 +20,7 @@ use crate::owners::Role;
 use crate::seal::{Kind, MAX_BODY};
 
 /// The loads that are told. How long an answer takes is another time for each balancer.
-pub const LOADS: [LoadId; 9] = [
-    LoadId::CPU,
-    LoadId::RUN_QUEUE,
-    LoadId::PENDING_WORK,
-    LoadId::MEMORY,
-    LoadId::CPU_PRESSURE,
-    LoadId::MEMORY_PRESSURE,
-    LoadId::IO_PRESSURE,
-    LoadId::ACCEPT_QUEUE,
-    LoadId::COMPOSITE,
-];
+pub const LOADS: [LoadId; 9] = LoadId::OF_KERNEL;
 
 /// What is told counts for so long, unless it is told again.
 pub const EXPIRY: Duration = Duration::from_secs(3);

@@ -52,6 +52,18 @@ impl LoadId {
     pub const ROUND_TRIP: LoadId = LoadId(28);
     /// Those of the requests per second that fail.
     pub const ERRORS_PER_SECOND: LoadId = LoadId(29);
+    /// What a kernel load monitor reads of a back-end. Balancers tell each other loads in this order.
+    pub const OF_KERNEL: [LoadId; 9] = [
+        LoadId::CPU,
+        LoadId::RUN_QUEUE,
+        LoadId::PENDING_WORK,
+        LoadId::MEMORY,
+        LoadId::CPU_PRESSURE,
+        LoadId::MEMORY_PRESSURE,
+        LoadId::IO_PRESSURE,
+        LoadId::ACCEPT_QUEUE,
+        LoadId::COMPOSITE,
+    ];
     /// Not a load of its own: whichever load stands first in what monitors of CORBA report
     /// of a location ([`Location::lead_with`]); where there is no fresh one, [`LoadId::CPU`].
     pub const FIRST: LoadId = LoadId(u32::MAX);
