@@ -138,11 +138,14 @@ def changes(binary):
             balancers.append(Balancer(binary, folder, number, admin, store + f'copy_file = "copy-{number}"\n'))
             last.callback(balancers[-1].end)
         running = lambda revision: all(one.ask("GET", "/v1/store")["running"] == revision for one in balancers)
+        history = [binary, "store", "--config", person, "history"]
+        said = lambda: subprocess.run(history, check=True, capture_output=True, text=True).stdout
+        written_down = lambda revision: said().count(f": runs revision {revision} ") == BALANCERS
         until("all have the first revision", lambda: running(1))
         times = []
         for number in range(2, ROUNDS + 2):
-            # Not at once: balancers write down what they run, and that is not the change.
-            time.sleep(0.5)
+            # Balancers write down what they run, and that is not the change.
+            until("the store knows that all run it", lambda: written_down(number - 1))
             begun = time.monotonic()
             push(LOCATIONS - number % 2, "--of", "latest")
             until("all have the change", lambda: running(number))
