@@ -107,6 +107,7 @@ test:
 	cargo clippy --workspace $(FEATURES) --all-targets -- -D warnings
 	cargo clippy -p evenkeel -p evenkeel-kernel --no-default-features -- -D warnings
 	$(FUZZ_CHECK)
+	scripts/deny
 	cargo build -p evenkeel $(FEATURES)
 	scripts/tests $(FEATURES)
 	$(MAKE) counts
