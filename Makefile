@@ -114,7 +114,7 @@ test:
 
 test-vm:
 	@scripts/setup test
-	cargo test -p evenkeel-e2e --test kernel_vm -- --nocapture
+	cargo test -p evenkeel-e2e --test kernel vm:: -- --nocapture
 	cargo test -p evenkeel-bench --test machines -- --nocapture --ignored
 
 # Hot paths are held by the instructions that they take, which do not depend on what else the
@@ -196,7 +196,7 @@ EXPERIMENT_TIMES ?= 10
 experiment:
 	@scripts/setup test
 	EXPERIMENT_TIMES=$(EXPERIMENT_TIMES) EXPERIMENT_FOLDER=$(CURDIR)/target/experiment \
-	  cargo test --release -p evenkeel-e2e --test broker_experiment -- --nocapture --test-threads 1
+	  cargo test --release -p evenkeel-e2e --test workbench broker_experiment -- --nocapture --test-threads 1
 
 # Endurance: kills, reloads, changes of members, upgrades and attacks under load.
 SOAK_MINUTES ?= 60
@@ -210,7 +210,7 @@ FLEET_SECONDS ?= 600
 soak-fleet:
 	@scripts/setup test
 	EVENKEEL_FAULT_SECONDS=$(FLEET_SECONDS) $(if $(FLEET_SEED),EVENKEEL_FAULT_SEED=$(FLEET_SEED)) \
-	  cargo test --release -p evenkeel-e2e --test fleet_faults -- --nocapture
+	  cargo test --release -p evenkeel-e2e --test fleet faults:: -- --nocapture
 
 # A client that the negotiator has bound, against one that knew the address.
 bench-on-demand:

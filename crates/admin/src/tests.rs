@@ -568,7 +568,7 @@ fn every_metric_is_documented() {
     let rows = manual.lines().filter(|line| documented(line));
     for row in rows {
         let name = row.split('`').nth(1).unwrap();
-        // These are there where there is a store: e2e/tests/store.rs.
+        // These are there where there is a store: e2e/tests/fleet/store.rs.
         if name.starts_with("evenkeel_store_") {
             continue;
         }

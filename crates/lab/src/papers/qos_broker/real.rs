@@ -26,16 +26,17 @@ pub(super) fn rounds(run: &Run<'_>, test: &str, table: &str) -> Result<Vec<Vec<S
 
 /// Runs the test once; answers its table. What the test itself says of the figures does not count here.
 fn play(test: &str, table: &str, times: &str, folder: &Path) -> Result<String, String> {
+    let test_path = format!("broker_experiment::{test}");
     let command = [
         "test",
         "--release",
         "-p",
         "evenkeel-e2e",
         "--test",
-        "broker_experiment",
+        "workbench",
         "--",
         "--exact",
-        test,
+        &test_path,
     ];
     let mut cargo = Command::new("cargo");
     cargo

@@ -1,0 +1,10 @@
+//! The data path between clients and members of the tests' own, in one process.
+
+mod alerts;
+mod faults;
+mod ftp;
+mod http;
+mod http2;
+mod http2_members;
+mod support;
+mod tcp;

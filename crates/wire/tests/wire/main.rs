@@ -1,0 +1,4 @@
+//! The reporting protocol, against loss, replay and vectors.
+
+mod reporting;
+mod vectors;

@@ -1,0 +1,11 @@
+//! HTTP between real clients and real members, and what may go wrong between them.
+
+mod compression;
+mod faults;
+mod hedge;
+mod http;
+mod http2;
+mod http2_members;
+mod mirror;
+mod servers;
+mod smuggling;

@@ -1,0 +1,6 @@
+//! Loads that are read from kernels: in this one, and in an emulated machine.
+
+mod balance;
+mod user;
+mod vm;
+mod xdp;

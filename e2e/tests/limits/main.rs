@@ -1,0 +1,6 @@
+//! What is limited, queued, refused, or runs out.
+
+mod costs;
+mod exhaustion;
+mod limits;
+mod overload;

@@ -1,0 +1,4 @@
+//! Every command, link and configuration of the manual.
+
+mod manual;
+mod site;

@@ -1,0 +1,15 @@
+//! What an operator does, sees and installs.
+
+mod access_log;
+mod config_api;
+mod console;
+mod live_api;
+mod monitoring;
+mod operate;
+mod packages;
+mod parts;
+mod reload;
+mod service;
+mod telemetry;
+mod top;
+mod upgrade;

@@ -1,0 +1,12 @@
+//! Which member gets a request: routes, users, cookies, shares, zones, lists, outages.
+
+mod auth;
+mod backups;
+mod defaults;
+mod forward_auth;
+mod lists;
+mod outages;
+mod routing;
+mod shares;
+mod sticky;
+mod zones;
