@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test test-vm counts properties bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak soak-fleet fuzz build deb container console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test test-vm counts properties bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -29,7 +29,8 @@ help:
 	@echo "make lab     the experiments of five papers in virtual time: figures, verdicts and pages in lab/results (LAB=NAME selects)"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
 	@echo "make build   the binary that users run: target/dist/evenkeel (scripts/setup kernel before, for BPF and RDMA)"
-	@echo "make deb     Debian packages of balancer, agent, libarm and the Apache module: target/deb (docs/service.md)"
+	@echo "make build-lab  the workbench, target/dist/evenkeel-lab: experiments, load generator, demonstration"
+	@echo "make deb     Debian packages of balancer, agent, workbench, libarm and the Apache module: target/deb (docs/service.md)"
 	@echo "make container  an image FROM scratch with the balancer (CONTAINER_ENGINE=docker)"
 	@echo "make console the web console's bundle, which build, demo and test put into the binary where there is Node.js"
 	@echo "make arm     libarm.so, with which servers tell their load: target/dist/libarm.so"
@@ -43,23 +44,27 @@ help:
 demo:
 	@scripts/setup build
 	@scripts/console
-	@cargo build -q --release -p evenkeel
-	@exec target/release/evenkeel demo --seconds $(DEMO_SECONDS)
+	@cargo build -q --release -p evenkeel -p evenkeel-lab
+	@exec target/release/evenkeel-lab demo --seconds $(DEMO_SECONDS)
 
 build:
 	@scripts/setup build
 	@scripts/console
 	cargo build --profile dist -p evenkeel $(FEATURES)
 
+build-lab:
+	@scripts/setup build
+	cargo build --profile dist -p evenkeel-lab
+
 # The manual as a site. Needs mdBook, which setup gets.
 docs:
 	@scripts/setup docs
 	@scripts/docs
 
-# What is packed is what `make build`, `make arm` and `make apache` build; DEB_FROM=FOLDER packs another build.
+# What is packed is what `make build`, `make build-lab`, `make arm` and `make apache` build; DEB_FROM=FOLDER packs another build.
 deb:
 	@scripts/setup deb
-	$(if $(DEB_FROM),,$(MAKE) build apache)
+	$(if $(DEB_FROM),,$(MAKE) build build-lab apache)
 	scripts/deb $(DEB_FROM)
 
 CONTAINER_ENGINE ?= docker
@@ -108,7 +113,7 @@ test:
 	cargo clippy -p evenkeel -p evenkeel-kernel --no-default-features -- -D warnings
 	$(FUZZ_CHECK)
 	scripts/deny
-	cargo build -p evenkeel $(FEATURES)
+	cargo build -p evenkeel -p evenkeel-lab $(FEATURES)
 	scripts/tests $(FEATURES)
 	$(MAKE) counts
 
@@ -143,10 +148,10 @@ bench-balance:
 	cargo build --profile dist -p evenkeel -p evenkeel-bench
 	target/dist/balance --as-built $(BALANCE)
 
-# How fast evenkeel load is against a server that does nothing, and how late.
+# How fast evenkeel-lab load is against a server that does nothing, and how late.
 bench-load:
 	@scripts/setup bench
-	cargo build --profile dist -p evenkeel
+	cargo build --profile dist -p evenkeel-lab
 	cargo build --profile dist -p evenkeel-bench --bin load_own
 	target/dist/load_own --out target/load.md
 
@@ -189,8 +194,8 @@ bench-arm:
 LAB ?= all
 lab:
 	@scripts/setup lab
-	cargo build --profile dist -p evenkeel $(FEATURES)
-	target/dist/evenkeel lab $(LAB) --out lab/results
+	cargo build --profile dist -p evenkeel -p evenkeel-lab $(FEATURES)
+	target/dist/evenkeel-lab run $(LAB) --out lab/results
 
 EXPERIMENT_TIMES ?= 10
 experiment:
@@ -202,7 +207,7 @@ experiment:
 SOAK_MINUTES ?= 60
 soak:
 	@scripts/setup bench
-	cargo build --profile dist -p evenkeel $(FEATURES)
+	cargo build --profile dist -p evenkeel -p evenkeel-lab $(FEATURES)
 	bench/soak.py --binary target/dist/evenkeel --minutes $(SOAK_MINUTES) --json target/soak.json
 
 # The same for ten balancers with a configuration in etcd.

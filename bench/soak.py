@@ -184,7 +184,7 @@ class Balancer:
 
 
 class Load:
-    """`evenkeel load`, which counts what gets no answer."""
+    """`evenkeel-lab load`, which counts what gets no answer."""
 
     def __init__(self, binary, folder, name, url, rate, seconds, *more):
         self.name, self.path = name, os.path.join(folder, f"load-{name}.json")
@@ -198,7 +198,7 @@ class Load:
         self.process.wait()
         if not os.path.exists(self.path):
             with open(self.log.name) as file:
-                raise SystemExit(f"evenkeel load ({self.name}) has failed:\n{file.read()}")
+                raise SystemExit(f"evenkeel-lab load ({self.name}) has failed:\n{file.read()}")
         with open(self.path) as file:
             all_figures = json.load(file)
         good = sum(count for status, count in all_figures["statuses"].items() if status == "200")
@@ -404,7 +404,8 @@ def soak(args, folder, servers):
               ("http2", 0.2, f"https://127.0.0.1:{balancer.https}/", ["--connections", "10", "--insecure", "--http2"]),
               ("tcp", 0.1, f"tcp://127.0.0.1:{balancer.tcp}", ["--connections", "40", "--connect", "--send",
                r"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "--receive", str(servers[-1].length())]))
-    loads = [Load(args.binary, folder, name, url, max(int(args.rate * share), 1), seconds, *more) for name, share, url, more in shares]
+    lab = os.path.join(os.path.dirname(args.binary), "evenkeel-lab")
+    loads = [Load(lab, folder, name, url, max(int(args.rate * share), 1), seconds, *more) for name, share, url, more in shares]
     attacker = Attacker(balancer, args.seed)
     changes = Changes(balancer, servers, rng)
     begin = time.monotonic()

@@ -413,8 +413,17 @@ pub fn report(admin: SocketAddr, location: &str, cpu: f64) {
 
 /// Runs `evenkeel` to its end: its output, or its complaint if it fails.
 pub fn evenkeel(arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new(binary()).args(arguments).output();
-    let output = output.expect("evenkeel runs");
+    outcome(binary(), arguments)
+}
+
+/// Runs `evenkeel-lab` to its end, likewise.
+pub fn lab(arguments: &[&str]) -> Result<String, String> {
+    outcome(lab_binary(), arguments)
+}
+
+fn outcome(program: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.expect("the program runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     if output.status.success() {
         Ok(text(output.stdout))
@@ -423,22 +432,41 @@ pub fn evenkeel(arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-/// The binary of the workspace, built in the profile of these tests. `$EVENKEEL_BIN` is
+/// Binary of the balancer in the workspace, built in the profile of these tests. `$EVENKEEL_BIN` is
 /// used instead where it is set.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        if let Some(given) = std::env::var_os("EVENKEEL_BIN") {
-            return given.into();
-        }
+    BINARY.get_or_init(|| given_or_built("EVENKEEL_BIN", "evenkeel"))
+}
+
+/// Binary of the workbench (`evenkeel-lab`), likewise. `$EVENKEEL_LAB_BIN` is used instead where it is
+/// set.
+pub fn lab_binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| given_or_built("EVENKEEL_LAB_BIN", "evenkeel-lab"))
+}
+
+fn given_or_built(variable: &str, name: &str) -> PathBuf {
+    match std::env::var_os(variable) {
+        Some(given) => given.into(),
+        None => built().join(name),
+    }
+}
+
+/// Builds both binaries; returns their folder. One command builds them, so that libraries are built once
+/// for both.
+fn built() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
         build.args([
             "build",
             "--quiet",
             "--package",
             "evenkeel",
-            "--bin",
-            "evenkeel",
+            "--package",
+            "evenkeel-lab",
+            "--bins",
         ]);
         // With everything that this machine can build; what it cannot is said there.
         let features = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/features");
@@ -450,10 +478,9 @@ pub fn binary() -> &'static Path {
             build.arg("--release");
         }
         let built = build.status().expect("cargo runs");
-        assert!(built.success(), "the balancer cannot be built");
+        assert!(built.success(), "the programs cannot be built");
         // This test is target/PROFILE/deps/NAME.
         let test = std::env::current_exe().expect("the path of this test");
-        let profile = test.ancestors().nth(2).expect("a target folder");
-        profile.join("evenkeel")
+        test.ancestors().nth(2).expect("a target folder").to_owned()
     })
 }

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::HANG;
-use crate::balancer::binary;
+use crate::balancer::{binary, lab_binary};
 use crate::folder::Folder;
 use crate::process::{skipped, succeeds};
 use crate::theirs::Other;
@@ -262,7 +262,9 @@ impl Session {
         }
         let (notes, project) = (Folder::new(), Folder::new());
         let dist = project.make("target/dist");
-        std::os::unix::fs::symlink(binary(), dist.join("evenkeel")).expect("a link");
+        for (program, name) in [(binary(), "evenkeel"), (lab_binary(), "evenkeel-lab")] {
+            std::os::unix::fs::symlink(program, dist.join(name)).expect("a link");
+        }
         // As at a terminal.
         project.write(".curlrc", "silent\nshow-error\n");
         let mut command = Command::new("setpriv");

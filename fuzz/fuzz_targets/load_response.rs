@@ -1,4 +1,4 @@
-//! Any answer to `evenkeel load`: no panic, and it ends at the same place however it is cut into
+//! Any answer to `evenkeel-lab load`: no panic, and it ends at the same place however it is cut into
 //! pieces, after other answers on its connection, too.
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! How fast `evenkeel load` is, and how late: against a null server, which answers whatever comes with
+//! How fast `evenkeel-lab load` is, and how late: against a null server, which answers whatever comes with
 //! the same bytes, on the other processor. wrk is beside it in each round, if it is installed.
 
 use std::fs;
@@ -35,7 +35,7 @@ struct Arguments {
     connections: u32,
     /// The program; by default beside this one.
     #[arg(long)]
-    evenkeel: Option<PathBuf>,
+    program: Option<PathBuf>,
     /// Where the table is written, as Markdown.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -121,9 +121,9 @@ struct Round {
 
 fn measure(arguments: &Arguments) -> io::Result<()> {
     let this = std::env::current_exe()?;
-    let evenkeel = match &arguments.evenkeel {
+    let program = match &arguments.program {
         Some(path) => path.clone(),
-        None => this.with_file_name("evenkeel"),
+        None => this.with_file_name("evenkeel-lab"),
     };
     let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut null = Command::new(&this);
@@ -140,7 +140,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     let mut rounds = Vec::new();
     for number in 0..arguments.rounds {
         let mut round = Round::default();
-        let run = |more: &[&str]| load(&evenkeel, &url, arguments, more);
+        let run = |more: &[&str]| load(&program, &url, arguments, more);
         let fast = run(&[])?;
         round.rate = figure(&fast, "/rate")?;
         round.busy = figure(&fast, "/busy")?;
@@ -167,9 +167,9 @@ fn pinned(program: &Path) -> Command {
     command
 }
 
-fn load(evenkeel: &Path, url: &str, arguments: &Arguments, more: &[&str]) -> io::Result<Value> {
+fn load(program: &Path, url: &str, arguments: &Arguments, more: &[&str]) -> io::Result<Value> {
     let file = std::env::temp_dir().join(format!("load_own-{}.json", std::process::id()));
-    let mut command = pinned(evenkeel);
+    let mut command = pinned(program);
     command
         .args(["load", url, "--quiet", "--warm-up", "500ms"])
         .args(["--duration", &format!("{}s", arguments.seconds)])
@@ -180,7 +180,7 @@ fn load(evenkeel: &Path, url: &str, arguments: &Arguments, more: &[&str]) -> io:
         .stdout(Stdio::null());
     let status = command.status()?;
     if !status.success() {
-        return Err(io::Error::other(format!("evenkeel load: {status}")));
+        return Err(io::Error::other(format!("evenkeel-lab load: {status}")));
     }
     let text = fs::read_to_string(&file)?;
     fs::remove_file(&file)?;
@@ -189,7 +189,7 @@ fn load(evenkeel: &Path, url: &str, arguments: &Arguments, more: &[&str]) -> io:
 
 fn figure(of: &Value, name: &str) -> io::Result<f64> {
     let found = of.pointer(name).and_then(Value::as_f64);
-    found.ok_or_else(|| io::Error::other(format!("evenkeel load does not tell {name}")))
+    found.ok_or_else(|| io::Error::other(format!("evenkeel-lab load does not tell {name}")))
 }
 
 /// CPU time of processes that have ended, in seconds.

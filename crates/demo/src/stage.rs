@@ -336,7 +336,7 @@ pub fn location(arm: &str, index: usize) -> String {
 
 fn configuration(arms: &[Arm], admin: SocketAddr) -> String {
     let mut text =
-        format!("# What `evenkeel demo` runs.\nworkers = 1\n\n[admin]\nlisten = \"{admin}\"\n");
+        format!("# What `evenkeel-lab demo` runs.\nworkers = 1\n\n[admin]\nlisten = \"{admin}\"\n");
     for Arm {
         name,
         listen,

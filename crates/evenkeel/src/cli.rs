@@ -6,8 +6,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use evenkeel_command::AccessFormat;
+use evenkeel_command::pages::Shell;
 use evenkeel_manager::AlertSetting;
-use evenkeel_sim::log::Format;
 
 use crate::kernel::Kernel;
 
@@ -82,14 +83,6 @@ pub(crate) enum Command {
     /// The scenario says how members work, what is asked for, and what happens; the strategy, thresholds,
     /// groups and members are those of the configuration that it names.
     Sim(Sim),
-    /// Repeat the experiments of five papers and judge what they claim; without a name, list them
-    Lab(Lab),
-    /// Send load to a server or balancer, and tell how it answers
-    ///
-    /// With --rate requests are due at planned times, whatever answers do (open loop), and a latency counts
-    /// from when its request was due. Without it each connection sends its next request when it has the
-    /// answer to the last (closed loop). docs/load.md has the manual.
-    Load(Box<Load>),
     /// List the strategies and their parameters
     Strategies,
     /// Read and change the configuration that several balancers share in a store (`[store]`)
@@ -105,7 +98,7 @@ pub(crate) enum Command {
     /// Print completions for a shell: what it offers after `evenkeel` and Tab
     Completions {
         /// Name of the shell
-        shell: clap_complete::Shell,
+        shell: Shell,
     },
     /// Write a manual page for each command into a folder
     #[command(hide = true)]
@@ -113,174 +106,6 @@ pub(crate) enum Command {
         /// Folder; made if it is not there
         folder: PathBuf,
     },
-    /// Compare the default strategy with round robin, live
-    Demo {
-        /// End after this many seconds; 0 runs until Ctrl-C
-        #[arg(long, default_value_t = 0)]
-        seconds: u64,
-    },
-}
-
-/// `evenkeel load`.
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Load {
-    /// http://, https://, tcp://HOST:PORT or ftp://USER:PASSWORD@HOST
-    #[arg(required = true)]
-    pub url: Option<String>,
-    /// Open loop: so many requests per second (sessions, where there are sessions)
-    #[arg(long, value_name = "N", value_parser = rate)]
-    pub rate: Option<f64>,
-    /// How requests of an open loop arrive
-    #[arg(long, value_enum, default_value = "poisson")]
-    pub arrivals: ArrivalsName,
-    /// How long, after the warm-up; 10s if nothing else ends the run
-    #[arg(long, value_parser = time)]
-    pub duration: Option<Duration>,
-    /// End after so many requests (sessions, where there are sessions), the warm-up included
-    #[arg(long, value_name = "N")]
-    pub requests: Option<u64>,
-    /// Connections at once; users, where there are sessions
-    #[arg(long, short = 'c', value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub connections: u32,
-    /// Threads: each can use a core
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub threads: u16,
-    /// Not counted, before the duration
-    #[arg(long, value_parser = time, default_value = "0s")]
-    pub warm_up: Duration,
-    /// Method
-    #[arg(long, default_value = "GET")]
-    pub method: String,
-    /// Field of every request; may be given several times
-    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
-    pub headers: Vec<(String, String)>,
-    /// Body of every request
-    #[arg(long, conflicts_with = "body_size")]
-    pub body: Option<String>,
-    /// Body of so many bytes
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..=1 << 28))]
-    pub body_size: Option<u32>,
-    /// For a request with all its redirects, and for its connection
-    #[arg(long, value_parser = time, default_value = "10s")]
-    pub timeout: Duration,
-    /// Where chance begins: the same seed draws the same arrivals and paths
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Certificates of the authorities to trust (PEM), instead of those of the system
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
-    /// Trust whoever answers
-    #[arg(long)]
-    pub insecure: bool,
-    /// Name to ask for in TLS, instead of the host
-    #[arg(long, value_name = "NAME")]
-    pub server_name: Option<String>,
-    /// HTTP/2: over TLS, or with prior knowledge
-    #[arg(long)]
-    pub http2: bool,
-    /// Requests at once on each connection of HTTP/2
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub streams: u16,
-    /// tcp://: text to send; \n, \r, \t, \\ and \xNN are understood
-    #[arg(long, value_name = "TEXT", value_parser = escaped)]
-    pub send: Option<Bytes>,
-    /// tcp://: bytes to await
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub receive: u64,
-    /// tcp://: a connection for each request
-    #[arg(long)]
-    pub connect: bool,
-    /// ftp://: a file that each session reads; may be given several times
-    #[arg(long = "file", value_name = "PATH")]
-    pub files: Vec<String>,
-    /// Ask for the paths in this file, one a line, by chance
-    #[arg(long, value_name = "FILE")]
-    pub paths: Option<PathBuf>,
-    /// Popularity of the paths: the one in line i is asked for in proportion to 1 / i^ALPHA
-    #[arg(long, value_name = "ALPHA", requires = "paths", value_parser = alpha)]
-    pub zipf: Option<f64>,
-    /// Sessions of so many requests, each on connections of its own
-    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub sessions: Option<u32>,
-    /// Mean time for which a user thinks between two requests of a session (exponential)
-    #[arg(long, value_parser = time, default_value = "0s", requires = "sessions")]
-    pub think: Duration,
-    /// Users of the Web as in SURGE, on a site of so many documents (see `evenkeel load site`)
-    #[arg(long, value_name = "DOCUMENTS", conflicts_with_all = ["paths", "sessions", "replay"], value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
-    pub surge: Option<u32>,
-    /// Factor on the times of users of SURGE
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "surge")]
-    pub pace: f64,
-    /// Send the requests of this access log once more, at their times
-    #[arg(long, value_name = "LOG", conflicts_with_all = ["paths", "sessions", "rate"])]
-    pub replay: Option<PathBuf>,
-    /// Replay so many times as fast
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "replay", value_parser = rate)]
-    pub speed: f64,
-    /// How the log's lines are written; without it the first line says
-    #[arg(long, value_enum, requires = "replay")]
-    pub log_format: Option<AccessFormat>,
-    /// Redirects in a row to follow; 0 takes them as answers
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=100))]
-    pub max_redirects: u32,
-    /// Keep the server that a redirect names for as long as it allows (the quantum), then ask again
-    #[arg(long)]
-    pub negotiate: bool,
-    /// Addresses of this machine to connect from, by turns
-    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
-    pub from: Vec<IpAddr>,
-    /// No line for each second
-    #[arg(long)]
-    pub quiet: bool,
-    /// Write the latencies as HdrHistogram's percentile distribution, or, if FILE ends in .hlog, as its
-    /// interval log; may be given several times
-    #[arg(long, value_name = "FILE")]
-    pub hdr: Vec<PathBuf>,
-    /// Write a row for each second
-    #[arg(long, value_name = "FILE")]
-    pub csv: Option<PathBuf>,
-    /// Write all figures, for `evenkeel load compare` and other programs
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    #[command(subcommand)]
-    pub command: Option<LoadCommand>,
-}
-
-/// What is done beside sending load.
-#[derive(Debug, Subcommand)]
-pub(crate) enum LoadCommand {
-    /// Compare two runs by what --json or --hdr (an interval log, .hlog) has written of them
-    Compare {
-        /// The first run
-        a: PathBuf,
-        /// The second run
-        b: PathBuf,
-    },
-    /// Write the documents of a site for --surge into a folder, under their numbers
-    Site {
-        /// Folder; made if it is not there
-        folder: PathBuf,
-        /// Documents, as in --surge
-        #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
-        documents: u32,
-        /// As of the run
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-    },
-}
-
-/// Bytes of an argument.
-#[derive(Clone, Debug)]
-pub(crate) struct Bytes(pub Vec<u8>);
-
-/// How requests of an open loop arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ArrivalsName {
-    /// By chance, independently of each other
-    Poisson,
-    /// Evenly
-    Constant,
 }
 
 /// `evenkeel store`.
@@ -458,50 +283,6 @@ pub(crate) struct Sim {
     /// No progress bar, which a terminal gets otherwise
     #[arg(long)]
     pub quiet: bool,
-}
-
-/// `evenkeel lab`.
-#[derive(Debug, Args)]
-pub(crate) struct Lab {
-    /// An experiment, a paper (all its experiments), or "all"
-    pub name: Option<String>,
-    /// With real programs on this machine, and not in virtual time
-    #[arg(long, requires = "name")]
-    pub real: bool,
-    /// Hardly anything, to see whether it works: says little
-    #[arg(long, requires = "name")]
-    pub quick: bool,
-    /// Folder of the results; a quick run does not replace a full one there
-    #[arg(long, value_name = "FOLDER", default_value = "lab-results")]
-    pub out: PathBuf,
-    /// The first seed
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    pub seed: u32,
-    /// No progress bar, which a terminal gets otherwise
-    #[arg(long)]
-    pub quiet: bool,
-}
-
-/// How an access log is written.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum AccessFormat {
-    /// Evenkeel's own.
-    Json,
-    /// As of nginx and Apache httpd.
-    Combined,
-    /// HAProxy's, for HTTP and TCP.
-    Haproxy,
-}
-
-impl AccessFormat {
-    /// What reads it.
-    pub(crate) fn format(self) -> Format {
-        match self {
-            AccessFormat::Json => Format::Json,
-            AccessFormat::Combined => Format::Combined,
-            AccessFormat::Haproxy => Format::Haproxy,
-        }
-    }
 }
 
 /// A time that a request may take.
@@ -883,62 +664,6 @@ fn assignment(text: &str) -> Result<(String, f64), String> {
     Ok((name.to_owned(), value))
 }
 
-fn rate(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().unwrap_or(f64::NAN);
-    match (1e-3..=1e7).contains(&value) {
-        true => Ok(value),
-        false => Err("expected a number from 0.001 to 10000000".into()),
-    }
-}
-
-fn alpha(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().unwrap_or(f64::NAN);
-    match (0.0..=10.0).contains(&value) {
-        true => Ok(value),
-        false => Err("expected a number from 0 to 10".into()),
-    }
-}
-
-/// A time such as `10s`, `500ms` or `2m`.
-fn time(text: &str) -> Result<Duration, String> {
-    let longest = Duration::from_secs(30 * 24 * 3600);
-    evenkeel_config::duration(text)
-        .filter(|time| *time <= longest)
-        .ok_or_else(|| "expected a time such as 10s, 500ms or 2m, at most 30 days".into())
-}
-
-fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text
-        .split_once(':')
-        .ok_or("expected NAME: VALUE, such as \"Accept: text/html\"")?;
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
-}
-
-/// Text with escapes.
-fn escaped(text: &str) -> Result<Bytes, String> {
-    let (mut bytes, mut rest) = (Vec::new(), text);
-    while let Some(at) = rest.find('\\') {
-        let (before, after) = rest.split_at(at);
-        bytes.extend_from_slice(before.as_bytes());
-        let mut letters = after.chars().skip(1);
-        rest = after.get(2..).unwrap_or_default();
-        bytes.push(match letters.next() {
-            Some('n') => b'\n',
-            Some('r') => b'\r',
-            Some('t') => b'\t',
-            Some('\\') => b'\\',
-            Some('x') => {
-                let digits = rest.get(..2).unwrap_or_default();
-                rest = rest.get(2..).unwrap_or_default();
-                u8::from_str_radix(digits, 16).map_err(|_| "expected two digits after \\x")?
-            }
-            _ => return Err("after \\ comes n, r, t, \\ or xNN".into()),
-        });
-    }
-    bytes.extend_from_slice(rest.as_bytes());
-    Ok(Bytes(bytes))
-}
-
 fn interval(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().unwrap_or(f64::NAN);
     if (0.1..=60.0).contains(&seconds) {
@@ -1031,37 +756,6 @@ mod tests {
         };
         assert_eq!((location.as_str(), setting), ("node-1", AlertWord::Off));
         assert!(refused("evenkeel ctl alert node-1 maybe").contains("auto"));
-    }
-
-    #[test]
-    fn load_has_a_url_or_a_command() {
-        for good in [
-            "http://h/ --rate 100",
-            "compare a b",
-            "site folder --documents 10",
-        ] {
-            let words = format!("evenkeel load {good}");
-            assert!(Cli::try_parse_from(words.split(' ')).is_ok(), "{good}");
-        }
-        refused("evenkeel load");
-        refused("evenkeel load http://h/ compare a b");
-        refused("evenkeel load http://h/ --zipf 1");
-        refused("evenkeel load http://h/ --rate 0");
-    }
-
-    #[test]
-    fn arguments_of_load_are_understood() {
-        assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
-        assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
-        for bad in ["", "1", "s", "-1s", "nans", "9999h"] {
-            assert!(time(bad).is_err(), "{bad}");
-        }
-        assert_eq!(header("A: b:c"), Ok(("A".into(), "b:c".into())));
-        assert!(header("A").is_err());
-        assert_eq!(escaped(r"a\r\n\x00\\ü").unwrap().0, "a\r\n\0\\ü".as_bytes());
-        for bad in [r"\", r"\q", r"\x1", r"\xü"] {
-            assert!(escaped(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -1,14 +1,12 @@
 //! The `evenkeel` binary: the command line, and the wiring of everything else.
 
 mod agent;
-mod bar;
 mod check;
 mod cli;
 mod ctl;
 mod engine;
 mod kernel;
-mod lab;
-mod load;
+mod moved;
 mod pages;
 mod privileges;
 mod process;
@@ -23,7 +21,6 @@ mod traces;
 mod upgrade;
 mod users;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -32,27 +29,7 @@ use clap::Parser;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Run(args) => run::run(&args),
-        Command::Engine(args) => engine::run(&args),
-        Command::Agent(args) => agent::agent(&args),
-        Command::Check { file } => check::check(&file).and_then(print),
-        Command::Ctl(args) => ctl::run(&args).and_then(print),
-        Command::Steer(args) => steer::run(&args).and_then(print),
-        Command::Upgrade(args) => upgrade::run(&args).and_then(print),
-        Command::Top(args) => top(&args),
-        Command::Kernel(args) => kernel::run(&args),
-        Command::Demo { seconds } => demo(seconds),
-        Command::Load(args) => load::run(&args),
-        Command::Sim(args) => sim::run(&args),
-        Command::Lab(args) => lab::run(&args),
-        #[cfg(feature = "fleet")]
-        Command::Store(args) => store::run(&args).and_then(print),
-        Command::Users(args) => users::run(&args).and_then(print),
-        Command::Completions { shell } => print(pages::completions(shell)),
-        Command::Man { folder } => pages::manual(&folder),
-        Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
-    };
+    let result = moved::refuse_moved(std::env::args_os()).and_then(|()| run_command());
     process::flush_log();
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -63,7 +40,28 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why a command failed: what its user reads, and what their script sees.
+fn run_command() -> Result<(), Failure> {
+    match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Engine(args) => engine::run(&args),
+        Command::Agent(args) => agent::agent(&args),
+        Command::Check { file } => check::check(&file).and_then(print),
+        Command::Ctl(args) => ctl::run(&args).and_then(print),
+        Command::Steer(args) => steer::run(&args).and_then(print),
+        Command::Upgrade(args) => upgrade::run(&args).and_then(print),
+        Command::Top(args) => top(&args),
+        Command::Kernel(args) => kernel::run(&args),
+        Command::Sim(args) => sim::run(&args),
+        #[cfg(feature = "fleet")]
+        Command::Store(args) => store::run(&args).and_then(print),
+        Command::Users(args) => users::run(&args).and_then(print),
+        Command::Completions { shell } => print(pages::completions(shell)),
+        Command::Man { folder } => pages::write_manual(&folder),
+        Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
+    }
+}
+
+/// Reason why a command failed: a message for its user, and an exit code for their script.
 #[derive(Debug)]
 struct Failure {
     code: u8,
@@ -95,18 +93,7 @@ fn top(args: &cli::Top) -> Result<(), Failure> {
     })
 }
 
-fn demo(seconds: u64) -> Result<(), Failure> {
-    let evenkeel = std::env::current_exe()
-        .map_err(|error| Failure::new(format!("cannot find this program's own file: {error}")))?;
-    evenkeel_demo::run(&evenkeel, seconds).map_err(|error| Failure::new(error.to_string()))
-}
-
-/// Prints a result. Whoever reads it may have had enough before its end.
+/// Prints a result. A reader that closes the pipe before the end is no failure.
 fn print(text: String) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format!(
-            "cannot write to standard output: {error}"
-        ))),
-        _ => Ok(()),
-    }
+    evenkeel_command::print(text).map_err(Failure::new)
 }

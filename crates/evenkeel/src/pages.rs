@@ -1,38 +1,21 @@
-//! What packages install beside the binary, made of the command line's own definitions: completions
-//! for shells, and manual pages.
+//! Completions and manual pages of `evenkeel`, which packages install beside it.
 
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
-use clap_complete::{Shell, generate};
+use clap::CommandFactory;
+use evenkeel_command::pages::{self, Shell};
 
 use crate::Failure;
 use crate::cli::Cli;
 
-/// The name of the program, in both.
-const NAME: &str = "evenkeel";
-
 /// `evenkeel completions`: a script for `shell`.
 pub(crate) fn completions(shell: Shell) -> String {
-    let mut script = Vec::new();
-    generate(shell, &mut Cli::command(), NAME, &mut script);
-    String::from_utf8_lossy(&script).into_owned()
+    pages::completions(Cli::command(), shell)
 }
 
-/// `evenkeel man`: a page for the program and one for each command, as in `evenkeel-ctl-drain.1`.
-pub(crate) fn manual(folder: &Path) -> Result<(), Failure> {
-    let cannot = |error| {
-        let folder = folder.display();
-        Failure::new(format!("cannot write manual pages into {folder}: {error}"))
-    };
-    std::fs::create_dir_all(folder).map_err(cannot)?;
-    clap_mangen::generate_to(described(), folder).map_err(cannot)
-}
-
-/// The command line, without what changes from build to build: `--version` names features on a second
-/// line, which is no part of a title.
-fn described() -> Command {
-    Cli::command().long_version(env!("CARGO_PKG_VERSION"))
+/// `evenkeel man`: a page for the program and one for each command.
+pub(crate) fn write_manual(folder: &Path) -> Result<(), Failure> {
+    pages::write_manual(Cli::command(), env!("CARGO_PKG_VERSION"), folder).map_err(Failure::new)
 }
 
 #[cfg(test)]
@@ -58,15 +41,14 @@ mod tests {
     #[test]
     fn each_command_has_a_page() {
         let folder = std::env::temp_dir().join(format!("evenkeel-man-{}", std::process::id()));
-        manual(&folder).unwrap();
+        write_manual(&folder).unwrap();
         let page = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
-        assert!(page("evenkeel.1").contains(".SH NAME"));
+        let first = page("evenkeel.1");
+        assert!(first.contains(".SH NAME"));
+        let title = first.lines().find(|line| line.starts_with(".TH")).unwrap();
+        assert!(title.contains(env!("CARGO_PKG_VERSION")), "{title}");
         assert!(page("evenkeel-run.1").contains("shutdown_grace"));
         assert!(page("evenkeel-ctl-drain.1").contains("MEMBER"));
         std::fs::remove_dir_all(&folder).unwrap();
-        std::fs::write(&folder, "").unwrap();
-        let refused = manual(&folder).unwrap_err().message;
-        assert!(refused.contains("evenkeel-man-"), "{refused}");
-        std::fs::remove_file(&folder).unwrap();
     }
 }

@@ -3,11 +3,11 @@
 use std::io::{IsTerminal, Write, stderr};
 use std::path::Path;
 
+use evenkeel_command::Bar;
 use evenkeel_sim::experiment::{self, advice, export, html, plan, text};
 use evenkeel_sim::log;
 
-use crate::bar::Bar;
-use crate::cli::{AccessFormat, Sim};
+use crate::cli::Sim;
 use crate::{Failure, check, print};
 
 /// Plays a scenario and shows what came of it.
@@ -69,7 +69,7 @@ fn from_log(args: &Sim, path: &Path) -> Result<(plan::Plan, advice::Study), Fail
         Failure::new(format!("{}: cannot be read: {error}", path.display()))
     };
     let file = std::fs::File::open(path).map_err(unreadable)?;
-    let format = args.log_format.map(AccessFormat::format);
+    let format = args.log_format.map(log::Format::from);
     let log = log::read(std::io::BufReader::new(file), format).map_err(unreadable)?;
     let question = advice::Question {
         group: args.group.as_deref(),

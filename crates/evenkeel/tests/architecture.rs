@@ -100,3 +100,19 @@ fn a_crate_depends_on_what_stands_above_it() {
         }
     }
 }
+
+/// Whoever builds or runs a balancer has nothing of the workbench in it.
+#[test]
+fn the_product_needs_nothing_of_the_workbench() {
+    let manifests = in_the_manifests();
+    let (mut needed, mut next) = (BTreeSet::new(), vec!["evenkeel".to_owned()]);
+    while let Some(name) = next.pop() {
+        if needed.insert(name.clone()) {
+            next.extend(manifests[&name].iter().cloned());
+        }
+    }
+    assert!(needed.contains("core") && needed.contains("proxy"));
+    for name in ["lab", "load", "demo"].into_iter().chain(WORKBENCH) {
+        assert!(!needed.contains(name), "evenkeel needs {name}");
+    }
+}

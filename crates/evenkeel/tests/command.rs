@@ -640,66 +640,27 @@ fn a_wrong_scenario_is_told_with_all_its_errors() {
     assert_eq!(outcome(&["sim", &good, "--seeds", "0"]).0, 2);
 }
 
+/// What belongs to the workbench is refused with the program that has it, and stands in no list.
 #[test]
-fn the_lab_lists_runs_and_keeps_full_results() {
-    let (code, list, _) = outcome(&["lab"]);
-    assert_eq!(code, 0);
-    let mut lines = list.lines().filter(|line| line.contains("(virtual time"));
-    let name = lines.next().unwrap().split_whitespace().next().unwrap();
-    let paper = list.split(':').next().unwrap();
-
-    let (code, _, stderr) = outcome(&["lab", "no-such-thing"]);
-    assert_eq!(code, 1);
-    assert!(
-        stderr.contains("no-such-thing: `evenkeel lab` lists them"),
-        "{stderr}"
-    );
-
-    let directory = Directory::new();
-    let folder = directory.path("results");
-    let quick = ["lab", name, "--quick", "--quiet", "--out", &folder];
-    let (code, stdout, stderr) = outcome(&quick);
-    assert_eq!(code, 0, "{stderr}");
-    assert!(
-        stdout.starts_with(name) && stdout.contains("published: "),
-        "{stdout}"
-    );
-    let read = |name: &str| std::fs::read_to_string(Path::new(&folder).join(name)).unwrap();
-    let page = read(&format!("{paper}.md"));
-    assert!(page.contains("A quick run, which says little."), "{page}");
-    assert!(read("README.md").contains("figures and tables are run"));
-
-    // What a full run has found is kept.
-    let record = format!("{paper}/{name}.json");
-    let full = read(&record).replace("\"is_quick\": true", "\"is_quick\": false");
-    std::fs::write(Path::new(&folder).join(&record), &full).unwrap();
-    let (code, _, stderr) = outcome(&quick);
-    assert_eq!(code, 1);
-    assert!(
-        stderr.contains("a full run, which a quick one does not replace"),
-        "{stderr}"
-    );
-    assert_eq!(read(&record), full);
-}
-
-/// Whatever a machine lacks is said before anything starts.
-#[test]
-fn the_lab_says_what_a_machine_lacks_for_a_real_run() {
-    let directory = Directory::new();
-    let (_, list, _) = outcome(&["lab"]);
-    let real = list.lines().filter(|line| line.contains("--real)"));
-    for line in real {
-        let name = line.split_whitespace().next().unwrap();
-        let folder = directory.path("results");
-        // No programs but its own: that is never enough.
-        let output = evenkeel(&["lab", name, "--real", "--quick", "--out", &folder])
-            .env("PATH", &directory.0)
-            .current_dir(&directory.0)
-            .output()
-            .unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{name}: {stderr}");
-        assert!(stderr.contains("nothing was started"), "{name}: {stderr}");
-        assert!(stderr.contains(&format!("{name}: it needs ")), "{stderr}");
+fn commands_of_the_workbench_say_where_they_are() {
+    for arguments in [
+        &["load", "http://127.0.0.1:1/", "--rate", "5"][..],
+        &["load", "--help"],
+        &["lab"],
+        &["lab", "all", "--quick"],
+        &["demo", "--seconds", "1"],
+        &["help", "demo"],
+    ] {
+        let (code, stdout, stderr) = outcome(arguments);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{arguments:?}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.contains("is now `evenkeel-lab "), "{stderr}");
     }
+    let (_, help, _) = outcome(&["--help"]);
+    let (_, completions, _) = outcome(&["completions", "bash"]);
+    for name in ["load", "lab", "demo"] {
+        assert!(!help.contains(&format!("  {name} ")), "{help}");
+        assert!(!completions.contains(&format!("evenkeel,{name})")));
+    }
+    assert!(completions.contains("evenkeel,run)"));
 }

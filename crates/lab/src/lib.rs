@@ -16,6 +16,7 @@ pub mod machine;
 pub mod page;
 pub mod paper;
 pub mod papers;
+pub mod product;
 mod programs;
 pub mod record;
 pub mod run;

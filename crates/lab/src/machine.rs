@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::product;
+
 /// What a real run takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Need {
     /// The rights of root.
     Root,
+    /// The balancer's own program, beside this one or on the path.
+    Product,
     /// A program on the path, and the package that has it.
     Program(&'static str, &'static str),
     /// Debian's kernel for x86-64, which emulated machines boot: its package, or a copy of it from an earlier
@@ -33,6 +37,7 @@ pub fn lacks(needs: &[Need]) -> Vec<String> {
 fn lack(need: Need) -> Option<String> {
     match need {
         Need::Root => no_root(rustix::process::geteuid().is_root()),
+        Need::Product => product::find().err(),
         Need::Program(name, package) => {
             (!is_on_path(name)).then(|| format!("it needs {name}: install the package {package}"))
         }

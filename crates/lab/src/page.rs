@@ -29,7 +29,7 @@ fn records(folder: &Path, paper: &Paper, experiment: &Experiment) -> [(Mode, Opt
 
 fn page(folder: &Path, paper: &Paper) -> String {
     let mut text = format!("# {}\n\n{}\n\n", paper.title, paper.cite);
-    text += "This page is written by `evenkeel lab`. A claim *holds* if the whole 95 % confidence interval of what was \
+    text += "This page is written by `evenkeel-lab run`. A claim *holds* if the whole 95 % confidence interval of what was \
              measured is where its rule wants it, it *does not* if none of it is, and otherwise it *cannot be told*. \
              The rules are in the program (`crates/lab`), and were there before the run.\n\n";
     let _ = write!(
@@ -60,7 +60,7 @@ fn page(folder: &Path, paper: &Paper) -> String {
                     let option = if mode == Mode::Real { " --real" } else { "" };
                     let _ = write!(
                         text,
-                        "\n### {}\n\nNot run yet: `evenkeel lab {}{option}`.\n",
+                        "\n### {}\n\nNot run yet: `evenkeel-lab run {}{option}`.\n",
                         heading(mode),
                         experiment.name
                     );
@@ -173,7 +173,7 @@ pub fn covered(paper: &Paper) -> (usize, usize) {
 
 fn index(folder: &Path) -> String {
     let mut text = String::from(
-        "# The lab\n\nThe experiments of five papers, repeated on Evenkeel. `evenkeel lab` lists them, `make lab` runs all in \
+        "# The lab\n\nThe experiments of five papers, repeated on Evenkeel. `evenkeel-lab list` names them, `make lab` runs all in \
          virtual time. These pages are written by the program.\n\n\
          | paper | figures and tables repeated | in virtual time | with real programs |\n|---|---|---|---|\n",
     );

@@ -49,7 +49,7 @@ impl IntervalLog {
             packed: Vec::new(),
             head: format!(
                 "#[Histogram log format version 1.3]\n\
-                 #[evenkeel load {}://{}{}, {loop_kind} loop: nanoseconds from when requests were due, \
+                 #[evenkeel-lab load {}://{}{}, {loop_kind} loop: nanoseconds from when requests were due, \
                  with Tag={SEND} from when they were sent; the column of the longest is in ms]\n\
                  #[StartTime: {start:.3} (seconds since epoch)]\n\
                  #[BaseTime: {start:.3} (seconds since epoch)]\n\

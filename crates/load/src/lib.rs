@@ -1,5 +1,5 @@
 //! A load generator: requests of HTTP, bytes over TCP and sessions of FTP, planned by a clock or as
-//! answers come, and what came of them (`evenkeel load`).
+//! answers come, and what came of them (`evenkeel-lab load`).
 //!
 //! | module | what it has |
 //! |---|---|

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use evenkeel_e2e::balancer::binary;
+use evenkeel_e2e::balancer::{binary, lab_binary};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::process::{installed, program, skipped, succeeds};
 use evenkeel_e2e::{apxs, libarm};
@@ -19,7 +19,7 @@ fn root() -> &'static Path {
 
 /// Puts what is packed into `folder`: without what a debugger needs, which takes long to compress.
 fn build(folder: &Folder) {
-    for file in [binary(), &libarm::folder().join("libarm.so")] {
+    for file in [binary(), lab_binary(), &libarm::folder().join("libarm.so")] {
         let to = folder.join(file.file_name().unwrap().to_str().unwrap());
         let mut strip = Command::new("strip");
         assert!(succeeds(strip.arg("-o").arg(to).arg(file)), "strip works");
@@ -47,7 +47,7 @@ fn pack(built: &Folder, folder: &Path, version: &str) -> Vec<PathBuf> {
     assert!(packed.status.success(), "{said}");
     let text = String::from_utf8(packed.stdout).unwrap();
     let packages: Vec<_> = text.lines().map(PathBuf::from).collect();
-    assert_eq!(packages.len(), 6, "{text}{said}");
+    assert_eq!(packages.len(), 7, "{text}{said}");
     packages
 }
 
@@ -98,7 +98,11 @@ apache2ctl -t -D DUMP_MODULES 2>&1 | grep -q evenkeel_module
 evenkeel check /etc/evenkeel/evenkeel.toml
 evenkeel --version
 man -l /usr/share/man/man1/evenkeel-ctl-drain.1.gz | grep -q MEMBER
-bash -c '. /usr/share/bash-completion/completions/evenkeel; complete -p evenkeel'
+man -l /usr/share/man/man1/evenkeel-lab-load.1.gz | grep -q -e --rate
+evenkeel-lab list | grep -q "virtual time"
+for program in evenkeel evenkeel-lab; do
+  bash -c ". /usr/share/bash-completion/completions/$program; complete -p $program"
+done
 cc -x c - -larm -o /run/story/arm <<'END'
 #include <arm.h>
 int main(void) { return arm_init("a", "*", 0, 0, 0) > 0 ? 0 : 1; }
@@ -134,8 +138,8 @@ none "restart.*evenkeel.service"
 say purge
 echo x > /var/log/evenkeel/access.log
 echo x > /var/lib/evenkeel/state
-dpkg --purge evenkeel evenkeel-agent evenkeel-bin libapache2-mod-evenkeel libarm-dev libarm
-for left in /etc/evenkeel /var/lib/evenkeel /var/log/evenkeel /usr/bin/evenkeel /usr/share/evenkeel \
+dpkg --purge evenkeel evenkeel-agent evenkeel-bin evenkeel-lab libapache2-mod-evenkeel libarm-dev libarm
+for left in /etc/evenkeel /var/lib/evenkeel /var/log/evenkeel /usr/bin/evenkeel /usr/bin/evenkeel-lab /usr/share/evenkeel \
   /etc/apache2/mods-enabled/evenkeel.load /etc/logrotate.d/evenkeel /usr/lib/systemd/system/evenkeel.service \
   /lib/systemd/system/evenkeel.service; do
   [ ! -e "$left" ] || { echo "left: $left"; exit 1; }

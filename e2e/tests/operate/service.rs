@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use evenkeel_e2e::balancer::{Balancer, binary, evenkeel};
+use evenkeel_e2e::balancer::{Balancer, binary, evenkeel, lab};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::netns::Namespace;
@@ -430,18 +430,20 @@ fn bash_completes_commands_and_options() {
         return;
     }
     let folder = Folder::new();
-    folder.write("script", evenkeel(&["completions", "bash"]).unwrap());
+    folder.write("evenkeel", evenkeel(&["completions", "bash"]).unwrap());
+    folder.write("evenkeel-lab", lab(&["completions", "bash"]).unwrap());
     let ask = r#". "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
-        _evenkeel evenkeel "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"; printf '%s\n' "${COMPREPLY[@]}""#;
+        "_$1" "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"; printf '%s\n' "${COMPREPLY[@]}""#;
     for (words, offered) in [
         (&["evenkeel", "r"][..], "run"),
         (&["evenkeel", "ctl", "dr"], "drain"),
-        (&["evenkeel", "load", "--rat"], "--rate"),
+        (&["evenkeel", "sim", "--from"], "--from-log"),
+        (&["evenkeel-lab", "load", "--rat"], "--rate"),
     ] {
         let mut bash = Command::new("bash");
         let output = bash
             .args(["-c", ask])
-            .arg(folder.join("script"))
+            .arg(folder.join(words[0]))
             .args(words)
             .output()
             .unwrap();

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use evenkeel_e2e::agent::key_file;
-use evenkeel_e2e::balancer::{Balancer, binary, evenkeel};
+use evenkeel_e2e::balancer::{Balancer, binary, evenkeel, lab};
 use evenkeel_e2e::corba::LoadManager;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
@@ -69,7 +69,7 @@ fn is_alive(process: u32) -> bool {
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// Has `evenkeel load` ask again and again, until it is told to stop: no request may fail.
+/// Has `evenkeel-lab load` ask again and again, until it is told to stop: no request may fail.
 fn keep_asking(url: String, more: &'static str, stop: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
     let stop = Arc::clone(stop);
     thread::spawn(move || {
@@ -79,7 +79,7 @@ fn keep_asking(url: String, more: &'static str, stop: &Arc<AtomicBool>) -> threa
         let mut arguments = vec!["load", &url, "--quiet", "--json", &json];
         arguments.extend(words.split(' ').chain(more.split_whitespace()));
         while !stop.load(Ordering::Relaxed) {
-            evenkeel(&arguments).unwrap();
+            lab(&arguments).unwrap();
             let run: Value = serde_json::from_str(&folder.text("out.json")).unwrap();
             assert_eq!(run["errors"], serde_json::json!({}), "{run}");
             assert_eq!(run["statuses"]["200"], 500, "{run}");

@@ -1,4 +1,4 @@
-//! `evenkeel load` against real servers: what it counts is what they have seen.
+//! `evenkeel-lab load` against real servers: what it counts is what they have seen.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
+use evenkeel_e2e::balancer::{Balancer, lab};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::ftp::{FtpServer, Kind, can_run};
@@ -30,7 +30,7 @@ fn try_load(url: &str, words: &str) -> Result<Value, String> {
         // Real servers take their time on a busy machine.
         arguments.extend(["--timeout", "60s"]);
     }
-    evenkeel(&arguments)?;
+    lab(&arguments)?;
     Ok(serde_json::from_str(&folder.text("out.json")).unwrap())
 }
 
@@ -284,7 +284,7 @@ fn redirects_are_followed_over_http2_to_other_hosts_too() {
             "--json",
             &json,
         ];
-        evenkeel(&[&all[..], options].concat()).unwrap();
+        lab(&[&all[..], options].concat()).unwrap();
         serde_json::from_str::<Value>(&folder.text("out.json")).unwrap()
     };
     let secret = ["--header", "Authorization: Basic eDp5"];
@@ -496,7 +496,7 @@ fn users_as_in_surge_find_their_documents() {
     server.serve("x", "");
     let folder = Folder::new();
     let site = folder.join("site").display().to_string();
-    let said = evenkeel(&["load", "site", &site, "--documents", "40", "--seed", "3"]).unwrap();
+    let said = lab(&["load", "site", &site, "--documents", "40", "--seed", "3"]).unwrap();
     assert!(said.contains("40 documents"), "{said}");
     for number in 0..40 {
         // The sizes do not matter here, and some are large.
@@ -539,7 +539,7 @@ fn runs_are_written_and_compared() {
         );
         let words = ["load", &url, "--rate", "200", "--duration", "4s", "--quiet"];
         let files = ["--json", &json, "--csv", &csv, "--hdr", &hdr];
-        let text = evenkeel(&[&words[..], &files].concat()).unwrap();
+        let text = lab(&[&words[..], &files].concat()).unwrap();
         assert!(
             text.contains("from due") && text.contains("own error"),
             "{text}"
@@ -551,14 +551,14 @@ fn runs_are_written_and_compared() {
         hgrm.contains("1/(1-Percentile)") && hgrm.contains("#[Max"),
         "{hgrm}"
     );
-    let same = evenkeel(&["load", "compare", &file("a.json"), &file("a.json")]).unwrap();
+    let same = lab(&["load", "compare", &file("a.json"), &file("a.json")]).unwrap();
     let lines = same.matches("no difference that this run can show").count();
     let equal = same.matches("the same").count();
     assert_eq!(lines + equal, 7, "{same}");
     let wrong = folder.write("wrong", "{}").display().to_string();
-    let error = evenkeel(&["load", "compare", &wrong, &wrong]).unwrap_err();
+    let error = lab(&["load", "compare", &wrong, &wrong]).unwrap_err();
     assert!(error.contains("load --json"), "{error}");
-    let error = evenkeel(&["load", "compare", &file("a.hgrm"), &wrong]).unwrap_err();
+    let error = lab(&["load", "compare", &file("a.hgrm"), &wrong]).unwrap_err();
     assert!(error.contains("no seconds to compare"), "{error}");
 }
 
@@ -596,7 +596,7 @@ fn interval_logs_are_read_by_others_and_compared() {
     let (log, json) = (file("a.hlog"), file("a.json"));
     let words = ["load", &url, "--rate", "300", "--duration", "4s", "--quiet"];
     let files = ["--json", &json, "--hdr", &log, "--hdr", &file("a.hgrm")];
-    evenkeel(&[&words[..], &files].concat()).unwrap();
+    lab(&[&words[..], &files].concat()).unwrap();
     let run: Value = serde_json::from_str(&folder.text("a.json")).unwrap();
     let Some(due) = processed(&log, &[]) else {
         return;
@@ -619,7 +619,7 @@ fn interval_logs_are_read_by_others_and_compared() {
     assert_eq!(figure(&hgrm, "Total count") as u64, count(&run, "answered"));
 
     let lines = |a: &str, b: &str| {
-        let text = evenkeel(&["load", "compare", a, b]).unwrap();
+        let text = lab(&["load", "compare", a, b]).unwrap();
         assert!(!text.contains("B is "), "{text}");
         let of = |line: &&str| line.contains(" us  ") || line.contains(" per s");
         text.lines().filter(of).count()

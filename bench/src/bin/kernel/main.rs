@@ -13,7 +13,7 @@
 //! - `machines`: the same with loaded back-ends that are whole emulated machines, where interrupts
 //!   are pending, and over RDMA (Soft-RoCE). Only if it is named.
 //!
-//! The same in virtual time, where nothing else shares the machine: `evenkeel lab rdma`.
+//! The same in virtual time, where nothing else shares the machine: `evenkeel-lab run rdma`.
 //!
 //! Each part takes its arms in turns, one way and then the other way round, and keeps
 //! medians. Results are written as CSV, plots and a table; what must be reached is judged at

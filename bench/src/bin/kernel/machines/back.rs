@@ -16,7 +16,7 @@ use crate::clock::{self, CpuClocks, Series};
 use crate::ground::{self, Process, Scheduling};
 
 /// Documents that the server keeps at hand, and microseconds of CPU time for one that is at hand
-/// and for another one: as `evenkeel lab rdma` has them.
+/// and for another one: as `evenkeel-lab run rdma` has them.
 const CACHE: &str = "100";
 const HIT: &str = "1000";
 const MISS: &str = "8000";

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const READ: Duration = Duration::from_millis(200);
 /// How long a query to a back-end without load may take, in milliseconds.
 const MOST_MS: f64 = 20.0;
-/// Two for each processor of a back-end, as `evenkeel lab rdma` has.
+/// Two for each processor of a back-end, as `evenkeel-lab run rdma` has.
 const CLIENTS: usize = 4;
 const DOCUMENTS: usize = 1000;
 const ALPHA: f64 = 0.9;

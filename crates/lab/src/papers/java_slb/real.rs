@@ -15,12 +15,14 @@ use super::measured::{
 use super::{FTP_FILES, FTP_MEGABYTES, SITE_FILES, site};
 use crate::findings::{Cell, Chart, Findings, Table};
 use crate::machine::Need;
+use crate::product;
 use crate::programs::{Folder, Meter, Process};
 use crate::run::Run;
 
 /// What it takes.
 pub(super) const NEEDS: &[Need] = &[
     Need::Root,
+    Need::Product,
     Need::Program("nginx", "nginx"),
     Need::Program("vsftpd", "vsftpd"),
     Need::Program("setpriv", "util-linux"),
@@ -352,7 +354,7 @@ fn evenkeel(
          members = [{members}]\n"
     );
     let file = folder.write("evenkeel.toml", &config)?;
-    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let program = product::find()?;
     Process::start(
         folder,
         "evenkeel",

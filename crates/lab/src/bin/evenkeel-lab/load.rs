@@ -1,4 +1,4 @@
-//! `evenkeel load`: load for servers and balancers, and how they answer.
+//! `evenkeel-lab load`: load for servers and balancers, and how they answer.
 
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write, stderr};
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use evenkeel_command::print;
 use evenkeel_load::interval_log::{self, IntervalLog};
 use evenkeel_load::plan::{Ask, Scheme, Tcp, Tls, Url, Workload};
 use evenkeel_load::stats::{Counted, Second};
@@ -14,8 +15,7 @@ use evenkeel_load::{Plan, compare, report};
 use evenkeel_sim::log;
 use evenkeel_sim::surge::{Pace, Site};
 
-use crate::cli::{AccessFormat, ArrivalsName, Load, LoadCommand};
-use crate::{Failure, print};
+use crate::cli::{ArrivalsName, Load, LoadCommand};
 
 /// For so long, if nothing else ends a run.
 const USUAL: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const MOST_BYTES: u64 = 1 << 30;
 const MOST_PATHS: usize = 1_000_000;
 
 /// Sends load, or compares what was seen of it.
-pub(crate) fn run(args: &Load) -> Result<(), Failure> {
+pub(crate) fn run(args: &Load) -> Result<(), String> {
     match &args.command {
         Some(LoadCommand::Compare { a, b }) => {
             let names = [a.display().to_string(), b.display().to_string()];
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Load) -> Result<(), Failure> {
             let _ = stderr().flush();
         }
     };
-    let outcome = evenkeel_load::run(&plan, &stop, &mut show).map_err(Failure::new)?;
+    let outcome = evenkeel_load::run(&plan, &stop, &mut show)?;
     if is_terminal && !args.quiet {
         let _ = writeln!(stderr());
     }
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Load) -> Result<(), Failure> {
 }
 
 /// The first signal ends the run early, with its report; a second one ends the process.
-fn end_at_signals(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
+fn end_at_signals(stop: &Arc<AtomicBool>) -> Result<(), String> {
     let stop = Arc::clone(stop);
     evenkeel_net::start_thread("signals", move |runtime| {
         runtime.block_on(async {
@@ -104,13 +104,13 @@ fn end_at_signals(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
             }
         });
     })
-    .map_err(Failure::of)?;
+    .map_err(|error| error.to_string())?;
     Ok(())
 }
 
-fn plan(args: &Load) -> Result<Plan, Failure> {
+fn plan(args: &Load) -> Result<Plan, String> {
     let url = args.url.as_deref().unwrap_or_default();
-    let url = Url::parse(url).map_err(Failure::new)?;
+    let url = Url::parse(url)?;
     let ask = |path: &str| Ask {
         method: args.method.clone(),
         path: path.to_owned(),
@@ -139,7 +139,7 @@ fn plan(args: &Load) -> Result<Plan, Failure> {
         };
     }
     if !args.files.is_empty() && url.scheme != Scheme::Ftp {
-        return Err(Failure::new("--file is for ftp:// only; use --paths"));
+        return Err("--file is for ftp:// only; use --paths".into());
     }
     if let Some(requests) = args.sessions {
         workload = Workload::Sessions {
@@ -186,23 +186,21 @@ fn plan(args: &Load) -> Result<Plan, Failure> {
     })
 }
 
-fn paths(file: &Path) -> Result<Vec<String>, Failure> {
+fn paths(file: &Path) -> Result<Vec<String>, String> {
     let text = fs::read_to_string(file).map_err(|error| cannot_read(file, &error))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let all: Vec<_> = lines.take(MOST_PATHS + 1).map(str::to_owned).collect();
     if all.len() > MOST_PATHS {
         let file = file.display();
-        return Err(Failure::new(format!(
-            "{file}: more than {MOST_PATHS} paths; take fewer"
-        )));
+        return Err(format!("{file}: more than {MOST_PATHS} paths; take fewer"));
     }
     Ok(all)
 }
 
 /// The requests of a log, and when they are due.
-fn replay(args: &Load, file: &Path) -> Result<(Vec<Ask>, Workload), Failure> {
+fn replay(args: &Load, file: &Path) -> Result<(Vec<Ask>, Workload), String> {
     let source = fs::File::open(file).map_err(|error| cannot_read(file, &error))?;
-    let format = args.log_format.map(AccessFormat::format);
+    let format = args.log_format.map(log::Format::from);
     let log = log::read_requests(std::io::BufReader::new(source), format);
     let log = log.map_err(|error| cannot_read(file, &error))?;
     let mut order: Vec<(Duration, u32)> = Vec::new();
@@ -245,7 +243,7 @@ fn surge_site(documents: u32, seed: u64) -> Site {
     Site::new(documents as usize, &mut fastrand::Rng::with_seed(seed))
 }
 
-fn site(folder: &Path, documents: u32, seed: u64) -> Result<String, Failure> {
+fn site(folder: &Path, documents: u32, seed: u64) -> Result<String, String> {
     fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
     let site = surge_site(documents, seed);
     let mut bytes = 0u64;
@@ -279,7 +277,7 @@ fn is_log(path: &Path) -> bool {
 }
 
 impl<'a> Log<'a> {
-    fn open(path: &'a Path) -> Result<Self, Failure> {
+    fn open(path: &'a Path) -> Result<Self, String> {
         let file = fs::File::create(path).map_err(|error| cannot_write(path, &error))?;
         Ok(Log {
             path,
@@ -302,7 +300,7 @@ impl<'a> Log<'a> {
         }
     }
 
-    fn end(self) -> Result<(), Failure> {
+    fn end(self) -> Result<(), String> {
         match self.failed {
             Some(error) => Err(cannot_write(self.path, &error)),
             None => Ok(()),
@@ -311,7 +309,7 @@ impl<'a> Log<'a> {
 }
 
 /// Reads a run, from either of the files that have its seconds.
-fn read_run(path: &Path) -> Result<compare::Run, Failure> {
+fn read_run(path: &Path) -> Result<compare::Run, String> {
     let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(|error| cannot_read(path, &error))?;
     let read = file.take(MOST_BYTES + 1).read_to_end(&mut bytes);
@@ -329,21 +327,21 @@ fn read_run(path: &Path) -> Result<compare::Run, Failure> {
     };
     run.map_err(|error| {
         let path = path.display();
-        Failure::new(format!(
-            "{path}: {error}; `evenkeel load compare` reads what `evenkeel load --json FILE` and \
+        format!(
+            "{path}: {error}; `evenkeel-lab load compare` reads what `evenkeel-lab load --json FILE` and \
              `--hdr FILE.hlog` write"
-        ))
+        )
     })
 }
 
-fn cannot_read(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(format!("{}: cannot be read: {error}", path.display()))
+fn cannot_read(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: cannot be read: {error}", path.display())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
+fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| cannot_write(path, &error))
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(format!("{}: cannot be written: {error}", path.display()))
+fn cannot_write(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: cannot be written: {error}", path.display())
 }

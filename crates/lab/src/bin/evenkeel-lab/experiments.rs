@@ -1,25 +1,22 @@
-//! `evenkeel lab`: the experiments of five papers.
+//! `evenkeel-lab list` and `evenkeel-lab run`: the experiments of five papers.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use evenkeel_command::{Bar, print};
 use evenkeel_lab::machine::{self, Origin};
 use evenkeel_lab::page;
 use evenkeel_lab::paper::{self, Experiment, Paper};
 use evenkeel_lab::record::{self, Ended, Mode, Record};
 use evenkeel_lab::run::{Run, Scale};
 
-use crate::bar::Bar;
-use crate::cli::Lab;
-use crate::{Failure, print};
+use crate::cli::Experiments;
 
-/// Lists what there is, or runs what is asked for.
-pub(crate) fn run(args: &Lab) -> Result<(), Failure> {
-    let Some(name) = &args.name else {
-        return print(list());
-    };
+/// Runs the experiments of a name.
+pub(crate) fn run(args: &Experiments) -> Result<(), String> {
+    let name = &args.name;
     let mode = if args.real {
         Mode::Real
     } else {
@@ -27,9 +24,9 @@ pub(crate) fn run(args: &Lab) -> Result<(), Failure> {
     };
     let found = paper::find(name);
     if found.is_empty() {
-        return Err(Failure::new(format!(
-            "no experiment is called {name}: `evenkeel lab` lists them"
-        )));
+        return Err(format!(
+            "no experiment is called {name}: `evenkeel-lab list` names them"
+        ));
     }
     let runs = |experiment: &Experiment| match mode {
         Mode::Simulated => experiment.simulate.is_some(),
@@ -44,7 +41,7 @@ pub(crate) fn run(args: &Lab) -> Result<(), Failure> {
         } else {
             "only runs with --real"
         };
-        return Err(Failure::new(format!("{name} {other}")));
+        return Err(format!("{name} {other}"));
     }
     let scale = if args.quick {
         Scale::Quick
@@ -53,7 +50,8 @@ pub(crate) fn run(args: &Lab) -> Result<(), Failure> {
     };
     // Whatever stands against it is said before anything runs.
     for (paper, experiment) in &chosen {
-        record::may_write(&args.out, (paper, experiment), mode, scale).map_err(Failure::of)?;
+        record::may_write(&args.out, (paper, experiment), mode, scale)
+            .map_err(|error| error.to_string())?;
     }
     let mut lacking = Vec::new();
     for (_, experiment) in &chosen {
@@ -70,10 +68,10 @@ pub(crate) fn run(args: &Lab) -> Result<(), Failure> {
         );
     }
     if !lacking.is_empty() {
-        return Err(Failure::new(format!(
+        return Err(format!(
             "this machine cannot hold the run; nothing was started\n{}",
             lacking.join("\n")
-        )));
+        ));
     }
     if args.real {
         end_at_signals()?;
@@ -85,7 +83,7 @@ pub(crate) fn run(args: &Lab) -> Result<(), Failure> {
 }
 
 /// A signal ends a real run with all its programs and files.
-fn end_at_signals() -> Result<(), Failure> {
+fn end_at_signals() -> Result<(), String> {
     use tokio::signal::unix::{SignalKind, signal};
     let kinds = [
         SignalKind::interrupt(),
@@ -110,17 +108,17 @@ fn end_at_signals() -> Result<(), Failure> {
             }
         });
     })
-    .map_err(Failure::of)?;
+    .map_err(|error| error.to_string())?;
     Ok(())
 }
 
 /// Runs an experiment, writes what was found, and shows the verdicts.
 fn one(
-    args: &Lab,
+    args: &Experiments,
     (paper, experiment): (&'static Paper, &'static Experiment),
     mode: Mode,
     scale: Scale,
-) -> Result<(), Failure> {
+) -> Result<(), String> {
     let origin = Origin::here(env!("CARGO_PKG_VERSION"));
     let bar = Bar::new(stderr().is_terminal() && !args.quiet);
     let run = Run {
@@ -135,8 +133,7 @@ fn one(
         _ => Err("it does not run this way".into()),
     };
     bar.clear();
-    let findings =
-        findings.map_err(|error| Failure::new(format!("{}: {error}", experiment.name)))?;
+    let findings = findings.map_err(|error| format!("{}: {error}", experiment.name))?;
     let ended = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -149,7 +146,8 @@ fn one(
         ended: ended.as_secs(),
         seconds: begun.elapsed().as_secs_f64(),
     };
-    let (record, note) = record::write(&args.out, &ended, &findings).map_err(Failure::of)?;
+    let (record, note) =
+        record::write(&args.out, &ended, &findings).map_err(|error| error.to_string())?;
     write_page(&args.out, paper)?;
     let mut text = shown(experiment, &record);
     if let Some(note) = note {
@@ -158,8 +156,8 @@ fn one(
     print(text)
 }
 
-fn write_page(folder: &Path, paper: &Paper) -> Result<(), Failure> {
-    let failed = |error| Failure::new(format!("{}: cannot be written: {error}", folder.display()));
+fn write_page(folder: &Path, paper: &Paper) -> Result<(), String> {
+    let failed = |error| format!("{}: cannot be written: {error}", folder.display());
     page::write(folder, paper).map_err(failed)
 }
 
@@ -184,8 +182,8 @@ fn shown(experiment: &Experiment, record: &Record) -> String {
     text
 }
 
-/// All experiments, by paper.
-fn list() -> String {
+/// Lists all experiments, by paper.
+pub(crate) fn list() -> String {
     let mut text = String::new();
     for paper in paper::all() {
         let (run, rows) = page::covered(paper);

@@ -1,0 +1,60 @@
+//! Commands that were part of `evenkeel` once, and belong to `evenkeel-lab` now.
+
+use std::ffi::OsString;
+
+use crate::Failure;
+
+/// Each old command, and the command line that replaces it.
+const MOVED: [(&str, &str); 3] = [
+    ("demo", "evenkeel-lab demo"),
+    ("lab", "evenkeel-lab list|run"),
+    ("load", "evenkeel-lab load"),
+];
+
+/// Refuses a command line whose command, or whose help, is asked of the wrong program.
+pub(crate) fn refuse_moved(words: impl Iterator<Item = OsString>) -> Result<(), Failure> {
+    let Some(word) = words.skip(1).find(|word| word != "help") else {
+        return Ok(());
+    };
+    match MOVED.iter().find(|(old, _)| word == *old) {
+        None => Ok(()),
+        Some((old, new)) => Err(Failure {
+            code: 2,
+            message: format!(
+                "`evenkeel {old}` is now `{new}`, of the program and package evenkeel-lab"
+            ),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(line: &str) -> Option<Failure> {
+        refuse_moved(line.split(' ').map(OsString::from)).err()
+    }
+
+    #[test]
+    fn a_moved_command_names_the_program_that_has_it() {
+        for (line, new) in [
+            ("evenkeel load http://h/ --rate 5", "`evenkeel-lab load`"),
+            ("evenkeel load --help", "`evenkeel-lab load`"),
+            ("evenkeel help lab", "`evenkeel-lab list|run`"),
+            ("evenkeel demo --no-such-option", "`evenkeel-lab demo`"),
+        ] {
+            let failure = refused(line).unwrap();
+            assert_eq!(failure.code, 2, "{line}");
+            assert!(failure.message.contains(new), "{line}: {}", failure.message);
+            assert_eq!(failure.message.lines().count(), 1, "{line}");
+        }
+        for line in [
+            "evenkeel",
+            "evenkeel help",
+            "evenkeel check demo",
+            "evenkeel --version lab",
+        ] {
+            assert!(refused(line).is_none(), "{line}");
+        }
+    }
+}
