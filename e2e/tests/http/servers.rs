@@ -3,15 +3,20 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::thread;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, binary, evenkeel};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::load::Clients;
 use evenkeel_e2e::member::Member;
+use evenkeel_e2e::netns::Namespace;
 use evenkeel_e2e::process::{curl, installed, try_curl};
 use evenkeel_e2e::server::Server;
+use evenkeel_e2e::{HANG, eventually};
 
 /// Sizes that fit one read, that do not, and that fit no buffer on the way.
 const SIZES: [usize; 4] = [0, 1000, 64 * 1024, 20 * 1024 * 1024];
@@ -331,4 +336,73 @@ fn every_strategy_serves() {
         assert!(explained.contains(name), "{explained}");
     }
     clients.end();
+}
+
+/// A server that writes the head of an answer and its body apart, with Nagle's algorithm, as many small ones do.
+fn serve_head_and_body_apart(listener: &TcpListener) {
+    for stream in listener.incoming() {
+        let mut stream = stream.unwrap();
+        thread::spawn(move || {
+            let mut space = [0; 4096];
+            while stream.read(&mut space).is_ok_and(|n| n > 0) {
+                for part in ["HTTP/1.1 200 OK\r\nContent-Length: 2\r\n", "\r\n", "ok"] {
+                    stream.write_all(part.as_bytes()).unwrap();
+                }
+            }
+        });
+    }
+}
+
+/// Acknowledgements that the kernel has delayed until their time was up, in this network namespace.
+fn delayed_acknowledgements() -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut all = names.split(' ').zip(values.split(' '));
+    let (_, count) = all.find(|(name, _)| *name == "DelayedACKs").unwrap();
+    count.parse().unwrap()
+}
+
+/// Neither a server nor a client that writes a message in parts waits until a delayed acknowledgement is sent
+/// (newcomer D7): 40 ms for each message.
+#[test]
+fn messages_that_are_written_in_parts_are_acknowledged_at_once() {
+    const REQUESTS: usize = 50;
+    let Some(namespace) = Namespace::alone() else {
+        return;
+    };
+    let listener = namespace.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    let config = format!(
+        "workers = 1\n[rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nmembers = [\"{}\"]\n",
+        listener.local_addr().unwrap()
+    );
+    thread::spawn(move || serve_head_and_body_apart(&listener));
+    let balancer = Balancer::start_by(&config, |_| namespace.command(binary()));
+    let delayed = namespace.inside(|| {
+        let mut client = TcpStream::connect(balancer.address("web")).unwrap();
+        client.set_read_timeout(Some(HANG)).unwrap();
+        let before = delayed_acknowledgements();
+        for _ in 0..REQUESTS {
+            for part in [
+                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
+                "o",
+                "k",
+            ] {
+                client.write_all(part.as_bytes()).unwrap();
+            }
+            let mut read = Vec::new();
+            while !read.ends_with(b"\r\n\r\nok") {
+                let mut space = [0; 4096];
+                let n = client.read(&mut space).unwrap();
+                assert!(n > 0, "{:?}", String::from_utf8_lossy(&read));
+                read.extend_from_slice(&space[..n]);
+            }
+        }
+        delayed_acknowledgements() - before
+    });
+    // A machine that is busy with other things may be late for some.
+    assert!(
+        delayed < REQUESTS as u64 / 2,
+        "{delayed} delayed acknowledgements in {REQUESTS} requests"
+    );
 }

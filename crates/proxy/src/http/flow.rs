@@ -67,6 +67,10 @@ impl Framing {
     }
 }
 
+/// Most bytes of a body that a sender may have sent in one segment behind the head: more than that are several
+/// segments, which the kernel acknowledges at once.
+const SMALL_SEGMENT: usize = 1460;
+
 /// A message between two connections.
 #[derive(Debug)]
 pub(crate) struct Flow {
@@ -377,6 +381,13 @@ impl Flow {
     /// Whether the whole message was read and sent.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.framing, Framing::Done) && self.is_flushed()
+    }
+
+    /// True if the sender has more of the message to send, and no more than one small segment of the body
+    /// has come.
+    pub(super) fn awaits_small_sender(&self) -> bool {
+        let here = self.buffer.as_ref().map_or(0, Buffer::len);
+        !matches!(self.framing, Framing::Done) && here <= SMALL_SEGMENT
     }
 
     fn is_flushed(&self) -> bool {

@@ -705,6 +705,9 @@ impl Client {
             }
         };
         metrics.requests.add(1);
+        if up.awaits_small_sender() {
+            self.stream.acknowledge();
+        }
         Ok(request(up))
     }
 

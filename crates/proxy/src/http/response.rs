@@ -89,6 +89,10 @@ impl Client {
                     *input = Some(buffer);
                 }
                 if filled.is_pending() {
+                    if input.is_some() {
+                        // A part of the head has come: the member may wait until that is acknowledged.
+                        upstream.acknowledge();
+                    }
                     progress.arm(&session.watch, up, None, timeouts, limits);
                     up.shrink_rest(worker);
                 }
@@ -148,7 +152,12 @@ impl Client {
                     Ok(None)
                 };
                 match parsed {
-                    Ok(Some(Response::Final(head))) => return Ok(head),
+                    Ok(Some(Response::Final(head))) => {
+                        if head.down.awaits_small_sender() {
+                            upstream.acknowledge();
+                        }
+                        return Ok(head);
+                    }
                     Ok(Some(Response::Interim(head, status))) => {
                         interims += 1;
                         interim_bytes += head.len();
