@@ -15,7 +15,7 @@ use crate::tls;
 /// Version of Envoy; the package's own version is the same.
 const ENVOY_VERSION: &str = "1.40.0";
 /// Version of Traefik; the package's own version is the same.
-const TRAEFIK_VERSION: &str = "3.7.15";
+pub(crate) const TRAEFIK_VERSION: &str = "3.7.15";
 const NGINX: &str = "/usr/sbin/nginx";
 const NGINX_STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
@@ -30,10 +30,14 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 pub enum Arm {
     /// The product.
     Evenkeel,
-    /// HAProxy, from Debian.
+    /// The newest HAProxy of Debian, unpacked by `newest`.
     Haproxy,
-    /// nginx, from Debian.
+    /// The newest nginx of Debian, unpacked by `newest`.
     Nginx,
+    /// HAProxy as the system's own package installs it.
+    HaproxySystem,
+    /// nginx as the system's own package installs it.
+    NginxSystem,
     /// Envoy, from its Python wheel.
     Envoy,
     /// The relay that parses nothing.
@@ -44,11 +48,13 @@ pub enum Arm {
 
 impl Arm {
     /// All of them, the product first.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Evenkeel,
         Self::Haproxy,
         Self::Nginx,
         Self::Envoy,
+        Self::HaproxySystem,
+        Self::NginxSystem,
         Self::Floor,
         Self::Before,
     ];
@@ -59,6 +65,8 @@ impl Arm {
             Self::Evenkeel => "evenkeel",
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",
+            Self::HaproxySystem => "haproxy-system",
+            Self::NginxSystem => "nginx-system",
             Self::Envoy => "envoy",
             Self::Floor => "floor",
             Self::Before => "before",
@@ -73,8 +81,9 @@ impl Arm {
     pub fn install(self, places: &Places) -> Result<PathBuf> {
         match self {
             Self::Evenkeel | Self::Floor => Ok(places.programs.join(self.name())),
-            Self::Haproxy => debian_program("/usr/sbin/haproxy", "haproxy"),
-            Self::Nginx => {
+            Self::Haproxy | Self::Nginx => unpack_newest(places, self.name()),
+            Self::HaproxySystem => debian_program("/usr/sbin/haproxy", "haproxy"),
+            Self::NginxSystem => {
                 if !Path::new(NGINX_STREAM_MODULE).exists() {
                     // Without it nginx is measured for HTTP only.
                     if let Err(error) = install_debian("libnginx-mod-stream") {
@@ -116,7 +125,11 @@ impl Arm {
         let directory = places.cache.join("run").join(self.name());
         fs::create_dir_all(&directory)?;
         let [http, members, tcp, admin, https, h2, grpc] = free_addresses(rng)?;
-        let has_tcp = self != Self::Nginx || Path::new(NGINX_STREAM_MODULE).exists();
+        let module = self.stream_module(program);
+        let is_nginx = matches!(self, Self::Nginx | Self::NginxSystem);
+        let has_tcp = !is_nginx || module.is_some();
+        // nginx speaks HTTP/2 with members since 1.29.4; before that for gRPC only.
+        let has_h2 = self != Self::Floor && self != Self::NginxSystem;
         let fill = Fill {
             http,
             members,
@@ -127,6 +140,8 @@ impl Arm {
             grpc,
             ground,
             directory: &directory,
+            stream_module: module.as_deref(),
+            has_h2,
         };
         fs::copy(certificate(places)?, directory.join("tls.pem"))?;
 
@@ -137,14 +152,15 @@ impl Arm {
                 let file = fill.write(places, "evenkeel.toml")?;
                 command.arg("run").arg(file);
             }
-            Self::Haproxy => {
+            Self::Haproxy | Self::HaproxySystem => {
                 let file = fill.write(places, "haproxy.cfg")?;
                 command.arg("-db").arg("-f").arg(file);
             }
-            Self::Nginx => {
+            Self::Nginx | Self::NginxSystem => {
                 // Its master takes the worker along only if it is asked to end.
                 death_signal = libc::SIGTERM;
                 fill.write(places, "nginx-stream.conf")?;
+                fill.write(places, "nginx-h2.conf")?;
                 let file = fill.write(places, "nginx.conf")?;
                 command.arg("-p").arg(&directory).arg("-c").arg(file);
             }
@@ -166,8 +182,7 @@ impl Arm {
         let members = is_proxy.then_some(members);
         let https = is_proxy.then_some(https);
         let grpc = is_proxy.then_some(grpc);
-        // nginx speaks HTTP/2 with members for gRPC only.
-        let h2 = (is_proxy && self != Self::Nginx).then_some(h2);
+        let h2 = has_h2.then_some(h2);
         let all = [Some(http), members, tcp, https, h2, grpc];
         let addresses: Vec<SocketAddr> = all.into_iter().flatten().collect();
         let server = serve(command, &directory, ground, death_signal, &addresses)?;
@@ -182,6 +197,38 @@ impl Arm {
             grpc,
         })
     }
+
+    /// File of the module by which an nginx forwards TCP, if it has one.
+    fn stream_module(self, program: &Path) -> Option<PathBuf> {
+        let file = match self {
+            Self::Nginx => program
+                .parent()?
+                .join(NGINX_STREAM_MODULE.trim_start_matches('/')),
+            Self::NginxSystem => NGINX_STREAM_MODULE.into(),
+            _ => return None,
+        };
+        file.exists().then_some(file)
+    }
+
+    /// Version of an installed peer; `None` for programs of this repository and where a program does not say.
+    pub fn version(self, program: &Path) -> Option<String> {
+        let option = match self {
+            Self::Haproxy | Self::HaproxySystem | Self::Nginx | Self::NginxSystem => "-v",
+            Self::Envoy => "--version",
+            Self::Evenkeel | Self::Floor | Self::Before => return None,
+        };
+        let output = Command::new(program).arg(option).output().ok()?;
+        // nginx answers on its standard error.
+        let text = [output.stdout, output.stderr].concat();
+        find_version(&String::from_utf8_lossy(&text)).map(str::to_owned)
+    }
+}
+
+/// First word of digits and dots in what a program says of itself.
+fn find_version(text: &str) -> Option<&str> {
+    text.split(|character: char| !character.is_ascii_digit() && character != '.')
+        .map(|word| word.trim_matches('.'))
+        .find(|word| word.contains('.'))
 }
 
 /// Starts a proxy that listens at `addresses`, with its log in `directory`.
@@ -389,6 +436,10 @@ struct Fill<'a> {
     grpc: SocketAddr,
     ground: &'a Ground,
     directory: &'a Path,
+    /// Module by which nginx forwards TCP.
+    stream_module: Option<&'a Path>,
+    /// True if the program speaks HTTP/2 with members.
+    has_h2: bool,
 }
 
 impl Fill<'_> {
@@ -396,13 +447,17 @@ impl Fill<'_> {
     fn write(&self, places: &Places, name: &str) -> Result<PathBuf> {
         // A proxy needs two descriptors per connection, and some for itself.
         let max_connections = self.ground.max_descriptors.saturating_sub(600) / 2;
-        let (module, stream) = if Path::new(NGINX_STREAM_MODULE).exists() {
-            (
-                format!("load_module {NGINX_STREAM_MODULE};"),
+        let (module, stream) = match self.stream_module {
+            Some(module) => (
+                format!("load_module {};", module.display()),
                 "include nginx-stream.conf;",
-            )
+            ),
+            None => (String::new(), ""),
+        };
+        let h2_members = if self.has_h2 {
+            "include nginx-h2.conf;"
         } else {
-            (String::new(), "")
+            ""
         };
         let [one, two] = self.ground.members;
         let addresses = [
@@ -428,6 +483,7 @@ impl Fill<'_> {
             ("@DIRECTORY@".into(), self.directory.display().to_string()),
             ("@LOAD_STREAM_MODULE@".into(), module),
             ("@STREAM@".into(), stream.into()),
+            ("@H2_MEMBERS@".into(), h2_members.into()),
         ];
         for (name, address) in addresses {
             words.push((format!("@{name}@"), address.to_string()));
@@ -507,6 +563,18 @@ fn free_addresses<const COUNT: usize>(rng: &mut fastrand::Rng) -> Result<[Socket
     found.try_into().map_err(|_| "too many addresses".into())
 }
 
+/// Finds the newest `haproxy` or `nginx` of Debian, or unpacks it into the cache.
+fn unpack_newest(places: &Places, name: &str) -> Result<PathBuf> {
+    let folder = places.cache.join("newest").join(name);
+    let program = folder.join(name);
+    if !program.exists() {
+        let mut command = Command::new(places.bench.join("newest"));
+        command.arg(name).arg(&folder);
+        run_to_end(command)?;
+    }
+    Ok(program)
+}
+
 fn debian_program(program: &str, package: &str) -> Result<PathBuf> {
     if !Path::new(program).exists() {
         install_debian(package)?;
@@ -582,4 +650,27 @@ fn run_to_end(mut command: Command) -> Result<()> {
     let last: Vec<&str> = said.lines().rev().take(3).collect();
     let last: Vec<&str> = last.into_iter().rev().collect();
     Err(format!("{name} failed ({}): {}", output.status, last.join(" / ")).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::find_version;
+
+    #[test]
+    fn each_peer_tells_its_version() {
+        for (said, version) in [
+            (
+                "HAProxy version 3.4.7-1 2026/10/14 - https://haproxy.org/",
+                "3.4.7",
+            ),
+            ("nginx version: nginx/1.30.6", "1.30.6"),
+            (
+                "envoy  version: 9fd1dba5c9/1.40.0/Clean/RELEASE/BoringSSL",
+                "1.40.0",
+            ),
+        ] {
+            assert_eq!(find_version(said), Some(version));
+        }
+        assert_eq!(find_version("no such option. See 7"), None);
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use evenkeel_demo::stage::haproxy_configuration;
 use tokio::net::TcpStream;
 
-use crate::arms::{Arm, Places, install_traefik};
+use crate::arms::{Arm, Places, TRAEFIK_VERSION, install_traefik};
 use crate::server::{Server, free_address, processors};
 
 /// A program that balances.
@@ -18,10 +18,14 @@ use crate::server::{Server, free_address, processors};
 pub enum Program {
     /// The product.
     Evenkeel,
-    /// HAProxy, from Debian.
+    /// The newest HAProxy of Debian.
     Haproxy,
-    /// nginx, from Debian.
+    /// The newest nginx of Debian.
     Nginx,
+    /// HAProxy as the system's own package installs it.
+    HaproxySystem,
+    /// nginx as the system's own package installs it.
+    NginxSystem,
     /// Envoy, from its Python wheel.
     Envoy,
     /// Traefik, from its Python wheel.
@@ -42,14 +46,29 @@ pub struct Balancer {
 pub const CLIENT_SIDE_WEIGHTED: &str = "client_side_weighted_round_robin";
 
 impl Program {
+    /// The arm that is the same program; none for Traefik.
+    fn arm(self) -> Option<Arm> {
+        match self {
+            Self::Evenkeel => Some(Arm::Evenkeel),
+            Self::Haproxy => Some(Arm::Haproxy),
+            Self::Nginx => Some(Arm::Nginx),
+            Self::HaproxySystem => Some(Arm::HaproxySystem),
+            Self::NginxSystem => Some(Arm::NginxSystem),
+            Self::Envoy => Some(Arm::Envoy),
+            Self::Traefik => None,
+        }
+    }
+
     /// Name in tables and results.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Evenkeel => "evenkeel",
-            Self::Haproxy => "haproxy",
-            Self::Nginx => "nginx",
-            Self::Envoy => "envoy",
-            Self::Traefik => "traefik",
+        self.arm().map_or("traefik", Arm::name)
+    }
+
+    /// Version of a peer; `None` for the product, and where the program does not say.
+    pub fn version(self, program: &Path) -> Option<String> {
+        match self.arm() {
+            Some(arm) => arm.version(program),
+            None => Some(TRAEFIK_VERSION.to_owned()),
         }
     }
 
@@ -59,12 +78,9 @@ impl Program {
     ///
     /// When it is not there and cannot be installed.
     pub fn install(self, places: &Places) -> Result<PathBuf, Box<dyn Error>> {
-        match self {
-            Self::Evenkeel => Arm::Evenkeel.install(places),
-            Self::Haproxy => Arm::Haproxy.install(places),
-            Self::Nginx => Arm::Nginx.install(places),
-            Self::Envoy => Arm::Envoy.install(places),
-            Self::Traefik => install_traefik(&places.cache),
+        match self.arm() {
+            Some(arm) => arm.install(places),
+            None => install_traefik(&places.cache),
         }
     }
 }
@@ -91,8 +107,10 @@ impl Balancer {
         let mut command = Command::new(program);
         match self.program {
             Program::Evenkeel => command.arg("run").arg(&file),
-            Program::Haproxy => command.arg("-db").arg("-f").arg(&file),
-            Program::Nginx => command.arg("-p").arg(folder).arg("-c").arg(&file),
+            Program::Haproxy | Program::HaproxySystem => command.arg("-db").arg("-f").arg(&file),
+            Program::Nginx | Program::NginxSystem => {
+                command.arg("-p").arg(folder).arg("-c").arg(&file)
+            }
             Program::Envoy => command
                 .args(["--concurrency", "1", "--disable-hot-restart"])
                 .args(["--log-level", "warning", "-c"])
@@ -142,9 +160,11 @@ impl Balancer {
                  protocol = \"http\"\nmembers = [{}]\n",
                 each(&|member| format!("\"{member}\", "))
             ),
-            Program::Haproxy => haproxy_configuration(listen, members.iter().copied())
-                .replace("balance leastconn", &format!("balance {}", self.policy)),
-            Program::Nginx => format!(
+            Program::Haproxy | Program::HaproxySystem => {
+                haproxy_configuration(listen, members.iter().copied())
+                    .replace("balance leastconn", &format!("balance {}", self.policy))
+            }
+            Program::Nginx | Program::NginxSystem => format!(
                 "worker_processes 1;\ndaemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
                  events {{ worker_connections 4096; }}\nhttp {{\n  access_log off;\n  \
                  client_body_temp_path {folder}/body;\n  proxy_temp_path {folder}/proxy;\n  \

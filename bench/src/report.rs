@@ -32,6 +32,9 @@ pub struct Comparison {
     pub metric: String,
     /// With whom; `plain` for a rule of Evenkeel's own, or `limit` for a fixed bound.
     pub peer: String,
+    /// Version of the peer, as the program says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_version: Option<String>,
     /// Evenkeel's figure: the median of all rounds.
     pub ours: f64,
     /// The peer's.
@@ -76,6 +79,7 @@ enum Bound {
     Absolute(f64),
 }
 
+/// Peers of which the best is looked for: the newest of each.
 const PEERS: [Arm; 3] = [Arm::Haproxy, Arm::Nginx, Arm::Envoy];
 
 /// What must be reached.
@@ -121,8 +125,8 @@ const fn limit(row: &'static str, metric: &'static str, bound: Bound) -> Limit {
     Limit { row, metric, bound }
 }
 
-/// Compares Evenkeel with every other arm, in every row and metric.
-pub fn compare(samples: &[Sample]) -> Vec<Comparison> {
+/// Compares Evenkeel with every other arm, in every row and metric. `versions` are those of the peers, by their names.
+pub fn compare(samples: &[Sample], versions: &BTreeMap<&'static str, String>) -> Vec<Comparison> {
     let mut comparisons = Vec::new();
     for (row, metric) in rows_and_metrics(samples) {
         for peer in Arm::ALL[1..].iter().map(|arm| arm.name()).chain([PLAIN]) {
@@ -136,6 +140,7 @@ pub fn compare(samples: &[Sample]) -> Vec<Comparison> {
                     row: row.into(),
                     metric: metric.into(),
                     peer: peer.into(),
+                    peer_version: versions.get(peer).cloned(),
                     ours,
                     theirs,
                     ratio,
@@ -151,11 +156,7 @@ pub fn compare(samples: &[Sample]) -> Vec<Comparison> {
 pub fn table(samples: &[Sample]) -> String {
     let mut text = format!("{:<12} {:<20}", "row", "metric");
     let was_there = |arm: &Arm| samples.iter().any(|sample| sample.arm == arm.name());
-    let arms = || {
-        Arm::ALL
-            .into_iter()
-            .filter(|arm| *arm != Arm::Before || was_there(arm))
-    };
+    let arms = || Arm::ALL.into_iter().filter(&was_there);
     for arm in arms() {
         let _ = write!(text, " {:>16}", arm.name());
     }
@@ -247,6 +248,7 @@ pub fn compare_picks(picks: &[Pick]) -> Vec<Comparison> {
                 row: format!("pick {} of {}", pick.strategy, pick.members),
                 metric: metric.into(),
                 peer: peer.into(),
+                peer_version: None,
                 ours,
                 theirs,
                 ratio: ours / theirs,
@@ -496,8 +498,10 @@ mod tests {
             sample(1, Arm::Evenkeel, 16.0),
             sample(1, Arm::Haproxy, 20.0),
         ];
-        let comparisons = compare(&samples);
+        let versions = BTreeMap::from([("haproxy", "3.4.7".to_owned())]);
+        let comparisons = compare(&samples, &versions);
         assert_eq!(comparisons.len(), 1);
+        assert_eq!(comparisons[0].peer_version.as_deref(), Some("3.4.7"));
         assert_eq!(comparisons[0].ratio, 0.8);
         assert_eq!(comparisons[0].ours, 12.0);
         assert_eq!(comparisons[0].theirs, 15.0);
@@ -537,7 +541,7 @@ mod tests {
         assert!(line.unwrap().starts_with("pass"), "{line:?}");
         let beside = beside(&samples, PLAIN, "a plain rule");
         assert!(beside.contains("1.020 (1.010 to 1.500)"), "{beside}");
-        assert_eq!(compare(&samples)[0].peer, PLAIN);
+        assert_eq!(compare(&samples, &BTreeMap::new())[0].peer, PLAIN);
     }
 
     #[test]

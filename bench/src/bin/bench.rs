@@ -266,13 +266,20 @@ fn measure(arguments: &Arguments) -> Result<()> {
     fs::create_dir_all(&places.cache)?;
 
     let mut arms = Vec::new();
+    let mut versions = BTreeMap::new();
     for arm in Arm::ALL {
         let is_there = arm != Arm::Before || arguments.before.is_some();
         if !is_there || !wanted(&arguments.arms, arm.name()) {
             continue;
         }
         match arm.install(&places) {
-            Ok(program) => arms.push((arm, program)),
+            Ok(program) => {
+                if let Some(version) = arm.version(&program) {
+                    println!("{} is version {version}.", arm.name());
+                    versions.insert(arm.name(), version);
+                }
+                arms.push((arm, program));
+            }
             Err(error) => println!("{} is skipped: {error}", arm.name()),
         }
     }
@@ -434,7 +441,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     fs::create_dir_all(&results)?;
     let raw = serde_json::to_string(&samples)?;
     fs::write(results.join("raw-latest.json"), raw)?;
-    let mut comparisons = report::compare(&samples);
+    let mut comparisons = report::compare(&samples, &versions);
     comparisons.extend(report::compare_picks(&picks));
     println!("\n{}", report::table(&samples));
     println!("In brackets: Evenkeel's ratio to it, the median over all turns.\n");

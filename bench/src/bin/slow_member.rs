@@ -54,6 +54,9 @@ struct Arguments {
 #[derive(Serialize)]
 struct Row {
     proxy: &'static str,
+    /// Version of the proxy, if it is a peer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
     policy: &'static str,
     phase: &'static str,
     p50_ms: f64,
@@ -64,6 +67,7 @@ struct Row {
 
 struct Proxy {
     name: &'static str,
+    version: Option<String>,
     policy: &'static str,
     listen: SocketAddr,
     backends: Vec<Backend>,
@@ -129,8 +133,9 @@ async fn run(arguments: &Arguments, places: &Places) -> Result<(), Box<dyn Error
     let rows = rows(&proxies, &phases);
     for row in &rows {
         println!(
-            "{:<10} {:<20} {:<9} p50 {:>7.1} ms  p99 {:>7.1} ms  beside Evenkeel's {:.2} ({:.2} to {:.2})",
+            "{:<10} {:<8} {:<20} {:<9} p50 {:>7.1} ms  p99 {:>7.1} ms  beside Evenkeel's {:.2} ({:.2} to {:.2})",
             row.proxy,
+            row.version.as_deref().unwrap_or_default(),
             row.policy,
             row.phase,
             row.p50_ms,
@@ -170,6 +175,7 @@ fn rows(proxies: &[Proxy], phases: &[(&'static str, Instant, Instant)]) -> Vec<R
             let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share).round() as usize];
             rows.push(Row {
                 proxy: proxy.name,
+                version: proxy.version.clone(),
                 policy: proxy.policy,
                 phase,
                 p50_ms: median(figures(proxy, |quantiles| quantiles.p50)).unwrap_or_default(),
@@ -230,6 +236,7 @@ async fn start(balancer: Balancer, places: &Places) -> Result<Proxy, Box<dyn Err
     let (server, listen) = balancer.start(&program, &folder, &members).await?;
     Ok(Proxy {
         name,
+        version: balancer.program.version(&program),
         policy: balancer.policy,
         listen,
         backends,

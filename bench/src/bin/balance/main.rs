@@ -33,7 +33,7 @@ use results::{Results, Turn};
 use scenario::{Row, SIZES, Scenario};
 
 /// All that are measured, the product first.
-const ARMS: [(Program, &str); 9] = [
+const ARMS: [(Program, &str); 11] = [
     (Program::Evenkeel, "default"),
     (Program::Haproxy, "leastconn"),
     (Program::Haproxy, "random"),
@@ -43,6 +43,8 @@ const ARMS: [(Program, &str); 9] = [
     (Program::Envoy, CLIENT_SIDE_WEIGHTED),
     (Program::Traefik, "p2c"),
     (Program::Traefik, "leasttime"),
+    (Program::HaproxySystem, "leastconn"),
+    (Program::NginxSystem, "least_conn"),
 ];
 
 /// At the start so much is not counted: nothing is known then, which `cold` is for.
@@ -91,6 +93,8 @@ struct Arguments {
 /// A balancer that can be measured.
 struct Arm {
     name: String,
+    /// Version, if it is a peer.
+    version: Option<String>,
     balancer: Balancer,
     program: PathBuf,
 }
@@ -172,7 +176,7 @@ async fn measure(arguments: &Arguments, places: &Places, first_served: bool) -> 
                 for (row, turn) in beside.iter().zip(turns) {
                     let name = row.name();
                     match turn.await? {
-                        Ok(turn) => results.add(&name, &arm.name, round, turn, &machine),
+                        Ok(turn) => results.add(&name, arm, round, turn, &machine),
                         Err(error) => println!("{name}: no turn of {}: {error}", arm.name),
                     }
                 }
@@ -197,6 +201,7 @@ fn arms(arguments: &Arguments, places: &Places) -> Result<Vec<Arm>> {
             continue;
         }
         let balancer = Balancer { program, policy };
+        let peer = program;
         let own = (program == Program::Evenkeel).then(|| arguments.evenkeel.clone());
         let program = match own.flatten() {
             Some(path) => Ok(path),
@@ -204,6 +209,7 @@ fn arms(arguments: &Arguments, places: &Places) -> Result<Vec<Arm>> {
         };
         match program {
             Ok(program) => arms.push(Arm {
+                version: peer.version(&program),
                 name,
                 balancer,
                 program,

@@ -1,5 +1,6 @@
 //! What turns have shown: kept as JSON, printed as tables, and drawn on a page.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -9,9 +10,9 @@ use evenkeel_bench::plot::{Chart, Line};
 use evenkeel_bench::report::median;
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
 use crate::load::Answer;
 use crate::scenario::Row;
+use crate::{Arm, Result};
 
 /// Shares of which the latency is kept.
 const SHARES: [f64; 15] = [
@@ -49,6 +50,9 @@ pub(crate) struct Turn {
 struct Kept {
     row: String,
     arm: String,
+    /// Version of the balancer, if it is a peer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
     round: u32,
     /// Share of all processors that was busy, with whatever, and the load average.
     machine_busy: f64,
@@ -186,18 +190,19 @@ impl Results {
         }
     }
 
-    pub(crate) fn add(&mut self, row: &str, arm: &str, round: u32, turn: Turn, machine: &Machine) {
+    pub(crate) fn add(&mut self, row: &str, arm: &Arm, round: u32, turn: Turn, machine: &Machine) {
         let doubt = match turn.late_p99_ms > LATE {
             true => " (the machine is too busy for this: requests were sent too late)",
             false => "",
         };
         println!(
-            "{row:<16} {arm:<38} round {round}  p99 {:>7.1} ms  late {:>5.1} ms{doubt}",
-            turn.latency_ms[P99], turn.late_p99_ms
+            "{row:<16} {:<38} round {round}  p99 {:>7.1} ms  late {:>5.1} ms{doubt}",
+            arm.name, turn.latency_ms[P99], turn.late_p99_ms
         );
         self.kept.push(Kept {
             row: row.into(),
-            arm: arm.into(),
+            arm: arm.name.clone(),
+            version: arm.version.clone(),
             round,
             machine_busy: (machine.busy_since() * 1e3).round() / 1e3,
             load_average: load_average(),
@@ -375,7 +380,7 @@ impl Results {
              serve. “Central queue” is the simulator's ideal, which knows the speed of each member, and no balancer can reach.</p>\n\
              <p>The machine has {cpus} processors; it was busy for {:.0} % of the time (median; {:.0} to {:.0}), load average \
              {:.1} ({:.1} to {:.1}). Requests were sent up to {:.1} ms ({:.1} to {:.1}) after they were due (99th percentile \
-             of a turn). What is measured {} before other programs of the machine.</p>\n",
+             of a turn). What is measured {} before other programs of the machine.</p>\n<p>Versions: {}.</p>\n",
             self.counted.as_secs(),
             100.0 * busy[0],
             100.0 * busy[1],
@@ -391,6 +396,7 @@ impl Results {
             } else {
                 "did not come"
             },
+            self.versions(),
         );
         page += &self.overview();
         for asked in &self.rows {
@@ -401,6 +407,20 @@ impl Results {
         }
         page += "</body></html>\n";
         Ok(page)
+    }
+
+    /// Versions of the peers in all turns, in words.
+    fn versions(&self) -> String {
+        let versions: BTreeSet<String> = { self.kept.iter() }
+            .filter_map(|kept| {
+                let program = kept.arm.split(' ').next()?;
+                Some(format!("{program} {}", kept.version.as_ref()?))
+            })
+            .collect();
+        match versions.is_empty() {
+            true => "not recorded".into(),
+            false => Vec::from_iter(versions).join(", "),
+        }
     }
 
     /// All 99th percentiles beside the product's.
