@@ -11,8 +11,13 @@ use clap_complete::generate;
 pub fn completions(mut program: Command, shell: Shell) -> String {
     let name = program.get_name().to_owned();
     let mut script = Vec::new();
-    generate(shell, &mut program, name, &mut script);
-    String::from_utf8_lossy(&script).into_owned()
+    generate(shell, &mut program, &name, &mut script);
+    let script = String::from_utf8_lossy(&script);
+    // clap_complete (4.6) writes a hyphen of a program's name in two ways into a script for bash, which then
+    // finds no command.
+    let [used, defined] =
+        ["__", "__subcmd__"].map(|hyphen| name.replace('-', hyphen) + "__subcmd__");
+    script.replace(&defined, &used)
 }
 
 /// Writes a page for `program` and one for each command, as in `evenkeel-ctl-drain.1`, into `folder`, which is made
@@ -44,6 +49,25 @@ mod tests {
             for name in ["evenkeel-test", "run", "check"] {
                 assert!(script.contains(name), "{shell} has no {name}");
             }
+        }
+    }
+
+    /// Each command that the script can be in has its case.
+    #[test]
+    fn a_hyphen_in_the_name_of_the_program_is_written_in_one_way() {
+        let script = completions(program(), Shell::Bash);
+        let states = script.lines().filter_map(|line| {
+            let state = line.trim().strip_prefix("cmd=\"")?;
+            state.strip_suffix('"').filter(|state| !state.is_empty())
+        });
+        let states: Vec<_> = states.collect();
+        assert!(states.len() > 2, "{script}");
+        for state in states {
+            let case = format!("{state})");
+            assert!(
+                script.lines().any(|line| line.trim() == case),
+                "{case}: {script}"
+            );
         }
     }
 

@@ -76,6 +76,10 @@ fn u10_every_block_of_every_page_is_accounted_for() {
             pages.iter().any(|known| known == page),
             "there is no {page}"
         );
+        // Its place in the list is one, and the test that follows the page is another.
+        let name = format!("\"{page}\"");
+        let places = include_str!("manual.rs").matches(&name).count();
+        assert!(places > 1, "no test follows {page}");
     }
     for page in pages {
         let runs = |block: &Block| match block.language.as_str() {
@@ -256,6 +260,11 @@ fn u10_kernel_monitor() {
 #[test]
 fn u10_load_reports() {
     follow("docs/load-reports.md", INSTALLED);
+}
+
+#[test]
+fn u10_lab() {
+    follow("docs/lab.md", INSTALLED);
 }
 
 #[test]

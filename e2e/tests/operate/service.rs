@@ -433,7 +433,8 @@ fn bash_completes_commands_and_options() {
     folder.write("evenkeel", evenkeel(&["completions", "bash"]).unwrap());
     folder.write("evenkeel-lab", lab(&["completions", "bash"]).unwrap());
     let ask = r#". "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
-        "_$1" "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"; printf '%s\n' "${COMPREPLY[@]}""#;
+        f=$(complete -p "$1"); f=${f#*-F }
+        "${f%% *}" "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"; printf '%s\n' "${COMPREPLY[@]}""#;
     for (words, offered) in [
         (&["evenkeel", "r"][..], "run"),
         (&["evenkeel", "ctl", "dr"], "drain"),
