@@ -3,6 +3,7 @@
 use evenkeel_control::pace::Pace;
 
 use crate::listen::Session;
+use crate::metrics::Counter;
 use crate::watch::{TICK, Watch};
 
 /// Both directions: of a rule, of all workers together; or of a connection with all its streams.
@@ -23,6 +24,8 @@ pub(crate) struct Gate<'a> {
     /// What the rule has, and what its connection has: what has passed, and the rate.
     paces: [Option<(&'a Pace, u64)>; 2],
     watch: &'a Watch,
+    /// Number of pauses of the rule.
+    pauses: &'a Counter,
 }
 
 impl Session {
@@ -41,6 +44,7 @@ impl Session {
             Gate {
                 paces: [all, own],
                 watch: &self.watch,
+                pauses: &self.service.metrics.bandwidth_pauses,
             }
         };
         Some([
@@ -59,6 +63,7 @@ impl Gate<'_> {
         let mut paces = self.paces.iter().flatten();
         if paces.any(|(pace, _)| !pace.is_open(now, ahead)) {
             self.watch.nap();
+            self.pauses.add(1);
             return 0;
         }
         let rates = self.paces.iter().flatten().map(|(_, rate)| rate / PARTS);

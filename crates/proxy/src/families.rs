@@ -190,6 +190,12 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_bandwidth_pauses_total",
+        help: "Pauses of connections for want of bandwidth.",
+        label: "",
+        samples: &[("", |totals| totals.bandwidth_pauses)],
+    },
+    RuleFamily {
         name: "evenkeel_rule_cut_total",
         help: "Requests or connections that ended early: because of a failing member, a client that went away, or the end of the rule or the process.",
         label: "by",

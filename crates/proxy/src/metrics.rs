@@ -241,6 +241,8 @@ counters! {
     limited_min_response_rate,
     /// Connections of TCP that were cut since they were too old.
     limited_max_lifetime,
+    /// Pauses of flows for want of bandwidth.
+    bandwidth_pauses,
     /// Responses cut in the middle, or requests failed, by a member.
     member_failures,
     /// Requests or connections that the client gave up.
