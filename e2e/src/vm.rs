@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use crate::folder::Folder;
 use crate::process::program;
 
-/// How long a machine may take that [`run`] has booted. It is turned off then.
-const LIMIT: Duration = Duration::from_secs(300);
+/// Time that a machine may take that [`run`] has booted; it is turned off then. Beside other work a machine that is
+/// emulated takes minutes.
+const LIMIT: Duration = Duration::from_secs(1800);
 
 /// What was said on the serial console, and with what code the program ended.
 pub struct Outcome {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes a machine of Debian's kernel and a RAM disk: `image.sh CACHE OUT PROGRAM...`.
 #
-# KERNEL is the package that stands for the kernel (linux-image-amd64); each has a CACHE of its own.
-# The kernel package is fetched into CACHE at first and unpacked there; OUT/vmlinuz and
+# KERNEL is the package that stands for the kernel (linux-image-amd64).
+# The kernel package is fetched into CACHE at first, or when KERNEL is another one, and unpacked there; OUT/vmlinuz and
 # OUT/initrd are what QEMU boots. The RAM disk has busybox, ip and rdma, the kernel's modules
 # for Soft-RoCE and for network interfaces without hardware, the RDMA libraries, and the
 # programs, all with the shared libraries that they need.
@@ -30,7 +30,8 @@ PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
-if ! ls "$cache"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
+of=$(cat "$cache/kernel/of" 2>/dev/null || echo linux-image-amd64)
+if ! ls "$cache"/kernel/boot/vmlinuz-* >/dev/null 2>&1 || [ "$of" != "$kernel" ]; then
   command -v apt-get >/dev/null || lacks "there is no apt-get to fetch Debian's kernel with"
   package=$(apt-cache depends "$kernel" 2>/dev/null |
     sed -n 's/^ *Depends: *\(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
@@ -44,6 +45,7 @@ if ! ls "$cache"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
   (cd "$cache/fresh" && { apt-get download -qq "$package" || { apt-get update -qq && apt-get download -qq "$package"; }; }) \
     >/dev/null 2>&1 || lacks "the package $package cannot be fetched"
   dpkg -x "$cache"/fresh/*.deb "$cache/fresh/kernel"
+  echo "$kernel" >"$cache/fresh/kernel/of"
   rm -rf "$cache/kernel" && mv "$cache/fresh/kernel" "$cache/kernel"
   rm -rf "$cache/fresh"
 fi

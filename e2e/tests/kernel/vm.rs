@@ -5,11 +5,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test helper fails by panicking.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::process::skipped;
 use evenkeel_e2e::{balancer, vm};
 
 #[test]
@@ -29,12 +29,7 @@ fn the_monitor_works_on_debians_kernel_and_over_rdma() {
     ];
     let outcome = match vm::run(&[&tests, balancer::binary()], &command) {
         Ok(outcome) => outcome,
-        Err(lacking) => {
-            let line = format!("SKIPPED: kernel vm: {lacking}");
-            assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "{line}");
-            let _ = writeln!(std::io::stderr(), "{line}");
-            return;
-        }
+        Err(lacking) => return skipped(&lacking),
     };
     // Kept for who wants to see the figures.
     let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/vm/console.log");
@@ -59,13 +54,13 @@ mod guest {
     use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
     use std::process::{Child, Command, Stdio};
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Barrier};
     use std::thread::{self, JoinHandle};
     use std::time::{Duration, Instant};
 
     use evenkeel_e2e::process::{self, Signal};
-    use evenkeel_e2e::{HANG, vm};
+    use evenkeel_e2e::{eventually, vm};
     use evenkeel_kernel::host::Host;
     use evenkeel_kernel::page::Mapping;
     use evenkeel_kernel::priority;
@@ -154,6 +149,12 @@ mod guest {
         }
     }
 
+    /// Time that only a hang takes in a machine that is emulated, beside other work.
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// Pause before a torn page is read again: who writes it may want the CPU of the reader.
+    const TORN: Duration = Duration::from_millis(1);
+
     /// What was read or went wrong, of one connection.
     type Got = Result<(Base, Duration, u32), Error>;
 
@@ -167,8 +168,8 @@ mod guest {
     }
 
     /// Polls until there is something of the connection; asks as long as nothing is asked.
-    fn next(reader: &mut Reader, id: ConnectionId) -> Got {
-        let limit = Instant::now() + HANG;
+    fn poll_answer(reader: &mut Reader, id: ConnectionId) -> Got {
+        let limit = Instant::now() + LONG;
         loop {
             assert!(Instant::now() < limit, "nothing is ever read");
             reader.ask(id, Instant::now());
@@ -186,6 +187,35 @@ mod guest {
             match got {
                 Some(got) => return got,
                 None => wait(reader),
+            }
+        }
+    }
+
+    /// The next answer of a connection to a peer that is there. On a busy machine a connection or a read may take
+    /// longer than the reader and the device wait: the reader connects again by itself.
+    fn next(reader: &mut Reader, id: ConnectionId) -> Got {
+        let limit = Instant::now() + LONG;
+        loop {
+            match poll_answer(reader, id) {
+                Err(error @ (Error::TimedOut | Error::Read(_))) if Instant::now() < limit => {
+                    say(&format!("{error}; the reader tries again"));
+                }
+                got => return got,
+            }
+        }
+    }
+
+    /// The next record of a page that is being written. A writer that has lost its CPU within a record, in the machine
+    /// or with one of the machine's processors, leaves the page torn until it gets a CPU again.
+    fn next_whole(reader: &mut Reader, id: ConnectionId) -> Result<Base, Error> {
+        let limit = Instant::now() + LONG;
+        loop {
+            match next(reader, id) {
+                Err(Error::Record(BadRecord::Torn)) => {
+                    assert!(Instant::now() < limit, "the page stays torn");
+                    thread::sleep(TORN);
+                }
+                other => return other.map(|(base, ..)| base),
             }
         }
     }
@@ -228,7 +258,8 @@ mod guest {
             let (base, ..) = next(&mut reader, id).unwrap();
             assert_eq!(base.totals.busy_ns, 78);
             let counters = serving.end();
-            assert_eq!((counters.accepted, counters.bad), (2, 0), "{ip}");
+            assert!(counters.accepted >= 2, "{ip}");
+            assert_eq!(counters.bad, 0, "{ip}");
             let error = next(&mut reader, id).unwrap_err();
             say(&format!("{ip}: after the end of the server: {error}"));
         }
@@ -263,7 +294,7 @@ mod guest {
         reader.close(second);
         while next(&mut reader, third).is_err() {}
         let counters = serving.end();
-        assert!(counters.not_allowed >= 1 && counters.full >= 1 && counters.accepted == 3);
+        assert!(counters.not_allowed >= 1 && counters.full >= 1 && counters.accepted >= 3);
     }
 
     #[test]
@@ -280,7 +311,7 @@ mod guest {
         next(&mut reader, id).unwrap();
         let first = started.elapsed();
         for (id, at) in lost.into_iter().zip(nobody) {
-            let error = next(&mut reader, id).unwrap_err();
+            let error = poll_answer(&mut reader, id).unwrap_err();
             say(&format!("{at}: {error}"));
             assert!(!reader.is_connected(id));
         }
@@ -326,6 +357,21 @@ mod guest {
         fn signal(&self, signal: Signal) {
             process::signal(self.child.id(), signal);
         }
+
+        /// Stops it. All its threads have stopped when this returns.
+        fn stop(&self) {
+            self.signal(Signal::STOP);
+            let has_stopped = |status: &str| status.contains("\nState:\tT");
+            let threads = format!("/proc/{}/task", self.child.id());
+            eventually("the helper has stopped", || {
+                fs::read_dir(&threads).unwrap().all(|thread| {
+                    let status = thread.unwrap().path().join("status");
+                    // A thread that ends is none that writes.
+                    let text = fs::read_to_string(status).ok();
+                    text.is_none_or(|text| has_stopped(&text))
+                })
+            });
+        }
     }
 
     impl Drop for Helper {
@@ -359,13 +405,19 @@ mod guest {
     }
 
     impl Busy {
+        /// Starts them. All of them run when this returns.
         fn new(number: usize) -> Self {
             let end = Arc::new(AtomicBool::new(false));
+            let begun = Arc::new(Barrier::new(number + 1));
             let thread = |_| {
-                let end = end.clone();
-                thread::spawn(move || while !end.load(Ordering::Relaxed) {})
+                let (end, begun) = (end.clone(), begun.clone());
+                thread::spawn(move || {
+                    begun.wait();
+                    while !end.load(Ordering::Relaxed) {}
+                })
             };
             let threads = (0..number).map(thread).collect();
+            begun.wait();
             Busy { end, threads }
         }
     }
@@ -432,9 +484,9 @@ mod guest {
         let helper = Helper::serve(&["--source", "kernel", "--listen-port", &port.to_string()]);
         let mut reader = Reader::new().unwrap();
         let id = reader.connect(helper.address, Instant::now());
-        let (first, ..) = next(&mut reader, id).unwrap();
+        let first = next_whole(&mut reader, id).unwrap();
         assert_eq!(first.source, Source::KernelPage);
-        helper.signal(Signal::STOP);
+        helper.stop();
         let has = [
             ("times", Available::TIMES),
             ("busy", Available::BUSY),
@@ -448,7 +500,7 @@ mod guest {
             ("ports", Available::PORTS),
             ("running average", Available::RUNNING_AVERAGE),
         ];
-        let (second, ..) = next(&mut reader, id).unwrap();
+        let second = next_whole(&mut reader, id).unwrap();
         for (name, part) in has {
             assert!(second.available.has(part), "this kernel has {name}");
         }
@@ -457,7 +509,7 @@ mod guest {
         let busy = Busy::new(16);
         let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let (mut newest, mut oldest, mut again) = (Vec::new(), Vec::new(), 0);
-        let (start, ..) = next(&mut reader, id).unwrap();
+        let start = next_whole(&mut reader, id).unwrap();
         let (counted, stalled) = (busy_ns(), pressure("cpu").1);
         let (mut last, mut backlog) = (start, 0);
         at_once(|| {
@@ -530,7 +582,7 @@ mod guest {
         reader.close(id);
         helper.signal(Signal::CONT);
         let id = reader.connect(helper.address, Instant::now());
-        next(&mut reader, id).unwrap();
+        next_whole(&mut reader, id).unwrap();
     }
 
     /// Does something in a thread that gets a CPU as soon as it wants one: what it finds out
@@ -548,16 +600,23 @@ mod guest {
     /// Reads once: the monotonic time when it was there, the record, and how often it was
     /// copied.
     fn read(reader: &mut Reader, id: ConnectionId) -> (u64, (Base, u32, Vec<Cpu>, Vec<Port>)) {
-        let limit = Instant::now() + HANG;
+        let limit = Instant::now() + LONG;
         loop {
             assert!(Instant::now() < limit, "nothing is ever read");
             reader.ask(id, Instant::now());
-            let mut got = None;
+            let (mut got, mut torn) = (None, false);
             let taken = reader.poll(Instant::now(), |_, answer| {
                 let answer = match answer {
                     Ok(answer) => answer,
                     // A process that has lost its CPU while it wrote: it goes on some time.
-                    Err(Error::Record(BadRecord::Torn)) => return,
+                    Err(Error::Record(BadRecord::Torn)) => {
+                        torn = true;
+                        return;
+                    }
+                    // As in `next`.
+                    Err(error @ (Error::TimedOut | Error::Read(_))) => {
+                        return say(&format!("{error}; the reader tries again"));
+                    }
                     Err(error) => panic!("{error}"),
                 };
                 let cpus = answer.record.cpus().filter_map(Result::ok).collect();
@@ -570,7 +629,33 @@ mod guest {
             taken.unwrap();
             match got {
                 Some(got) => return got,
+                // This thread goes before all others: the one that writes gets no CPU while it asks.
+                None if torn => thread::sleep(TORN),
                 None => wait(reader),
+            }
+        }
+    }
+
+    /// Stops a helper between two records, and reads the last one. A helper that is stopped within a record leaves
+    /// its page torn for as long: it goes on then, and is stopped once more.
+    fn stop_between_records(helper: &Helper, reader: &mut Reader, id: ConnectionId) -> Base {
+        let limit = Instant::now() + LONG;
+        let mut stops = 0;
+        loop {
+            assert!(Instant::now() < limit, "each stop is within a record");
+            stops += 1;
+            helper.stop();
+            match next(reader, id) {
+                Ok((base, ..)) => {
+                    say(&format!("stopped between two records, at attempt {stops}"));
+                    return base;
+                }
+                Err(Error::Record(BadRecord::Torn)) => {
+                    helper.signal(Signal::CONT);
+                    // Stopped before that, it would be where it was.
+                    next_whole(reader, id).unwrap();
+                }
+                Err(error) => panic!("{error}"),
             }
         }
     }
@@ -584,7 +669,7 @@ mod guest {
         let helper = Helper::serve(&["--source", "proc", "--interval", "50ms"]);
         let mut reader = Reader::new().unwrap();
         let id = reader.connect(helper.address, Instant::now());
-        let (first, ..) = next(&mut reader, id).unwrap();
+        let first = next_whole(&mut reader, id).unwrap();
         assert_eq!(first.source, Source::User);
         let busy = Busy::new(16);
         let mut old = Vec::new();
@@ -599,10 +684,10 @@ mod guest {
         drop(busy);
         ages("a process's page, every 50 ms", old);
         // Stopped, it can still be read, but nothing in it is new: that is the difference.
-        helper.signal(Signal::STOP);
-        let (_, (before, ..)) = read(&mut reader, id);
+        let before = stop_between_records(&helper, &mut reader, id);
+        // Many of its intervals.
         thread::sleep(Duration::from_millis(300));
-        let (_, (after, ..)) = read(&mut reader, id);
+        let (after, ..) = next(&mut reader, id).unwrap();
         assert_eq!(before.updates, after.updates);
         // Its end is noticed at the next read, or before.
         drop(helper);
@@ -640,9 +725,7 @@ mod guest {
         say(evenkeel(&[&attach[..], &["--mode", "generic"]].concat()).trim());
         say(&format!("attached within {:?}", started.elapsed()));
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_secs(5)))
-            .unwrap();
+        socket.set_read_timeout(Some(LONG)).unwrap();
         socket.connect(("127.0.0.1", DEFAULT_PORT)).unwrap();
         let ask = |number| {
             let query = Query {
