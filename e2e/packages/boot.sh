@@ -20,6 +20,14 @@ else
   mount -t cgroup2 none $root/sys/fs/cgroup/unified
   mount -t cgroup -o none,name=systemd cgroup $root/sys/fs/cgroup/systemd
 fi
+# This machine may be a container, whose image keeps the package manager from starting services. There they are
+# to be started.
+rm -f $root/usr/sbin/policy-rc.d
+# Nor is there anything of an earlier installation.
+chroot $root dpkg --purge evenkeel evenkeel-agent evenkeel-bin >/dev/null 2>&1 || true
+rm -rf $root/etc/evenkeel $root/var/lib/evenkeel $root/var/log/evenkeel
+# Nobody searches the manual pages; their index takes long.
+rm -f $root/var/lib/man-db/auto-update
 # What would change this machine is left out.
 for unit in systemd-sysctl.service systemd-udevd.service systemd-udev-trigger.service systemd-modules-load.service \
   systemd-random-seed.service tmp.mount systemd-binfmt.service sys-kernel-debug.mount sys-kernel-tracing.mount \
@@ -35,9 +43,9 @@ StandardOutput=file:/story/out
 StandardError=file:/story/out
 ExecStart=/bin/bash /story/story.sh
 ExecStopPost=/bin/systemctl exit --force
-TimeoutStartSec=120
+TimeoutStartSec=600
 END
 ip link set lo up
-timeout -s KILL 150 unshare --pid --fork --kill-child --mount-proc=$root/proc \
+timeout -s KILL 660 unshare --pid --fork --kill-child --mount-proc=$root/proc \
   chroot $root env -i container=story PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --system --unit=story.service </dev/null >/dev/null 2>&1 || true
 cat $root/story/out

@@ -64,8 +64,14 @@ set -eu
 old=$1 new=$2
 say() { echo "story: $*"; }
 none() { if grep "$1" /run/story/asked; then echo "that was not to be asked"; exit 1; fi; }
-# Nobody but us has been here.
+# What this machine has of an earlier installation, and what its image leaves out of packages (manual pages), is not
+# there.
+dpkg --purge evenkeel evenkeel-agent evenkeel-bin libapache2-mod-evenkeel libarm-dev libarm >/dev/null 2>&1 || true
+rm -rf /etc/evenkeel /var/lib/evenkeel /var/log/evenkeel /usr/share/evenkeel
 userdel evenkeel 2>/dev/null || true
+sed -i '/^path-exclude/d' /etc/dpkg/dpkg.cfg $(find /etc/dpkg/dpkg.cfg.d -type f)
+# Nobody searches the manual pages; their index takes long.
+rm -f /var/lib/man-db/auto-update
 # There is no init: what the scripts ask it is answered by this, which knows the balancer by its number.
 mkdir -p /run/systemd/system /run/story /run/lock /run/apache2
 cat > /usr/bin/systemctl <<'END'
@@ -247,8 +253,11 @@ fn under_systemd(old: &Path, new: &Path) {
 /// The folder that becomes an image: nothing but the program, what starts it, and what it reads.
 #[test]
 fn the_container_runs_from_scratch() {
-    if !installed(&["chroot", "unshare", "ldd"]) || !rustix::process::geteuid().is_root() {
+    if !installed(&["chroot", "ldd"]) {
         return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root may change the root folder; run it as root");
     }
     let folder = Folder::new();
     let made = Command::new(root().join("scripts/rootfs"))
