@@ -11,7 +11,7 @@ use std::thread;
 use crate::balancer::{binary, keep_log};
 use crate::eventually;
 use crate::folder::Folder;
-use crate::process::{Signal, signal};
+use crate::process::{Signal, clean, signal};
 
 /// A key file that nobody else may read, as agents and brokers want it.
 pub fn key_file(folder: &Folder) -> PathBuf {
@@ -62,13 +62,11 @@ impl Agent {
     /// Starts it, again after [`Self::kill`].
     pub fn restart(&mut self) {
         self.kill();
-        let mut process = Command::new("setpriv")
+        let mut process = clean(&mut Command::new("setpriv"))
             .args(["--pdeathsig", "KILL", "--"])
             .arg(binary())
             .arg("agent")
             .arg(self.folder.join("agent.toml"))
-            .env_remove("RUST_LOG")
-            .env_remove("STATE_DIRECTORY")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::eventually;
 use crate::folder::Folder;
-use crate::process::{Signal, signal};
+use crate::process::{Signal, clean, signal};
 use crate::wire::Wire;
 
 /// A running `evenkeel run`, killed when dropped.
@@ -50,8 +50,7 @@ impl Balancer {
 
     /// The same in a folder where there may be something already.
     fn start_in(folder: Arc<Folder>, config: &str) -> Self {
-        let mut command = Command::new(binary());
-        command.env_remove("RUST_LOG");
+        let command = Command::new(binary());
         let mut balancer = Self::spawn(folder, config, command, Stdio::null());
         balancer.keep_log();
         balancer.read_addresses();
@@ -92,7 +91,7 @@ impl Balancer {
 
     fn spawn(folder: Arc<Folder>, config: &str, mut command: Command, input: Stdio) -> Self {
         let file = folder.write("evenkeel.toml", config);
-        let mut process = command
+        let mut process = clean(&mut command)
             .args(["run".as_ref(), file.as_os_str()])
             .stdin(input)
             .stdout(Stdio::piped())
@@ -422,7 +421,7 @@ pub fn lab(arguments: &[&str]) -> Result<String, String> {
 }
 
 fn outcome(program: &Path, arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new(program).args(arguments).output();
+    let output = clean(&mut Command::new(program)).args(arguments).output();
     let output = output.expect("the program runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     if output.status.success() {

@@ -8,8 +8,14 @@ use std::time::Duration;
 
 use crate::process::program;
 
-/// A cgroup whose processes together may use a part of one CPU; gone when dropped, for
-/// which they must have ended.
+/// Creates a cgroup. A process that was killed may have left one of that name, which is empty.
+fn create(path: &Path) -> Option<()> {
+    let _ = fs::remove_dir(path);
+    fs::create_dir(path).ok()
+}
+
+/// A cgroup whose processes together may use a part of one CPU, and get it whatever else the machine does; gone when
+/// dropped, for which they must have ended.
 pub struct CpuQuota {
     path: PathBuf,
     /// In version 1, CPU time is counted in a hierarchy of its own.
@@ -31,6 +37,7 @@ impl CpuQuota {
             fs::write(unified, "+cpu").ok()?;
             let group = Self::make(v2.join(name), None)?;
             fs::write(group.path.join("cpu.max"), format!("{time} {period}")).ok()?;
+            fs::write(group.path.join("cpu.weight"), "10000").ok()?;
             Some(group)
         } else {
             let counting = v2.join("cpuacct");
@@ -40,15 +47,16 @@ impl CpuQuota {
             let group = Self::make(v1.join(name), counted)?;
             fs::write(group.path.join("cpu.cfs_period_us"), period.to_string()).ok()?;
             fs::write(group.path.join("cpu.cfs_quota_us"), time.to_string()).ok()?;
+            fs::write(group.path.join("cpu.shares"), "262144").ok()?;
             Some(group)
         }
     }
 
     fn make(path: PathBuf, counted: Option<PathBuf>) -> Option<Self> {
-        fs::create_dir(&path).ok()?;
+        create(&path)?;
         let group = Self { path, counted };
         if let Some(counted) = &group.counted {
-            fs::create_dir(counted).ok()?;
+            create(counted)?;
         }
         Some(group)
     }
@@ -128,7 +136,7 @@ impl ThreadLimit {
             }
             Err(_) => v2.join("pids").join(name),
         };
-        fs::create_dir(&path).ok()?;
+        create(&path)?;
         let group = Self(path);
         group.0.join("pids.max").is_file().then_some(group)
     }
@@ -179,7 +187,7 @@ impl MemoryLimit {
             }
             Err(_) => (v2.join("memory").join(name), "memory.limit_in_bytes"),
         };
-        fs::create_dir(&path).ok()?;
+        create(&path)?;
         let group = Self(path);
         fs::write(group.0.join(file), bytes.to_string()).ok()?;
         Some(group)

@@ -8,6 +8,7 @@ use std::thread;
 
 use crate::balancer::{binary, keep_log};
 use crate::folder::Folder;
+use crate::process::clean;
 
 /// A running `evenkeel engine` with one cluster, killed when dropped.
 pub struct Engine {
@@ -32,9 +33,8 @@ impl Engine {
         let folder = Folder::new();
         let config = format!("{brokers}\n[cluster.shop]\nlisten = \"127.0.0.1:0\"\n{more}\n");
         let file = folder.write("engine.toml", config);
-        let mut process = Command::new(binary())
+        let mut process = clean(&mut Command::new(binary()))
             .args(["engine".as_ref(), file.as_os_str()])
-            .env_remove("RUST_LOG")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::eventually;
 use crate::folder::Folder;
-use crate::process::{Signal, program, signal};
+use crate::process::{Signal, clean, program, signal};
 use crate::server::address;
 use crate::tls::{Key, certificate};
 
@@ -192,7 +192,7 @@ impl Etcd {
     /// `etcdctl` with this on its standard input: what it prints, or its complaint.
     pub fn try_ctl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut command = Command::new("etcdctl");
-        command
+        clean(&mut command)
             .env("ETCDCTL_API", "3")
             .arg(format!("--endpoints={}", self.url()))
             .args(&self.ctl)
@@ -231,7 +231,7 @@ impl Etcd {
         self.kill();
         self.data = format!("{}-restored", self.data);
         let mut command = Command::new("etcdctl");
-        command
+        clean(&mut command)
             .env("ETCDCTL_API", "3")
             .args(["snapshot", "restore"]);
         command.arg(backup).args(self.cluster());

@@ -1,6 +1,7 @@
 //! Folders of their own.
 
 use std::fs::{self, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -14,10 +15,17 @@ impl Folder {
     #[allow(clippy::new_without_default)] // There is no default folder.
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("evenkeel-e2e-{}-{number}", process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a folder");
+        let path = loop {
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            let name = format!("evenkeel-e2e-{}-{number}", process::id());
+            let path = std::env::temp_dir().join(name);
+            match fs::create_dir(&path) {
+                Ok(()) => break path,
+                // A process that was killed has left it, and had the number of this one.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        };
         fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("its rights");
         Self(path)
     }
@@ -64,6 +72,20 @@ impl Folder {
     /// Reads a file of text; an empty one if it is not there yet.
     pub fn text(&self, name: &str) -> String {
         fs::read_to_string(self.join(name)).unwrap_or_default()
+    }
+}
+
+/// A path in the file system of BPF at which nothing is, where programs and maps can be pinned.
+pub fn unused_pin() -> PathBuf {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("/sys/fs/bpf/evenkeel-e2e-{}-{number}", process::id());
+        let path = PathBuf::from(name);
+        // A process that was killed may have left one, and had the number of this one.
+        if !path.exists() {
+            return path;
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::process::program;
+use crate::process::{clean, program};
 
 /// The folder of `libarm.so`, which is built.
 pub fn folder() -> &'static Path {
@@ -61,7 +61,7 @@ pub struct Instrumented {
 impl Instrumented {
     /// Starts one whose page is in `pages`.
     pub fn start(pages: &Path, application: &str) -> Self {
-        let mut process = Command::new("setpriv")
+        let mut process = clean(&mut Command::new("setpriv"))
             .args(["--pdeathsig", "KILL", "--"])
             .arg(client())
             .env("EVENKEEL_ARM_DIR", pages)

@@ -87,6 +87,10 @@ impl Namespace {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("evk-{}-{number}-{role}", process::id());
+        if Path::new("/run/netns").join(&name).exists() {
+            // A process that was killed has left it, and had the number of this one.
+            ip(&format!("netns del {name}"));
+        }
         let mut made = Command::new("ip");
         made.args(["netns", "add", &name]).stderr(Stdio::null());
         made.status()
@@ -103,7 +107,7 @@ impl Namespace {
     /// `/sys/fs/bpf`.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        command
+        crate::process::clean(&mut command)
             .arg(format!("--net={}", self.path().display()))
             .arg("--")
             .arg(program);

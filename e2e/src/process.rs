@@ -58,6 +58,62 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// Variables of the environment that change what Evenkeel, or a program that the tests start, does.
+const FOREIGN: &[&str] = &[
+    // Evenkeel's own, and what service managers and shells say.
+    "RUST_LOG",
+    "EVENKEEL_ADMIN",
+    "EVENKEEL_TOKEN",
+    "EVENKEEL_CA_FILE",
+    "EVENKEEL_CERT",
+    "EVENKEEL_KEY",
+    "EVENKEEL_ARM_DIR",
+    "EVENKEEL_PREDECESSOR",
+    "STATE_DIRECTORY",
+    "NOTIFY_SOCKET",
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+    "NO_COLOR",
+    // A proxy answers in place of the peer.
+    "http_proxy",
+    "https_proxy",
+    "grpc_proxy",
+    "all_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    // Settings of peers.
+    "CURL_HOME",
+    "OMNIORB_CONFIG",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "GODEBUG",
+    "GRPC_XDS_BOOTSTRAP",
+    "GRPC_XDS_BOOTSTRAP_CONFIG",
+    "OPENSSL_CONF",
+    "LC_ALL",
+    "LC_MESSAGES",
+    "LANGUAGE",
+];
+
+/// True for variables of the environment that a command must not get from whoever runs the tests.
+fn is_foreign(name: &str) -> bool {
+    // Some programs take all of their options from variables.
+    FOREIGN.contains(&name) || name.starts_with("ETCD_") || name.starts_with("ETCDCTL_")
+}
+
+/// Takes from a command what this environment says and the test does not: the command does the same on each machine.
+pub fn clean(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        let foreign = name.to_str().is_some_and(is_foreign);
+        if foreign && !command.get_envs().any(|(set, _)| set == name) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// A command that is killed with the thread that started it, whatever ends that: no
 /// server is left behind by a test that is killed.
 pub fn program(program: &str) -> Command {
@@ -76,6 +132,7 @@ fn ended_by(signal: &str, program: &str) -> Command {
     let path = find(program).expect("it was asked before whether it is installed");
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", signal, "--"]).arg(path);
+    clean(&mut command);
     command
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::balancer::keep_log;
-use crate::process::{Signal, signal};
+use crate::process::{Signal, clean, signal};
 use crate::{HANG, eventually};
 
 /// A program that runs, killed when dropped.
@@ -22,7 +22,7 @@ pub struct Script {
 impl Script {
     /// Starts it.
     pub fn start(command: &mut Command) -> Self {
-        let mut process = command
+        let mut process = clean(command)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -453,9 +453,7 @@ impl Asked {
         let mut command = Command::new(binary());
         command.args(["kernel", "serve", "--respond", "127.0.0.1:0"]);
         command.args(["--allow", "127.0.0.0/8", "--host", "web", "--rate", "0"]);
-        command
-            .args(["--key-file", key])
-            .env_remove("NOTIFY_SOCKET");
+        command.args(["--key-file", key]);
         let responder = Script::start(&mut command);
         let said = responder.read_until("ready");
         let mut said = said.iter();

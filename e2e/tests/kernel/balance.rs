@@ -5,11 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers of tests fail by panicking.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
-use std::process::{self, Child, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -17,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use evenkeel_e2e::balancer::{Balancer, binary};
 use evenkeel_e2e::cgroup::CpuQuota;
-use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::folder::{Folder, unused_pin};
 use evenkeel_e2e::member::{Member, Signal, ok};
+use evenkeel_e2e::netns::Namespace;
+use evenkeel_e2e::process::skipped;
 use evenkeel_e2e::wire::Wire;
 use evenkeel_e2e::{HANG, eventually};
 use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query};
 use evenkeel_kernel::record::{Available, Base, Scope, Source, Whole};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 const KEY: &str = "7:00112233445566778899aabbccddeeff";
@@ -603,45 +601,6 @@ fn sites_that_share_locations_make_way_for_each_other() {
 
 // A load that nobody makes up.
 
-/// A network namespace of its own, so that an interface is nobody else's; gone when dropped.
-struct Namespace(String);
-
-impl Namespace {
-    fn new() -> Option<Self> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("evk-{}-{number}-balance", process::id());
-        let ip = |words: &[&str]| {
-            let mut ip = Command::new("ip");
-            ip.args(words).stderr(Stdio::null());
-            ip.status().is_ok_and(|status| status.success())
-        };
-        if !ip(&["netns", "add", &name]) {
-            return None;
-        }
-        let namespace = Self(name);
-        ip(&["-n", &namespace.0, "link", "set", "lo", "up"]).then_some(namespace)
-    }
-
-    /// Does something in it. Processes and threads that are started there stay in it.
-    fn inside(&self, something: impl FnOnce() + Send) {
-        let namespace = File::open(format!("/run/netns/{}", self.0)).expect("it is there");
-        let inside = || {
-            let network = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(namespace.as_fd(), network).expect("it moves into it");
-            something();
-        };
-        thread::scope(|scope| scope.spawn(inside).join().expect("it succeeds inside"));
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        // What is left of an empty one hurts nobody.
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
-    }
-}
-
 /// A program that answers load queries for an interface; gone when dropped.
 struct Attached {
     pin: String,
@@ -650,9 +609,7 @@ struct Attached {
 impl Attached {
     /// On the loopback interface of this namespace; the error says why not.
     fn start(folder: &Folder, cgroups: &[&CpuQuota]) -> Result<Self, String> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let pin = format!("/sys/fs/bpf/evenkeel-balance-{}-{number}", process::id());
+        let pin = unused_pin().display().to_string();
         let mut attach = Command::new(binary());
         attach.args(["kernel", "attach", "lo", "--pin", &pin]);
         attach.args(["--allow", "127.0.0.1", "--key-file"]);
@@ -705,27 +662,19 @@ impl Drop for Busy {
     }
 }
 
-fn skip(why: &str) {
-    let test = thread::current().name().unwrap_or("?").to_owned();
-    let line = format!("SKIPPED: {test}: {}", why.trim());
-    assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "{line}");
-    // Nothing to be done if nobody listens.
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
 /// Three back-ends are cgroups; processes that the balancer does not know of load one of
 /// them. Nothing else changes: its member answers as fast as before. Only its kernel knows.
 #[test]
 fn traffic_leaves_a_back_end_that_others_load_and_comes_back() {
-    let Some(namespace) = Namespace::new() else {
-        return skip("no right to make network namespaces; run it as root");
+    let Some(namespace) = Namespace::alone() else {
+        return;
     };
     let millis = Duration::from_millis;
     let quotas: Option<Vec<CpuQuota>> = (0..3)
         .map(|_| CpuQuota::new(millis(50), millis(100)))
         .collect();
     let Some(quotas) = quotas else {
-        return skip("this machine lets nobody make cgroups");
+        return skipped("this machine lets nobody make cgroups");
     };
     let name = thread::current().name().unwrap_or("?").to_owned();
     let inside = || {
@@ -734,7 +683,7 @@ fn traffic_leaves_a_back_end_that_others_load_and_comes_back() {
         let quotas: Vec<&CpuQuota> = quotas.iter().collect();
         let attached = match Attached::start(&folder, &quotas) {
             Ok(attached) => attached,
-            Err(why) => return skip(&format!("{name}: {why}")),
+            Err(why) => return skipped(&format!("{name}: {why}")),
         };
         let names = ["one", "two", "three"];
         let members = names.map(named);

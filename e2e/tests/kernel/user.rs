@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test fails by panicking.
 
 use std::fs;
-use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -14,7 +13,7 @@ use evenkeel_e2e::agent::key_file;
 use evenkeel_e2e::balancer::binary;
 use evenkeel_e2e::cgroup::{Busy, CpuQuota};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::Signal;
+use evenkeel_e2e::process::{Signal, clean, skipped};
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::{HANG, eventually};
 use evenkeel_kernel::host::Host;
@@ -27,7 +26,7 @@ use evenkeel_kernel::shared::{ReadError, Reader};
 fn command(words: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.args(["kernel", "serve"]).args(words);
-    command.env_remove("RUST_LOG").env_remove("NOTIFY_SOCKET");
+    clean(&mut command);
     command
 }
 
@@ -55,14 +54,6 @@ fn complaint(output: &Output) -> String {
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("text")
-}
-
-/// Says on standard error, where no test's capture hides it, that something cannot be tried.
-fn skipped(why: &str) {
-    let test = std::thread::current().name().unwrap_or("?").to_owned();
-    let line = format!("SKIPPED: {test}: {why}");
-    assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "{line}");
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 #[test]

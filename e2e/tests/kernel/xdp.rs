@@ -8,13 +8,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_e2e::balancer::binary;
 use evenkeel_e2e::cgroup::CpuQuota;
-use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::folder::{Folder, unused_pin};
 use evenkeel_e2e::netns::{BACK, BACK4, BACK6, FRONT, Pair};
+use evenkeel_e2e::process::skipped;
 use evenkeel_e2e::{HANG, eventually};
 use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
@@ -53,27 +53,14 @@ impl Machines {
             folder,
             pins: Vec::new(),
         };
-        let built = machines.evenkeel("status", BACK, &machines.pin(), &[]);
+        let built = machines.evenkeel("status", BACK, &unused_pin(), &[]);
         if let Err(why) = built
             && why.contains("built without BPF")
         {
-            let line = format!(
-                "SKIPPED: {}: {why}",
-                std::thread::current().name().unwrap_or("?")
-            );
-            assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "{line}");
-            // Nothing to be done if nobody listens.
-            let _ = writeln!(std::io::stderr(), "{}", line.trim());
+            skipped(why.trim());
             return None;
         }
         Some(machines)
-    }
-
-    /// A folder for pins that nobody else has.
-    fn pin(&self) -> PathBuf {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        format!("/sys/fs/bpf/evenkeel-e2e-{}-{number}", std::process::id()).into()
     }
 
     /// `evenkeel kernel` in the back.
@@ -99,7 +86,7 @@ impl Machines {
     }
 
     fn attach(&mut self, more: &str) -> Result<PathBuf, String> {
-        let pin = self.pin();
+        let pin = unused_pin();
         self.pins.push(pin.clone());
         self.attach_again(&pin, more).map(|_| pin)
     }
@@ -127,7 +114,7 @@ impl Machines {
     /// What a veth sends back itself gets through only if there is an XDP program at the other
     /// end: a responder whom nobody asks.
     fn native(&mut self) {
-        let pin = self.pin();
+        let pin = unused_pin();
         let key = self.folder.join("key");
         let mut command = self.pair.front.command(binary());
         command.args([
@@ -1097,11 +1084,7 @@ fn a_cgroup_is_told_of_as_long_as_it_is_there() {
     };
     let share = Duration::from_millis(20);
     let Some(quota) = CpuQuota::new(share, 5 * share) else {
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: cgroups: no CPU controller for this process"
-        );
-        return;
+        return skipped("no CPU controller for this process");
     };
     let group = format!("{ALLOW} --cgroup 5={}", quota.path().display());
     let pin = machines.attach(&group).expect("it is attached");
@@ -1171,7 +1154,7 @@ fn what_is_wrong_is_said() {
     let Some(mut machines) = Machines::new() else {
         return;
     };
-    let pin = machines.pin();
+    let pin = unused_pin();
     let why = |machines: &Machines, interface: &str, pin: &PathBuf, more: &str| {
         let key = machines.folder.join("key").display().to_string();
         let mut words = vec!["--key-file", &key];
@@ -1204,7 +1187,7 @@ fn what_is_wrong_is_said() {
 
     // Without rights it is said which, and what to do instead.
     machines.attach(ALLOW).expect("with rights it works");
-    let pins = machines.pin();
+    let pins = unused_pin();
     let key = key.display().to_string();
     let mut plain = machines.pair.back.command("setpriv");
     plain.args(["--bounding-set=-bpf,-net_admin,-perfmon,-sys_admin", "--"]);
@@ -1228,7 +1211,7 @@ fn the_named_capabilities_are_enough() {
     let Some(mut machines) = Machines::new() else {
         return;
     };
-    let (pin, key) = (machines.pin(), machines.folder.join("key"));
+    let (pin, key) = (unused_pin(), machines.folder.join("key"));
     machines.pins.push(pin.clone());
     let mut few = machines.pair.back.command("setpriv");
     few.args(["--bounding-set=-all,+bpf,+net_admin,+perfmon", "--"]);

@@ -30,7 +30,6 @@ fn start(member: &Member) -> Balancer {
         folder.write("conf.d/first.toml", part("first"));
         let mut command = Command::new(binary());
         command
-            .env_remove("RUST_LOG")
             .env("PARTS_WORKERS", "1")
             .env("PARTS_MEMBER", &member);
         command

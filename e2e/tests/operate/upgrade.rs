@@ -44,7 +44,6 @@ fn start(config: &str, more: &str, prepare: impl FnOnce(&Folder)) -> Balancer {
         let mut command = Command::new("sh");
         let script = format!("exec \"$0\" \"$@\" {more}");
         command.args(["-c", &script]).arg(folder.join("evenkeel"));
-        command.env_remove("RUST_LOG").env_remove("NOTIFY_SOCKET");
         command
     })
 }
@@ -472,7 +471,6 @@ fn activated(config: &str, listener: &TcpListener) -> Balancer {
         .arg("-c")
         .arg("exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"")
         .arg(binary());
-    command.env_remove("RUST_LOG").env_remove("NOTIFY_SOCKET");
     Balancer::start_by_with_input(config, command, Stdio::from(passed))
 }
 
