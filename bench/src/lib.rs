@@ -12,7 +12,6 @@ pub mod h2load;
 pub mod histogram;
 pub mod httpd;
 pub mod load;
-pub mod plot;
 pub mod report;
 pub mod server;
 pub mod tls;

@@ -34,13 +34,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use evenkeel_bench::plot::{Chart, Line};
 use evenkeel_bench::report::median;
 use evenkeel_corba::types::{Properties, Property, StrategyInfo};
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::LoadManager;
 use evenkeel_e2e::omniorb::{self, Client, Server};
 use evenkeel_giop::ior::Ior;
+use evenkeel_sim::svg::{Line, Plot};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -347,17 +347,17 @@ fn overhead(options: &Options) -> Result<()> {
             .map(|(arm, &value)| (arm as f64, value))
             .collect()
     };
-    Chart {
-        title: "Overhead: ratio to no balancer",
-        x: "0 no balancer, 1 per session, 2 per request, 3 on demand",
-        y: "ratio",
-        lines: vec![
+    let plot = Plot::from_zero(
+        "0 no balancer, 1 per session, 2 per request, 3 on demand",
+        "ratio",
+        vec![
             Line::new("mean latency", bars("mean")),
             Line::new("throughput", bars("requests/s")),
             Line::new("jitter", bars("jitter")),
         ],
-    }
-    .draw(&options.out.join("overhead.svg"))
+    );
+    let title = "Overhead: ratio to no balancer";
+    write(&options.out, "overhead.svg", &plot.file(title))
 }
 
 /// Members of `effectiveness` and `ends`.
@@ -453,14 +453,11 @@ fn effectiveness(options: &Options) -> Result<()> {
             }
         );
         let line =
-            |member: usize| Line::new(&format!("member {}", member + 1), lines[member].clone());
-        Chart {
-            title: &format!("Effectiveness: {binding}, {strategy}"),
-            x: "seconds",
-            y: "requests per second",
-            lines: (0..MEMBERS).map(line).collect(),
-        }
-        .draw(&options.out.join(format!("effectiveness-{binding}.svg")))?;
+            |member: usize| Line::new(format!("member {}", member + 1), lines[member].clone());
+        let plot = Plot::over_time("requests per second", (0..MEMBERS).map(line).collect());
+        let title = format!("Effectiveness: {binding}, {strategy}");
+        let name = format!("effectiveness-{binding}.svg");
+        write(&options.out, &name, &plot.file(&title))?;
     }
     Ok(())
 }
@@ -566,23 +563,19 @@ fn scalability(options: &Options) -> Result<()> {
             println!(
                 "scalability, {strategy}, {count} servers: {last:.0} requests per second with 16 clients"
             );
-            throughput.push(Line::new(&format!("{count} servers"), rates));
-            latency.push(Line::new(&format!("{count} servers"), means));
+            throughput.push(Line::new(format!("{count} servers"), rates));
+            latency.push(Line::new(format!("{count} servers"), means));
         }
         for (what, unit, lines) in [
             ("throughput", "requests per second", throughput),
             ("latency", "mean latency, us", latency),
         ] {
-            Chart {
-                title: &format!("{strategy}: {what}"),
-                x: "clients",
-                y: unit,
-                lines,
-            }
-            .draw(
-                &options
-                    .out
-                    .join(format!("scalability-{strategy}-{what}.svg")),
+            let plot = Plot::from_zero("clients", unit, lines);
+            let name = format!("scalability-{strategy}-{what}.svg");
+            write(
+                &options.out,
+                &name,
+                &plot.file(&format!("{strategy}: {what}")),
             )?;
         }
     }

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use evenkeel_bench::arms::{Places, build};
 use evenkeel_bench::balancers::{Balancer, Program};
-use evenkeel_bench::plot::{Chart, Line};
 use evenkeel_bench::report::median;
 use evenkeel_bench::server::Server;
 use evenkeel_demo::backend::Backend;
 use evenkeel_demo::load::{self, Seen};
 use evenkeel_demo::stage::{BACKENDS, SLOWDOWN, TURNS_SLOW, UTILISATION};
+use evenkeel_sim::svg::{Line, Plot};
 use serde::Serialize;
 use tokio::task::LocalSet;
 
@@ -205,22 +205,14 @@ fn picture(
             let mean = p99.sum::<f64>() / f64::from(arguments.turns);
             (f64::from(second), mean * 1e3)
         });
-        Line::new(
-            &format!("{} {}", proxy.name, proxy.policy),
-            points.collect(),
-        )
+        Line::new(format!("{} {}", proxy.name, proxy.policy), points.collect())
     });
     let title = format!(
         "One of four servers takes {} times as long from second {} on",
         SLOWDOWN, arguments.seconds
     );
-    Chart {
-        title: &title,
-        x: "seconds",
-        y: "99th percentile of latency, ms",
-        lines: lines.collect(),
-    }
-    .draw(file)
+    let plot = Plot::over_time("99th percentile of latency, ms", lines.collect());
+    Ok(fs::write(file, plot.file(&title))?)
 }
 
 /// Starts a proxy in front of back-ends of its own.

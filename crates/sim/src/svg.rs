@@ -18,13 +18,14 @@ const LEGEND_COLUMNS: usize = 3;
 /// About how wide a character of a label is.
 const CHARACTER: f64 = 6.0;
 
-/// Colours that readers with any kind of sight can tell apart (Okabe and Ito, 2008).
-const COLOURS: [&str; 8] = [
+/// Colours that readers with any kind of sight can tell apart (Okabe and Ito, 2008; the last four Tol, 2021).
+const COLOURS: [&str; 12] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080", "#b8a800",
+    "#332288", "#882255", "#44aa99", "#000000",
 ];
 
 /// The most lines that get a colour and a name of their own; the others are grey.
-const NAMED: usize = 8;
+const NAMED: usize = COLOURS.len();
 
 /// A line of a plot.
 #[derive(Clone, Debug, Default)]
@@ -146,12 +147,28 @@ impl Axis {
     }
 }
 
+impl Line {
+    /// A line with a name in the legend.
+    pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        Line {
+            name: name.into(),
+            points,
+            ..Line::default()
+        }
+    }
+}
+
 impl Plot {
     /// Lines over time in seconds.
     pub fn over_time(up: &'static str, lines: Vec<Line>) -> Self {
+        Plot::from_zero("seconds", up, lines)
+    }
+
+    /// Lines over two axes that are divided evenly, from 0.
+    pub fn from_zero(across: &'static str, up: &'static str, lines: Vec<Line>) -> Self {
         Plot {
             lines,
-            across: "seconds",
+            across,
             up,
             scales: (Scale::FromZero, Scale::FromZero),
             most: None,

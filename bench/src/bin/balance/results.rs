@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use evenkeel_bench::plot::{Chart, Line};
 use evenkeel_bench::report::median;
+use evenkeel_sim::svg::{Line, Plot};
 use serde::{Deserialize, Serialize};
 
 use crate::load::Answer;
@@ -345,11 +345,11 @@ impl Results {
             folder.join("turns.json"),
             format!("[\n{}\n]\n", lines.join(",\n")),
         )?;
-        fs::write(folder.join("index.html"), self.page()?)?;
+        fs::write(folder.join("index.html"), self.page())?;
         Ok(())
     }
 
-    fn page(&self) -> Result<String> {
+    fn page(&self) -> String {
         let loads = spread(self.kept.iter().map(|kept| kept.load_average).collect());
         let busy = spread(self.kept.iter().map(|kept| kept.machine_busy).collect());
         let late = spread(self.kept.iter().map(|kept| kept.turn.late_p99_ms).collect());
@@ -402,11 +402,10 @@ impl Results {
         for asked in &self.rows {
             let summaries = self.summaries(&asked.row);
             if !summaries.is_empty() {
-                page += &self.section(asked, &summaries)?;
+                page += &self.section(asked, &summaries);
             }
         }
-        page += "</body></html>\n";
-        Ok(page)
+        page + "</body></html>\n"
     }
 
     /// Versions of the peers in all turns, in words.
@@ -455,7 +454,7 @@ impl Results {
         page + "</table>\n"
     }
 
-    fn section(&self, asked: &Asked, summaries: &[Summary]) -> Result<String> {
+    fn section(&self, asked: &Asked, summaries: &[Summary]) -> String {
         let name = asked.row.name();
         let mut page = format!(
             "<h2 id=\"{name}\">{name}</h2>\n<p>{}</p>\n<div class=\"row\"><div><table><tr><th></th>\
@@ -509,15 +508,9 @@ impl Results {
         if let Some(ideal) = &asked.ideal_ms {
             lines.push(line("central queue", &mut ideal.iter().copied()));
         }
-        page += &Chart {
-            title: &name,
-            x: "nines: 1 is the 90th percentile, 2 the 99th, 3 the 99.9th",
-            y: "latency, ms",
-            lines,
-        }
-        .svg()?;
-        page += "</div></div>\n";
-        Ok(page)
+        let across = "nines: 1 is the 90th percentile, 2 the 99th, 3 the 99.9th";
+        page += &Plot::from_zero(across, "latency, ms", lines).file(&name);
+        page + "</div></div>\n"
     }
 }
 

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use evenkeel_bench::plot::{Chart, Line};
 use evenkeel_core::group::{Group, GroupSettings};
 use evenkeel_core::load::{LoadId, Location};
 use evenkeel_core::member::{Member, MemberId, Slot, Weight};
 use evenkeel_kernel::query::DEFAULT_PORT;
 use evenkeel_net::Clock;
+use evenkeel_sim::svg::{Line, Plot};
 use evenkeel_wire::reporting::directory::Directory;
 use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::server::{Broker, Peer, Settings};
@@ -533,20 +533,15 @@ fn plot(
         }
     }
     run.write(&format!("accuracy-{}.csv", scene.name()), &csv)?;
-    let chart = Chart {
-        title: match scene {
-            Scene::Alone => "CPU load, a process per CPU",
-            Scene::Bursts => "CPU load, sixteen processes in step",
-            Scene::Beside => "CPU load of a cgroup beside 16 busy processes",
-        },
-        x: "s",
-        y: "share of the CPUs",
-        lines: lines
-            .into_iter()
-            .map(|(name, points)| Line::new(&name, points))
-            .collect(),
+    let title = match scene {
+        Scene::Alone => "CPU load, a process per CPU",
+        Scene::Bursts => "CPU load, sixteen processes in step",
+        Scene::Beside => "CPU load of a cgroup beside 16 busy processes",
     };
-    chart.draw(&run.file(&format!("accuracy-{}.svg", scene.name())))
+    let lines = lines.into_iter();
+    let lines = lines.map(|(name, points)| Line::new(name, points));
+    let plot = Plot::over_time("share of the CPUs", lines.collect());
+    run.write(&format!("accuracy-{}.svg", scene.name()), &plot.file(title))
 }
 
 #[cfg(test)]

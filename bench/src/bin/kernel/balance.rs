@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use evenkeel_bench::plot::{Chart, Line};
 use evenkeel_bench::report::median;
+use evenkeel_sim::svg::{Line, Plot};
 
 use super::clock::{self, CpuClocks};
 use super::ground::{self, Cgroup, Folder, Link, Namespace, Process, Responder, Scheduling};
@@ -341,13 +341,9 @@ fn describe(run: &Run, sweep: &Sweep, rows: &[Vec<Figures>]) -> Result<String> {
         }
         writeln!(text, "{}", table.text())?;
         if sweep.cells.len() > 1 {
-            let chart = Chart {
-                title: sweep.title,
-                x: sweep.x,
-                y: unit,
-                lines,
-            };
-            chart.draw(&run.file(&format!("balance-{}-{kind}.svg", sweep.name)))?;
+            let plot = Plot::from_zero(sweep.x, unit, lines);
+            let name = format!("balance-{}-{kind}.svg", sweep.name);
+            run.write(&name, &plot.file(sweep.title))?;
         }
     }
     if sweep.name == "shared" {

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use evenkeel_bench::plot::{Chart, Line};
 use evenkeel_kernel::query::{DEFAULT_PORT, Key};
+use evenkeel_sim::svg::{Line, Plot};
 
 use super::ask::Asker;
 use super::ground::{self, Cgroup, Folder, Link, Namespace, Process, Responder, Scheduling};
@@ -227,13 +227,15 @@ fn report(run: &Run, arms: &[Arm]) -> Result<Vec<Verdict>> {
     run.write("latency.csv", &csv)?;
     run.write("latency.md", table.text())?;
     println!("{}", table.text());
-    let chart = Chart {
-        title: "Answers beside 16 busy processes",
-        x: "log10 of microseconds",
-        y: "% of the answers that came within",
+    let plot = Plot::from_zero(
+        "log10 of microseconds",
+        "% of the answers that came within",
         lines,
-    };
-    chart.draw(&run.file("latency.svg"))?;
+    );
+    run.write(
+        "latency.svg",
+        &plot.file("Answers beside 16 busy processes"),
+    )?;
 
     let p99 = |name: &str| {
         let found = busy_p99.iter().find(|(known, _)| *known == name);
