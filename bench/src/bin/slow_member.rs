@@ -17,7 +17,7 @@ use evenkeel_bench::arms::{Places, build};
 use evenkeel_bench::balancers::{Balancer, Program};
 use evenkeel_bench::report::median;
 use evenkeel_bench::server::Server;
-use evenkeel_demo::backend::Backend;
+use evenkeel_demo::backend::{Backend, Settings};
 use evenkeel_demo::load::{self, Seen};
 use evenkeel_demo::stage::{BACKENDS, SLOWDOWN, TURNS_SLOW, UTILISATION};
 use evenkeel_sim::svg::{Line, Plot};
@@ -221,7 +221,13 @@ async fn start(balancer: Balancer, places: &Places) -> Result<Proxy, Box<dyn Err
     let program = balancer.program.install(places)?;
     let mut backends = Vec::new();
     for (workers, mean) in BACKENDS {
-        backends.push(Backend::start(workers, mean).await?);
+        let settings = Settings {
+            workers,
+            mean,
+            reports_load: false,
+            seed: fastrand::u64(..),
+        };
+        backends.push(Backend::start(settings).await?);
     }
     let members: Vec<SocketAddr> = backends.iter().map(Backend::address).collect();
     let folder = places.cache.join("run").join(format!("slow-{name}"));

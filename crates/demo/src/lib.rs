@@ -4,7 +4,7 @@
 //! The balancer is the product's own binary in a process of its own, asked through its
 //! admin API like any other; what the demo adds are back-ends, a load and a view.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -23,6 +23,7 @@ pub mod load;
 mod script;
 pub mod stage;
 mod summary;
+pub mod timer;
 mod view;
 
 use script::{Phase, Script};

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use crate::timer::Timer;
 
 /// Requests that may be under way at once. Beyond it a request counts as failed: a real
 /// client would have given up.
@@ -121,15 +124,20 @@ fn quantiles(mut latencies: Vec<Duration>) -> Quantiles {
     }
 }
 
-/// Sends `rate` requests per second to `target` until the task is dropped. `seed` gives
+/// Sends `rate` requests per second to `target` until the task is dropped, or there is no timer. `seed` gives
 /// the moments: two arms with one seed get the same ones.
 pub async fn run(target: SocketAddr, rate: f64, seed: u64, seen: Arc<Mutex<Seen>>) {
+    let Ok(mut timer) = Timer::new() else {
+        return;
+    };
     let mut rng = fastrand::Rng::with_seed(seed);
     let idle: Rc<RefCell<Vec<TcpStream>>> = Rc::default();
     let mut due = Instant::now();
     loop {
         due += Duration::from_secs_f64(-(1.0 - rng.f64()).ln() / rate);
-        tokio::time::sleep_until(due.into()).await;
+        if timer.wait_until(due.into()).await.is_err() {
+            return;
+        }
         let this = {
             let mut seen = lock(&seen);
             if seen.under_way() >= MAX_UNDER_WAY {
@@ -141,36 +149,49 @@ pub async fn run(target: SocketAddr, rate: f64, seed: u64, seen: Arc<Mutex<Seen>
         let (idle, seen) = (Rc::clone(&idle), Arc::clone(&seen));
         tokio::task::spawn_local(async move {
             let reused = idle.borrow_mut().pop();
-            let result = request(target, reused).await;
+            let result = ask(target, reused, "/hello").await;
             lock(&seen).end(this, result.is_ok());
-            idle.borrow_mut().extend(result.ok());
+            idle.borrow_mut().extend(result.ok().flatten());
         });
     }
 }
 
-async fn request(target: SocketAddr, reused: Option<TcpStream>) -> std::io::Result<TcpStream> {
+/// Sends a request to a balancer of [back-ends](crate::backend) and reads the answer; gives the connection back if it
+/// stays open.
+///
+/// # Errors
+///
+/// When there is no complete answer of 200.
+pub async fn ask(
+    target: SocketAddr,
+    reused: Option<TcpStream>,
+    path: &str,
+) -> io::Result<Option<TcpStream>> {
     let mut stream = match reused {
         Some(stream) => stream,
-        None => TcpStream::connect(target).await?,
+        None => {
+            let stream = TcpStream::connect(target).await?;
+            stream.set_nodelay(true)?;
+            stream
+        }
     };
-    stream.set_nodelay(true)?;
-    stream
-        .write_all(
-            b"GET /hello HTTP/1.1\r\nHost: demo.example\r\nUser-Agent: evenkeel-demo\r\n\r\n",
-        )
-        .await?;
+    let head =
+        format!("GET {path} HTTP/1.1\r\nHost: demo.example\r\nUser-Agent: evenkeel-demo\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
     let mut answer = Vec::with_capacity(512);
     // The back-ends' answer is known: it ends with its only body line.
     while !answer.ends_with(b"\r\n\r\nhello\n") {
         if answer.len() > 16 * 1024 || stream.read_buf(&mut answer).await? == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let failed = answer.len() >= 12 && &answer[9..12] != b"200";
-        if failed {
-            return Err(std::io::Error::other("not answered with 200"));
+        if answer.get(9..12).is_some_and(|status| status != b"200") {
+            return Err(io::Error::other("not answered with 200"));
         }
     }
-    Ok(stream)
+    answer.make_ascii_lowercase();
+    let last = b"\r\nconnection: close\r\n";
+    let stays = !answer.windows(last.len()).any(|window| window == last);
+    Ok(stays.then_some(stream))
 }
 
 #[cfg(test)]

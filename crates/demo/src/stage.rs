@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Settings};
 use crate::load::{self, Seen};
 use crate::{DemoError, READY};
 
@@ -28,7 +28,7 @@ pub const BACKENDS: [(usize, Duration); 4] = [
 pub const TURNS_SLOW: usize = 1;
 
 /// How many times slower it then is.
-pub const SLOWDOWN: f32 = 5.0;
+pub const SLOWDOWN: f64 = 5.0;
 
 /// Share of the four back-ends' capacity that the load asks for.
 pub const UTILISATION: f64 = 0.5;
@@ -299,7 +299,13 @@ fn world(
         let started = local.block_on(&runtime, async {
             let mut started = Vec::new();
             for (workers, mean) in BACKENDS {
-                started.push(Backend::start(workers, mean).await?);
+                let settings = Settings {
+                    workers,
+                    mean,
+                    reports_load: false,
+                    seed: fastrand::u64(..),
+                };
+                started.push(Backend::start(settings).await?);
             }
             Ok(started)
         });

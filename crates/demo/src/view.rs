@@ -201,7 +201,7 @@ fn groups(show: &Show) -> Vec<GroupView> {
     for (group, arm) in groups.iter_mut().zip(&show.stage.arms) {
         let members = group.members.iter_mut().zip(&arm.backends);
         for (index, (member, backend)) in members.enumerate() {
-            let now = backend.mean().mul_f32(backend.slowdown());
+            let now = backend.mean().mul_f64(backend.slowdown());
             let slow = if backend.slowdown() > 1.0 {
                 " SLOW"
             } else {

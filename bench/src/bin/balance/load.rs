@@ -7,11 +7,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use evenkeel_demo::load::ask;
+use evenkeel_demo::timer::Timer;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
-
-use crate::timer::Timer;
 
 /// Who has no answer by then has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -84,12 +83,13 @@ pub(crate) async fn play(
     let rotation = targets.iter().zip(&idle).cycle();
     for (&request, (&target, idle)) in requests.iter().zip(rotation) {
         let due = begin + request.due;
-        timer.until(due).await?;
+        timer.wait_until(due).await?;
         let late = due.elapsed();
         let idle = Rc::clone(idle);
         under_way.push(tokio::task::spawn_local(async move {
             let reused = idle.borrow_mut().pop();
-            let result = timeout(PATIENCE, ask(target, reused, request.work)).await;
+            let path = format!("/work/{}", request.work.as_micros());
+            let result = timeout(PATIENCE, ask(target, reused, &path)).await;
             let latency = due.elapsed();
             let kept = matches!(result, Ok(Ok(_)));
             if let Ok(Ok(Some(stream))) = result {
@@ -108,41 +108,6 @@ pub(crate) async fn play(
         answers.extend(request.await);
     }
     Ok(answers)
-}
-
-/// Sends a request and reads its answer; gives the connection back if it stays open.
-pub(crate) async fn ask(
-    target: SocketAddr,
-    reused: Option<TcpStream>,
-    work: Duration,
-) -> io::Result<Option<TcpStream>> {
-    let mut stream = match reused {
-        Some(stream) => stream,
-        None => {
-            let stream = TcpStream::connect(target).await?;
-            stream.set_nodelay(true)?;
-            stream
-        }
-    };
-    let head = format!(
-        "GET /work/{} HTTP/1.1\r\nHost: bench.example\r\nUser-Agent: balance\r\n\r\n",
-        work.as_micros()
-    );
-    stream.write_all(head.as_bytes()).await?;
-    let mut answer = Vec::with_capacity(512);
-    // The members' answer is known: it ends with its only body line.
-    while !answer.ends_with(b"\r\n\r\nhello\n") {
-        if answer.len() > 16 * 1024 || stream.read_buf(&mut answer).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if answer.get(9..12).is_some_and(|status| status != b"200") {
-            return Err(io::Error::other("not answered with 200"));
-        }
-    }
-    answer.make_ascii_lowercase();
-    let last = b"\r\nconnection: close\r\n";
-    let stays = !answer.windows(last.len()).any(|window| window == last);
-    Ok(stays.then_some(stream))
 }
 
 #[cfg(test)]

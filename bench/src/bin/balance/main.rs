@@ -1,7 +1,7 @@
 //! How well balancers balance: Evenkeel, unconfigured, beside HAProxy, nginx, Envoy and Traefik with
 //! the policies that their users choose, over real sockets.
 //!
-//! Members spend time, not CPU (`member`), and requests are due at the same moments and cost the same
+//! Members spend time, not CPU (`evenkeel_demo::backend`), and requests are due at the same moments and cost the same
 //! for each balancer (`load`). In each round every balancer has its turn in every row, with new members
 //! and a new process; the next round begins with another one. A few rows run beside each other, through
 //! the same kind of balancer.
@@ -18,17 +18,15 @@ use clap::Parser;
 use evenkeel_bench::arms::{Places, build};
 use evenkeel_bench::balancers::{Balancer, CLIENT_SIDE_WEIGHTED, Program};
 use evenkeel_bench::server::{Server, pin_to, processors, raise_file_limit, sharpen_timers};
+use evenkeel_demo::backend::{Backend, Settings};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 mod load;
-mod member;
 mod results;
 mod scenario;
-mod timer;
 
 use load::Answer;
-use member::Member;
 use results::{Results, Turn};
 use scenario::{Row, SIZES, Scenario};
 
@@ -256,9 +254,15 @@ async fn turn(
     let reports = balancer.policy == CLIENT_SIDE_WEIGHTED;
     let mut members = Vec::with_capacity(row.members);
     for index in 0..row.members {
-        members.push(Member::start(row.workers, reports, index as u64).await?);
+        let settings = Settings {
+            workers: row.workers,
+            mean: row.mean,
+            reports_load: reports,
+            seed: index as u64,
+        };
+        members.push(Backend::start(settings).await?);
     }
-    let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
+    let addresses: Vec<_> = members.iter().map(Backend::address).collect();
     let (mut servers, mut targets) = (Vec::new(), Vec::new());
     for instance in 0..row.scenario.instances() {
         let folder = folder.join(instance.to_string());
@@ -315,8 +319,8 @@ fn cpu_time(servers: &[Server]) -> Duration {
 }
 
 /// Worker time that each member spends in the time that is counted.
-async fn used(members: Rc<Vec<Member>>, from: Instant, counted: Duration) -> Vec<Duration> {
-    let busy = || members.iter().map(Member::busy);
+async fn used(members: Rc<Vec<Backend>>, from: Instant, counted: Duration) -> Vec<Duration> {
+    let busy = || members.iter().map(Backend::assigned);
     sleep_until(from).await;
     let before: Vec<Duration> = busy().collect();
     sleep_until(from + counted).await;
@@ -326,7 +330,10 @@ async fn used(members: Rc<Vec<Member>>, from: Instant, counted: Duration) -> Vec
 /// Waits until a balancer has an answer: it may listen before it knows its members.
 async fn serves(listen: std::net::SocketAddr, folder: &Path) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(20);
-    while load::ask(listen, None, Duration::ZERO).await.is_err() {
+    while evenkeel_demo::load::ask(listen, None, "/work/0")
+        .await
+        .is_err()
+    {
         if Instant::now() > end {
             let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
             let last = log.lines().last().unwrap_or_default();

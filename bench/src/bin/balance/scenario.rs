@@ -4,11 +4,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use evenkeel_demo::backend::Backend;
 use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Scenario as World, Service, To, run};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::load::{self, Request};
-use crate::member::Member;
 
 /// How many times slower a slow member is.
 const SLOW: f64 = 5.0;
@@ -108,9 +108,9 @@ impl Row {
     }
 
     /// Makes members what they are at the start.
-    pub(crate) fn prepare(&self, members: &[Member]) {
+    pub(crate) fn prepare(&self, members: &[Backend]) {
         match self.scenario {
-            Scenario::Slow | Scenario::Moving => members[0].set_slowness(SLOW),
+            Scenario::Slow | Scenario::Moving => members[0].set_slowdown(SLOW),
             Scenario::Failing => members[0].set_failing(0.5),
             Scenario::Cold => {
                 let restarted = members.iter().take(self.restarted());
@@ -123,7 +123,7 @@ impl Row {
     /// Lets happen what happens, from `begin` until it is dropped.
     pub(crate) async fn happen(
         self,
-        members: Rc<Vec<Member>>,
+        members: Rc<Vec<Backend>>,
         begin: Instant,
         length: Duration,
         seed: u64,
@@ -134,9 +134,9 @@ impl Row {
                 let mut slow = 0;
                 loop {
                     sleep(MOVES).await;
-                    members[slow].set_slowness(1.0);
+                    members[slow].set_slowdown(1.0);
                     slow = self.next(slow);
-                    members[slow].set_slowness(SLOW);
+                    members[slow].set_slowdown(SLOW);
                 }
             }
             Scenario::Stall => {
@@ -150,7 +150,7 @@ impl Row {
                 let rate = ANTAGONIST * theirs.len() as f64 * self.workers as f64
                     / self.mean.as_secs_f64();
                 let requests = load::requests(rate, length, self.mean, false, !seed);
-                let addresses: Vec<_> = theirs.iter().map(|member| member.address).collect();
+                let addresses: Vec<_> = theirs.iter().map(|member| member.address()).collect();
                 // Without it the turn would be an easy one for all.
                 let _ = load::play(begin, &requests, &addresses).await;
             }
