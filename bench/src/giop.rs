@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::epoll::{Epoll, READ};
-use crate::histogram::Histogram;
+use evenkeel_load::stats::Latencies;
 
 /// Bytes of a message's header.
 const HEADER: usize = 12;
@@ -50,7 +50,7 @@ pub struct Outcome {
     /// CPU time that the meter has seen pass.
     pub cpu: Duration,
     /// Of requests.
-    pub latency: Histogram,
+    pub latency: Latencies,
     /// The longest that a connection has waited for an answer: also for one that had not
     /// come when the run ended.
     pub longest: Duration,
@@ -122,7 +122,7 @@ pub fn run(
             longest: Duration::ZERO,
         });
     }
-    let mut latency = Histogram::default();
+    let mut latency = Latencies::default();
     for connection in &mut connections {
         connection.send()?;
     }
@@ -135,7 +135,7 @@ pub fn run(
         for event in 0..events {
             let (index, _) = epoll.event(event);
             if let Some(waited) = connections[index as usize].receive()? {
-                latency.record(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+                latency.record(waited);
                 connections[index as usize].send()?;
             }
         }

@@ -9,7 +9,6 @@ pub mod balancers;
 pub mod epoll;
 pub mod giop;
 pub mod h2load;
-pub mod histogram;
 pub mod httpd;
 pub mod load;
 pub mod report;

@@ -1,5 +1,10 @@
 //! The load generator: single-threaded, one event loop over all its connections.
 //!
+//! `evenkeel_load` cannot take its place in these rows. Before each planned arrival it looks at the clock for 100 us instead of
+//! sleeping: at 8,000 requests per second that would take the processor from the back-end, which shares it. And it has no
+//! handshakes alone, no streams without an end (TCP and FTP, both ways), no connections that stay idle, and no meter that is
+//! read at the moments between which requests count. Latencies are counted in its histogram.
+//!
 //! Closed loop: each connection sends its next request when it has the answer to the last.
 //! Open loop: requests are due at a fixed rate, whatever the answers do, and a latency
 //! counts from the moment its request was *due*; otherwise a stalled proxy would hold back
@@ -11,10 +16,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use evenkeel_load::stats::Latencies;
 use rustls::ClientConfig;
 
 use crate::epoll::{Epoll, READ, WRITE};
-use crate::histogram::Histogram;
 use crate::tls::{self, Handshake, Stream};
 
 /// First byte of a TCP connection whose back-end sends as fast as it can.
@@ -111,7 +116,7 @@ pub struct Outcome {
     /// CPU time that the meter has seen pass.
     pub cpu: Duration,
     /// Of requests.
-    pub latency: Histogram,
+    pub latency: Latencies,
 }
 
 /// Makes a run. `cpu_meter` reads the CPU time that the measured processes have used so
@@ -141,7 +146,7 @@ pub fn run(
             failures: 0,
             elapsed: Duration::ZERO,
             cpu: Duration::ZERO,
-            latency: Histogram::default(),
+            latency: Latencies::default(),
         },
     };
     for index in 0..plan.connections {
@@ -511,9 +516,7 @@ impl Run<'_> {
         let connection = &mut self.connections[index];
         connection.busy = false;
         let latency = connection.due.elapsed();
-        self.outcome
-            .latency
-            .record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        self.outcome.latency.record(latency);
         self.outcome.requests += 1;
         self.idle.push_back(index);
     }
@@ -696,7 +699,7 @@ mod tests {
             let outcome = run(&plan, &mut || Ok(Duration::ZERO)).unwrap();
             assert!(outcome.requests > 0);
             assert_eq!(outcome.failures, 0);
-            assert!(outcome.latency.quantile(0.5) > 0);
+            assert!(outcome.latency.quantile(0.5) > Duration::ZERO);
         }
     }
 

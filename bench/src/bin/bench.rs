@@ -645,8 +645,14 @@ fn drive(plan: &Plan, server: &Server) -> Result<BTreeMap<&'static str, f64>> {
     }
     let mut metrics = BTreeMap::from([
         (report::CPU_PER_REQUEST, cpu_us / requests),
-        (report::P50, outcome.latency.quantile(0.5) as f64 / 1e3),
-        (report::P99, outcome.latency.quantile(0.99) as f64 / 1e3),
+        (
+            report::P50,
+            outcome.latency.quantile(0.5).as_secs_f64() * 1e6,
+        ),
+        (
+            report::P99,
+            outcome.latency.quantile(0.99).as_secs_f64() * 1e6,
+        ),
     ]);
     if matches!(plan.traffic, Traffic::Https { path: LARGE }) {
         metrics.insert(report::CPU_PER_MIB, cpu_us / requests * 16.0);

@@ -318,8 +318,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
                 pair[index] = [
                     replies / outcome.elapsed.as_secs_f64(),
                     outcome.cpu.as_secs_f64() * 1e6 / replies,
-                    outcome.latency.quantile(0.5) as f64 / 1e3,
-                    outcome.latency.quantile(0.99) as f64 / 1e3,
+                    outcome.latency.quantile(0.5).as_secs_f64() * 1e6,
+                    outcome.latency.quantile(0.99).as_secs_f64() * 1e6,
                 ];
             }
             ratios.push(pair[0][0] / pair[1][0]);

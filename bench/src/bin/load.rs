@@ -103,8 +103,8 @@ fn drive(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         println!(
             "{:.0} requests/s, p50 {:.0} us, p99 {:.0} us, cpu {:.2} us/request, {} failed",
             outcome.requests as f64 / seconds,
-            outcome.latency.quantile(0.5) as f64 / 1e3,
-            outcome.latency.quantile(0.99) as f64 / 1e3,
+            outcome.latency.quantile(0.5).as_secs_f64() * 1e6,
+            outcome.latency.quantile(0.99).as_secs_f64() * 1e6,
             cpu_us / outcome.requests as f64,
             outcome.failures
         );

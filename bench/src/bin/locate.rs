@@ -165,8 +165,8 @@ fn figures(outcome: &Outcome) -> Figures {
     Figures {
         per_second: forwards / outcome.elapsed.as_secs_f64(),
         cpu_us: outcome.cpu.as_secs_f64() * 1e6 / forwards,
-        p50_us: outcome.latency.quantile(0.5) as f64 / 1e3,
-        p99_us: outcome.latency.quantile(0.99) as f64 / 1e3,
+        p50_us: outcome.latency.quantile(0.5).as_secs_f64() * 1e6,
+        p99_us: outcome.latency.quantile(0.99).as_secs_f64() * 1e6,
         longest_ms: outcome.longest.as_secs_f64() * 1e3,
         fairness: fewest as f64 / most as f64,
     }

@@ -187,7 +187,7 @@ fn report(form: &str, rate: Option<f64>, runs: &[Outcome]) -> bool {
         return false;
     };
     let per_second = run.requests as f64 / run.elapsed.as_secs_f64();
-    let p99 = Duration::from_nanos(run.latency.quantile(0.99));
+    let p99 = run.latency.quantile(0.99);
     let kind = match rate {
         None => "closed loop".to_owned(),
         Some(rate) => format!("{rate:.0}/s"),
@@ -196,7 +196,7 @@ fn report(form: &str, rate: Option<f64>, runs: &[Outcome]) -> bool {
         "{form:<13} {kind:<11} {per_second:>6.0} {:>7.2} {:>10.0} {:>8.0} {:>8.0} {:>7}",
         cost(run) * 1e6,
         1.0 / cost(run),
-        run.latency.quantile(0.5) as f64 / 1e3,
+        run.latency.quantile(0.5).as_secs_f64() * 1e6,
         p99.as_secs_f64() * 1e6,
         run.failures
     );

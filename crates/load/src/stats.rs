@@ -109,6 +109,11 @@ impl Latencies {
         self.0.saturating_record(nanos);
     }
 
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.0.reset();
+    }
+
     /// The time that `share` of all (0 to 1) do not exceed.
     pub fn quantile(&self, share: f64) -> Duration {
         match self.0.is_empty() {
@@ -127,7 +132,8 @@ impl Latencies {
         Duration::from_nanos(self.0.mean() as u64)
     }
 
-    fn add(&mut self, other: &Latencies) {
+    /// Counts all that another one has counted.
+    pub fn add(&mut self, other: &Latencies) {
         // Both have the same bounds.
         let _ = self.0.add(&other.0);
     }
@@ -221,9 +227,9 @@ impl Counted {
     }
 
     fn clear(&mut self) {
-        self.corrected.0.reset();
-        self.from_send.0.reset();
-        self.own_error.0.reset();
+        self.corrected.clear();
+        self.from_send.clear();
+        self.own_error.clear();
         self.statuses.fill(0);
         self.begun = 0;
         self.answered = 0;

@@ -216,7 +216,7 @@ impl Turn {
     }
 
     fn p99_ms(&self) -> f64 {
-        self.seen.latency.quantile(0.99) as f64 / 1e6
+        self.seen.latency.quantile(0.99).as_secs_f64() * 1e3
     }
 }
 
@@ -265,7 +265,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
                         cell.x,
                         arm.name,
                         sites.collect::<Vec<_>>().join(" "),
-                        played.seen.latency.quantile(0.5) as f64 / 1e6,
+                        played.seen.latency.quantile(0.5).as_secs_f64() * 1e3,
                         played.p99_ms(),
                         played.variance,
                         played.seen.failures,

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use evenkeel_bench::histogram::Histogram;
+use evenkeel_load::stats::Latencies;
 
 use super::clock;
 
@@ -39,7 +39,7 @@ pub(crate) struct Site {
 pub(crate) struct Seen {
     pub requests: u64,
     pub failures: u64,
-    pub latency: Histogram,
+    pub latency: Latencies,
 }
 
 /// Connections of an open loop, and so the most requests that are under way. More are due
@@ -87,7 +87,7 @@ impl Site {
                 if counts {
                     seen.requests += 1;
                     seen.failures += u64::from(!is_good);
-                    seen.latency.record(now - due);
+                    seen.latency.record(Duration::from_nanos(now - due));
                 }
             }
             Ok(seen)

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use evenkeel_bench::histogram::Histogram;
 use evenkeel_core::group::{Group, GroupSettings, Outcome, Request};
 use evenkeel_core::load::{LoadId, LoadValue, Location};
 use evenkeel_core::member::{Member, MemberId, Slot, Weight};
@@ -17,6 +16,7 @@ use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{DEFAULT_PORT, Key};
 use evenkeel_kernel::rdma::{ConnectionId, Reader};
 use evenkeel_kernel::record::Base;
+use evenkeel_load::stats::Latencies;
 use evenkeel_net::Clock;
 
 use super::{
@@ -483,7 +483,7 @@ struct Seen {
     /// Requests to each back-end.
     requests: [u64; BACKENDS as usize],
     failures: u64,
-    latency: Histogram,
+    latency: Latencies,
 }
 
 /// A turn of an arm. The same round has the same requests for all arms.
@@ -558,8 +558,8 @@ fn play(
     let all: u64 = seen.requests.iter().sum();
     // On a machine that is very busy it may be that nothing was answered: that is a result, too.
     put("requests_per_s", all as f64 / length.as_secs_f64());
-    put("p50_ms", seen.latency.quantile(0.5) as f64 / 1e6);
-    put("p99_ms", seen.latency.quantile(0.99) as f64 / 1e6);
+    put("p50_ms", seen.latency.quantile(0.5).as_secs_f64() * 1e3);
+    put("p99_ms", seen.latency.quantile(0.99).as_secs_f64() * 1e3);
     put("failures", seen.failures as f64);
     if scene == "steady" {
         let there = seen.requests.get(loaded).copied().unwrap_or_default();
@@ -751,7 +751,7 @@ fn ask(
                 *requests += 1;
             }
             seen.failures += u64::from(!is_good);
-            seen.latency.record(now - asked);
+            seen.latency.record(Duration::from_nanos(now - asked));
         }
     }
 }
