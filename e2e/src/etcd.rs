@@ -143,7 +143,7 @@ impl Etcd {
 
     /// The same, and does not wait until it answers.
     pub fn spawn(&mut self) {
-        let log = std::fs::File::create(self.folder.join("log")).expect("a log");
+        let log = std::fs::File::create(self.folder.join("etcd.log")).expect("a log");
         let mut etcd = program("etcd");
         etcd.args(self.cluster())
             .arg(format!("--listen-peer-urls=http://{}", self.peers))

@@ -119,8 +119,5 @@ impl Haproxy {
 impl Drop for Haproxy {
     fn drop(&mut self) {
         self.kill();
-        if std::thread::panicking() {
-            eprintln!("HAProxy:\n{}", self.folder.text("output.log"));
-        }
     }
 }

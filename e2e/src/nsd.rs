@@ -1,5 +1,6 @@
 //! NSD, a DNS server, for one zone.
 
+use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 
@@ -56,7 +57,8 @@ impl Nsd {
         let config = self.folder.write("nsd.conf", config);
         let mut nsd = parent_program("nsd");
         nsd.arg("-d").arg("-c").arg(config).stdin(Stdio::null());
-        nsd.stdout(Stdio::null()).stderr(Stdio::null());
+        let log = File::create(self.folder.join("nsd.log")).expect("a log");
+        nsd.stdout(log.try_clone().expect("a log")).stderr(log);
         self.process = Some(nsd.spawn().expect("it starts"));
         let at = self.address;
         eventually("it listens", || TcpStream::connect(at).is_ok());

@@ -1,6 +1,7 @@
 //! Pebble, an authority that issues certificates by ACME, with a DNS server for which all names are
 //! this machine.
 
+use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 
@@ -78,9 +79,13 @@ impl Pebble {
         pebble.arg("-config").arg(config);
         pebble.args(["-dnsserver", &dns.to_string()]);
         pebble.env("PEBBLE_VA_NOSLEEP", "1");
-        for (mut program, at) in [(names, dns), (pebble, self.directory)] {
+        for (mut program, at, log) in [
+            (names, dns, "names.log"),
+            (pebble, self.directory, "pebble.log"),
+        ] {
+            let log = File::create(self.folder.join(log)).expect("a log");
             program.stdin(Stdio::null());
-            program.stdout(Stdio::null()).stderr(Stdio::null());
+            program.stdout(log.try_clone().expect("a log")).stderr(log);
             self.processes.push(program.spawn().expect("it starts"));
             eventually("it listens", || TcpStream::connect(at).is_ok());
         }

@@ -374,10 +374,6 @@ RewriteRule ^/name$ /files/name [PT]
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = self.folder.text("error.log");
-            eprintln!("the error log of {}:\n{log}", self.address);
-        }
         self.kill();
     }
 }

@@ -436,13 +436,6 @@ impl Drop for Nginx {
     fn drop(&mut self) {
         signal(self.process.id(), Signal::TERM);
         let _ = self.process.wait();
-        if thread::panicking() {
-            eprintln!(
-                "nginx:\n{}\n{}",
-                self.folder.text("error.log"),
-                self.folder.text("up.conf")
-            );
-        }
     }
 }
 
