@@ -47,6 +47,11 @@ use std::time::{Duration, Instant};
 /// What only a hang takes.
 pub const HANG: Duration = Duration::from_secs(60);
 
+/// True if the experiments of papers are to run as a whole (`make test-papers`), and not in their quick form.
+pub fn runs_whole_papers() -> bool {
+    std::env::var_os("EVENKEEL_PAPERS").is_some_and(|form| form == "whole")
+}
+
 /// Asks until the answer is yes.
 pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let limit = Instant::now() + HANG;
