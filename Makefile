@@ -7,12 +7,14 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test test-vm counts properties bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test e2e test-papers test-vm counts properties bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
 	@echo "make docs    the manual as a site, with search: target/site/index.html"
 	@echo "make test    format, lints, unit, property and end-to-end tests"
+	@echo "make e2e     one program of end-to-end tests, or one test (PROGRAM=http TEST=smuggling::)"
+	@echo "make test-papers  the statistics of papers as a whole, of which make test has a quick form (ten minutes)"
 	@echo "make test-vm the kernel load monitor on Debian's kernel and over Soft-RoCE, under QEMU (part of make test)"
 	@echo "make counts  instructions of hot paths against counts/figures.txt (part of make test; COUNTS_ACCEPT=\"WHY\" takes new figures)"
 	@echo "make properties  property tests with other seeds and PROPERTY_CASES (4000) cases each (15 minutes)"
@@ -113,20 +115,31 @@ test:
 	cargo clippy -p evenkeel -p evenkeel-kernel --no-default-features -- -D warnings
 	$(FUZZ_CHECK)
 	scripts/deny
-	cargo build -p evenkeel -p evenkeel-lab $(FEATURES)
 	scripts/tests $(FEATURES)
-	$(MAKE) counts
+
+# One program of end-to-end tests, or one test of it, with the binaries built as `make test` builds them.
+# `make e2e PROGRAM=http TEST=smuggling::`
+PROGRAM ?= http
+TEST ?=
+e2e:
+	cargo test --workspace $(FEATURES) --test $(PROGRAM) -- $(TEST)
+
+# Statistics that guard claims of papers, as a whole; `make test` has a quick form of each.
+test-papers:
+	@scripts/setup test
+	EVENKEEL_PAPERS=whole cargo test --workspace $(FEATURES) --test sim --test workbench --test corba -- --nocapture \
+	  few_members:: broker_experiment:: effectiveness::
 
 test-vm:
 	@scripts/setup test
-	cargo test -p evenkeel-e2e --test kernel vm:: -- --nocapture
-	cargo test -p evenkeel-bench --test machines -- --nocapture --ignored
+	cargo test --workspace $(FEATURES) --test kernel -- --nocapture vm::
+	cargo test --workspace $(FEATURES) --test machines -- --nocapture --ignored
 
 # Hot paths are held by the instructions that they take, which do not depend on what else the
 # machine does.
 counts:
 	@scripts/setup test
-	cargo run -q --profile counts -p evenkeel-counts -- $(if $(COUNTS_ACCEPT),--accept "$(COUNTS_ACCEPT)")
+	scripts/counts $(if $(COUNTS_ACCEPT),--accept "$(COUNTS_ACCEPT)")
 
 # `make test` gives property tests the same seed each time, so that what passes once passes again. This
 # looks further.

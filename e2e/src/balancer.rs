@@ -10,6 +10,7 @@ use std::thread;
 
 use serde_json::Value;
 
+use crate::built::workspace;
 use crate::eventually;
 use crate::folder::Folder;
 use crate::process::{Signal, clean, signal};
@@ -448,38 +449,6 @@ pub fn lab_binary() -> &'static Path {
 fn given_or_built(variable: &str, name: &str) -> PathBuf {
     match std::env::var_os(variable) {
         Some(given) => given.into(),
-        None => built().join(name),
+        None => workspace().join(name),
     }
-}
-
-/// Builds both binaries; returns their folder. One command builds them, so that libraries are built once
-/// for both.
-fn built() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args([
-            "build",
-            "--quiet",
-            "--package",
-            "evenkeel",
-            "--package",
-            "evenkeel-lab",
-            "--bins",
-        ]);
-        // With everything that this machine can build; what it cannot is said there.
-        let features = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/features");
-        let features = Command::new(features)
-            .output()
-            .expect("it says what can be built");
-        build.args(String::from_utf8_lossy(&features.stdout).split_whitespace());
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        let built = build.status().expect("cargo runs");
-        assert!(built.success(), "the programs cannot be built");
-        // This test is target/PROFILE/deps/NAME.
-        let test = std::env::current_exe().expect("the path of this test");
-        test.ancestors().nth(2).expect("a target folder").to_owned()
-    })
 }

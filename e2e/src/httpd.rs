@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use arm::page::{self, Reader, Sample};
 
+use crate::built;
 use crate::eventually;
 use crate::folder::Folder;
 use crate::libarm;
@@ -159,9 +160,6 @@ impl Httpd {
 
 impl Drop for Httpd {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the error log of {}:\n{}", self.address, self.log());
-        }
         if matches!(self.process.try_wait(), Ok(None)) {
             self.end();
         }
@@ -194,7 +192,7 @@ fn configure(folder: &Folder, address: SocketAddr, mpm: &str, lines: &str) {
         folder.make(name);
     }
     let root = folder.path().display();
-    let Built { library, module } = built();
+    let Built { library, module } = module_and_library();
     let (library, module) = (library.display(), module.display());
     let modules = [
         &format!("mpm_{mpm}"),
@@ -262,27 +260,28 @@ struct Built {
 
 /// Our module, which is built; it needs [`libarm::folder`]'s library.
 pub fn module() -> &'static Path {
-    &built().module
+    &module_and_library().module
 }
 
-fn built() -> &'static Built {
+fn module_and_library() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let profile = libarm::folder();
-        let folder = profile.join("mod_evenkeel");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../modules/apache");
-        let made = Command::new("make")
-            .arg("-C")
-            .arg(source)
-            .arg(format!("BUILD={}", folder.display()))
-            .arg(format!("LIBARM={}", profile.display()))
-            .output()
-            .expect("make runs");
-        let complaint = String::from_utf8_lossy(&made.stderr);
-        assert!(made.status.success(), "{complaint}");
-        assert!(!complaint.contains("warning"), "{complaint}");
+        let libraries = libarm::folder();
+        let folder = built::built("mod_evenkeel", |folder| {
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../modules/apache");
+            let made = Command::new("make")
+                .arg("-C")
+                .arg(source)
+                .arg(format!("BUILD={}", folder.display()))
+                .arg(format!("LIBARM={}", libraries.display()))
+                .output()
+                .expect("make runs");
+            let complaint = String::from_utf8_lossy(&made.stderr);
+            assert!(made.status.success(), "{complaint}");
+            assert!(!complaint.contains("warning"), "{complaint}");
+        });
         Built {
-            library: profile.join("libarm.so"),
+            library: libraries.join("libarm.so"),
             module: folder.join("mod_evenkeel.so"),
         }
     })

@@ -5,24 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
+use crate::built::{built, library};
 use crate::process::{clean, program};
 
-/// The folder of `libarm.so`, which is built.
+/// Folder of `libarm.so`, which is built.
 pub fn folder() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "evenkeel-arm"]);
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        let status = build.status().expect("cargo runs");
-        assert!(status.success(), "the library cannot be built");
-        // This test is target/PROFILE/deps/NAME.
-        let test = std::env::current_exe().expect("the path of this test");
-        let profile = test.ancestors().nth(2).expect("a target folder");
-        profile.to_owned()
-    })
+    library()
 }
 
 /// The program of the library's own tests.
@@ -30,22 +18,24 @@ fn client() -> &'static Path {
     static CLIENT: OnceLock<PathBuf> = OnceLock::new();
     CLIENT.get_or_init(|| {
         let arm = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/arm");
-        let client = folder().join(format!("e2e-arm-client-{}", std::process::id()));
-        let status = program("cc")
-            .args(["-std=c99", "-D_GNU_SOURCE", "-pthread"])
-            .arg(arm.join("tests/client.c"))
-            .arg("-I")
-            .arg(arm.join("include"))
-            .arg("-o")
-            .arg(&client)
-            .arg("-L")
-            .arg(folder())
-            .arg("-larm")
-            .arg(format!("-Wl,-rpath,{}", folder().display()))
-            .status()
-            .expect("cc runs");
-        assert!(status.success(), "cc: {status}");
-        client
+        let libraries = folder();
+        let built = built("e2e-arm-client", |place| {
+            let status = program("cc")
+                .args(["-std=c99", "-D_GNU_SOURCE", "-pthread"])
+                .arg(arm.join("tests/client.c"))
+                .arg("-I")
+                .arg(arm.join("include"))
+                .arg("-o")
+                .arg(place.join("client"))
+                .arg("-L")
+                .arg(libraries)
+                .arg("-larm")
+                .arg(format!("-Wl,-rpath,{}", libraries.display()))
+                .status()
+                .expect("cc runs");
+            assert!(status.success(), "cc: {status}");
+        });
+        built.join("client")
     })
 }
 
