@@ -45,9 +45,8 @@ help:
 
 demo:
 	@scripts/setup build
-	@scripts/console
-	@cargo build -q --release -p evenkeel -p evenkeel-lab
-	@exec target/release/evenkeel-lab demo --seconds $(DEMO_SECONDS)
+	@scripts/demo
+	@exec target/demo/evenkeel-lab demo --seconds $(DEMO_SECONDS)
 
 build:
 	@scripts/setup build

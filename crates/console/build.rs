@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs, io};
 
 use flate2::Compression;
@@ -14,6 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dist = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("../../console/dist");
     let out = PathBuf::from(variable("OUT_DIR")?);
     println!("cargo:rerun-if-changed=build.rs");
+    wait_for_bundle(&dist.with_file_name(".lock"));
     // A folder that is not there would have this run each time: `make console` touches this file.
     if dist.is_dir() {
         println!("cargo:rerun-if-changed={}", dist.display());
@@ -35,6 +37,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     table.push(']');
     fs::write(out.join("files.rs"), table)?;
     Ok(())
+}
+
+/// Waits while `scripts/console` builds the bundle, which holds the lock meanwhile. Without that file or the
+/// program `flock` there is nothing to wait for.
+fn wait_for_bundle(lock: &Path) {
+    if lock.exists() {
+        let _ = Command::new("flock")
+            .arg("--shared")
+            .arg(lock)
+            .arg("true")
+            .status();
+    }
 }
 
 fn gzip(plain: &[u8]) -> io::Result<Vec<u8>> {
