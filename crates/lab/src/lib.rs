@@ -20,5 +20,6 @@ pub mod product;
 mod programs;
 pub mod record;
 pub mod run;
+pub mod worlds;
 
 pub use programs::interrupt;

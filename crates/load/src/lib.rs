@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`plan`] | what a run is to do |
 //! | `schedule` | when things are due |
+//! | [`surge`] | web users as SURGE has them: documents of a site, and who asks for which when |
 //! | `runtime`, `socket` | an event loop for one thread that is on time, and its connections |
 //! | `context`, `client` | what clients of a thread share; a client: connections, redirects, the server that it was bound to |
 //! | `http1`, [`response`], `http2`, `tcp`, `ftp` | what is spoken |
@@ -32,6 +33,8 @@ mod runtime;
 mod schedule;
 mod socket;
 pub mod stats;
+#[allow(clippy::indexing_slicing)] // Documents and pages are numbers that it draws itself.
+pub mod surge;
 mod tcp;
 
 pub use plan::Plan;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_sim::surge::{Pace, Site};
+use crate::surge::{Pace, Site};
 
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

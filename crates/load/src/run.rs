@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use crate::surge::{References, Step, User};
 use evenkeel_config::{ClientTls, FileName};
-use evenkeel_sim::surge::{References, Step, User};
 use evenkeel_sim::work::{Popularity, exponential};
 use rustls::ClientConfig;
 

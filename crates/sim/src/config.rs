@@ -12,7 +12,7 @@ use evenkeel_manager::config::{Config, GroupConfig, MemberConfig};
 use evenkeel_manager::groups::Groups;
 
 /// A group of members that are called `10.0.0.0` and so on, with these weights.
-pub(crate) fn group_config(
+pub fn group_config(
     name: &str,
     weights: impl Iterator<Item = f64>,
     settings: GroupSettings,
@@ -32,7 +32,7 @@ pub(crate) fn group_config(
 }
 
 /// A configuration with nothing but one group of so many equal members.
-pub(crate) fn equal_members(
+pub fn equal_members(
     name: &str,
     members: usize,
     settings: GroupSettings,
@@ -47,7 +47,7 @@ pub(crate) fn equal_members(
 
 /// A balancer's own view of its groups. Each name that has no address in the configuration has
 /// one here.
-pub(crate) fn groups(config: Config, now: Instant) -> Groups {
+pub fn groups(config: Config, now: Instant) -> Groups {
     let mut names: Vec<String> = Vec::new();
     for member in config.groups.iter().flat_map(|group| &group.members) {
         if member.is_looked_up() && !names.contains(&member.host) {
@@ -61,6 +61,6 @@ pub(crate) fn groups(config: Config, now: Instant) -> Groups {
 }
 
 /// The group called `name`, as it is now.
-pub(crate) fn group(groups: &Groups, name: &str) -> Option<Arc<Group>> {
+pub fn group(groups: &Groups, name: &str) -> Option<Arc<Group>> {
     Some(groups.handle(name)?.current.load_full())
 }

@@ -8,7 +8,7 @@ use evenkeel_core::time::Instant;
 
 /// A queue of events. Of two at the same moment the one comes first that was scheduled first.
 #[derive(Debug)]
-pub(crate) struct Engine<E> {
+pub struct Engine<E> {
     now: u64,
     events: BinaryHeap<Due<E>>,
     /// What was to happen `usual` nanoseconds later: such events are due in the order in which
@@ -57,7 +57,7 @@ impl<E> Engine<E> {
     /// An engine in which nothing is to happen yet. Requests must not come at its first moment,
     /// which slots use for "never". Many events are to happen `usual` nanoseconds after they were
     /// scheduled.
-    pub(crate) fn new(usual: f64) -> Self {
+    pub fn new(usual: f64) -> Self {
         Engine {
             now: 0,
             events: BinaryHeap::new(),
@@ -68,17 +68,17 @@ impl<E> Engine<E> {
     }
 
     /// Nanoseconds since the beginning.
-    pub(crate) fn nanos(&self) -> u64 {
+    pub fn nanos(&self) -> u64 {
         self.now
     }
 
     /// The moment of the last event.
-    pub(crate) fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         Instant::from_nanos(self.now)
     }
 
     /// Lets `event` happen so many nanoseconds from now.
-    pub(crate) fn after(&mut self, nanos: f64, event: E) {
+    pub fn after(&mut self, nanos: f64, event: E) {
         self.scheduled += 1;
         let due = Due {
             at: self.now.saturating_add(nanos as u64),
@@ -106,7 +106,7 @@ impl<E> Engine<E> {
 }
 
 /// What happens in virtual time.
-pub(crate) trait World {
+pub trait World {
     /// What may happen.
     type Event;
 
@@ -118,13 +118,13 @@ pub(crate) trait World {
 }
 
 /// A world of which somebody is told now and then how far it has come.
-pub(crate) struct Watched<'a, W> {
+pub struct Watched<'a, W> {
     /// The world.
-    pub(crate) world: W,
+    pub world: W,
     /// Gets the time, and answers whether to go on.
-    pub(crate) tell: &'a mut dyn FnMut(Duration) -> bool,
+    pub tell: &'a mut dyn FnMut(Duration) -> bool,
     /// Events since it was told.
-    pub(crate) events: u32,
+    pub events: u32,
 }
 
 impl<W: World> World for Watched<'_, W> {
@@ -148,7 +148,7 @@ impl<W: World> World for Watched<'_, W> {
 }
 
 /// Lets everything happen that is to, in the order of time.
-pub(crate) fn run(world: &mut impl World) {
+pub fn run(world: &mut impl World) {
     while let Some(event) = world.engine().next() {
         if !world.happen(event) {
             return;
@@ -157,7 +157,7 @@ pub(crate) fn run(world: &mut impl World) {
 }
 
 /// The length of a time in nanoseconds.
-pub(crate) fn nanos(duration: Duration) -> f64 {
+pub fn nanos(duration: Duration) -> f64 {
     // Of 128 bits a conversion is slow, and this is asked for with every event.
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX) as f64
 }

@@ -17,7 +17,7 @@ pub enum Discipline {
 const QUEUE_AVERAGE: f64 = 100e6;
 
 /// Index of a job in the simulation's table.
-pub(super) type JobId = usize;
+pub type JobId = usize;
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
@@ -28,13 +28,13 @@ struct Running {
 
 /// The state of one member. All instants are nanoseconds of virtual time.
 #[derive(Debug)]
-pub(super) struct Server {
+pub struct Server {
     discipline: Discipline,
     slots: usize,
     /// How many times slower than normal it is now.
     slowness: f64,
     /// Share of requests that it fails at once.
-    pub(super) failing: f64,
+    pub failing: f64,
     running: Vec<Running>,
     waiting: VecDeque<Running>,
     /// When `left` of the running was last true.
@@ -57,7 +57,7 @@ pub(super) struct Server {
 
 impl Server {
     /// One without work. `averages` is whether [`queue`](Self::queue) will be asked for.
-    pub(super) fn new(
+    pub fn new(
         discipline: Discipline,
         slots: usize,
         slowness: f64,
@@ -83,42 +83,47 @@ impl Server {
         }
     }
 
-    pub(super) fn slots(&self) -> usize {
+    /// Number of requests that it works on at once.
+    pub fn slots(&self) -> usize {
         self.slots
     }
 
-    pub(super) fn slowness(&self) -> f64 {
+    /// Factor by which it is slower than normal now.
+    pub fn slowness(&self) -> f64 {
         self.slowness
     }
 
-    pub(super) fn version(&self) -> u32 {
+    /// Version of the last answer of [`reschedule`](Self::reschedule).
+    pub fn version(&self) -> u32 {
         self.version
     }
 
     /// Requests that are at the member.
-    pub(super) fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.running.len() + self.waiting.len()
     }
 
-    pub(super) fn set_background(&mut self, tasks: f64, now: u64) {
+    /// Sets the number of tasks of somebody else that always want a slot.
+    pub fn set_background(&mut self, tasks: f64, now: u64) {
         self.advance(now);
         self.background = tasks;
     }
 
-    pub(super) fn set_interrupts(&mut self, share: f64, now: u64) {
+    /// Sets the share of each slot that interrupts take.
+    pub fn set_interrupts(&mut self, share: f64, now: u64) {
         self.advance(now);
         self.interrupts = share.clamp(0.0, 0.99);
     }
 
     /// Nanoseconds of work that tasks of somebody else got.
-    pub(super) fn others(&mut self, now: u64) -> f64 {
+    pub fn others(&mut self, now: u64) -> f64 {
         self.advance(now);
         self.others
     }
 
     /// Interrupts that wait for a slot or have it at the moment, per slot: as many as in a queue with
     /// arrivals at random and exponential work (M/M/1).
-    pub(super) fn pending(&self, rng: &mut fastrand::Rng) -> f64 {
+    pub fn pending(&self, rng: &mut fastrand::Rng) -> f64 {
         if self.interrupts <= 0.0 {
             return 0.0;
         }
@@ -127,32 +132,33 @@ impl Server {
     }
 
     /// Requests, and tasks of somebody else, that run or wait.
-    pub(super) fn tasks(&self) -> f64 {
+    pub fn tasks(&self) -> f64 {
         self.in_flight() as f64 + self.background
     }
 
     /// Nanoseconds of work done, over all slots.
-    pub(super) fn busy(&mut self, now: u64) -> f64 {
+    pub fn busy(&mut self, now: u64) -> f64 {
         self.advance(now);
         self.worked
     }
 
     /// Nanoseconds of work, at normal speed, left of each request that is running.
-    pub(super) fn left(&self, now: u64) -> impl Iterator<Item = f64> + '_ {
+    pub fn left(&self, now: u64) -> impl Iterator<Item = f64> + '_ {
         let done = (now - self.updated) as f64 * self.rate();
         let left = self.running.iter().map(move |running| running.left - done);
         left.map(|left| left.max(1.0))
     }
 
     /// Ends all work; answers which.
-    pub(super) fn abort(&mut self, now: u64) -> Vec<JobId> {
+    pub fn abort(&mut self, now: u64) -> Vec<JobId> {
         self.advance(now);
         let waiting = self.waiting.drain(..);
         let all = self.running.drain(..).chain(waiting);
         all.map(|running| running.job).collect()
     }
 
-    pub(super) fn push(&mut self, job: JobId, work: f64, now: u64) {
+    /// Adds a request with this much work.
+    pub fn push(&mut self, job: JobId, work: f64, now: u64) {
         self.advance(now);
         let job = Running { job, left: work };
         if self.discipline == Discipline::Sharing || self.running.len() < self.slots {
@@ -162,20 +168,21 @@ impl Server {
         }
     }
 
-    /// Tasks per slot that run or wait, averaged over [`QUEUE_AVERAGE`].
-    pub(super) fn queue(&mut self, now: u64) -> f64 {
+    /// Tasks per slot that run or wait, averaged over 100 ms.
+    pub fn queue(&mut self, now: u64) -> f64 {
         self.advance(now);
         self.queue / self.slots as f64
     }
 
-    pub(super) fn set_slowness(&mut self, slowness: f64, now: u64) {
+    /// Sets the factor by which it is slower than normal.
+    pub fn set_slowness(&mut self, slowness: f64, now: u64) {
         self.advance(now);
         self.slowness = slowness;
     }
 
     /// When the next request will be done, if nothing happens before, and which version that is:
     /// older ones are void. `None` is as it was told last, or never.
-    pub(super) fn reschedule(&mut self) -> Option<(u64, u32)> {
+    pub fn reschedule(&mut self) -> Option<(u64, u32)> {
         let due = self.next_completion();
         if due == self.due {
             return None;
@@ -196,7 +203,7 @@ impl Server {
     }
 
     /// Takes out the request that is done at `now`.
-    pub(super) fn complete(&mut self, now: u64) -> Option<JobId> {
+    pub fn complete(&mut self, now: u64) -> Option<JobId> {
         self.advance(now);
         self.due = None;
         let done = (0..self.running.len())

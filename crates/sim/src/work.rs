@@ -123,62 +123,9 @@ impl Popularity {
     }
 }
 
-/// Documents of Zipf popularity, of which each member has the last ones at hand.
-#[derive(Debug)]
-pub(crate) struct Documents {
-    popularity: Popularity,
-    /// What each costs that is not at hand, and what all others do.
-    costs: Vec<f64>,
-    hit: f64,
-    /// Of which site they are, and what the members have at hand, of all sites.
-    site: usize,
-    caches: Caches,
-}
-
-/// What each member has at hand.
-pub(crate) type Caches = std::rc::Rc<std::cell::RefCell<Vec<Cache>>>;
-
-impl Documents {
-    /// So many documents of a site, that of rank i as popular as 1 / i^`alpha`. One costs `hit`
-    /// where it is at hand, and otherwise always the same: more than `hit`, and `miss` on
-    /// average (exponential).
-    pub(crate) fn new(
-        count: usize,
-        alpha: f64,
-        (hit, miss): (f64, f64),
-        (site, caches): (usize, Caches),
-        rng: &mut fastrand::Rng,
-    ) -> Self {
-        Documents {
-            popularity: Popularity::new(count, alpha),
-            costs: (0..count)
-                .map(|_| hit + exponential(miss - hit, rng))
-                .collect(),
-            hit,
-            site,
-            caches,
-        }
-    }
-}
-
-impl Work for Documents {
-    fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
-        let document = self.popularity.draw(rng);
-        Ask {
-            cost: self.costs[document],
-            document,
-        }
-    }
-
-    fn cost(&mut self, ask: Ask, member: usize) -> f64 {
-        let known = self.caches.borrow_mut()[member].has((self.site, ask.document));
-        if known { self.hit } else { ask.cost }
-    }
-}
-
 /// Documents that were asked for most recently: when each was, last.
 #[derive(Debug)]
-pub(crate) struct Cache {
+pub struct Cache {
     room: usize,
     last: HashMap<(usize, usize), u64>,
     /// In the order of time; those that were asked for again since count for nothing.
@@ -187,7 +134,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    pub(crate) fn new(room: usize) -> Self {
+    /// An empty cache with room for this many documents.
+    pub fn new(room: usize) -> Self {
         Cache {
             room,
             last: HashMap::new(),
@@ -197,7 +145,7 @@ impl Cache {
     }
 
     /// Whether a document is there; from now on it is.
-    pub(crate) fn has(&mut self, document: (usize, usize)) -> bool {
+    pub fn has(&mut self, document: (usize, usize)) -> bool {
         self.asked += 1;
         self.order.push_back((document, self.asked));
         let had = self.last.insert(document, self.asked).is_some();
@@ -240,7 +188,7 @@ pub struct Bursts {
 
 impl Bursts {
     /// Nanoseconds from `now` to the next arrival. Bursts come at the end of each period.
-    pub(crate) fn gap(&self, now: u64, rng: &mut fastrand::Rng) -> f64 {
+    pub fn gap(&self, now: u64, rng: &mut fastrand::Rng) -> f64 {
         // So many arrivals must be due: the sum of rate and time over the pieces of constant rate.
         let mut due = exponential(1.0, rng);
         let mut at = now as f64;
@@ -265,18 +213,18 @@ impl Bursts {
 
 /// What clients do one after the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Visit {
+pub struct Visit {
     /// Requests of a session.
-    pub(crate) requests: usize,
+    pub requests: usize,
     /// Mean time before the next request and the next session (exponential), in nanoseconds.
-    pub(crate) think: f64,
+    pub think: f64,
     /// Whether they are those of a connection, which stays with its member.
-    pub(crate) connection: bool,
+    pub connection: bool,
 }
 
 impl Visit {
     /// One request.
-    pub(crate) const ONE: Visit = Visit {
+    pub const ONE: Visit = Visit {
         requests: 1,
         think: 0.0,
         connection: false,
@@ -285,15 +233,15 @@ impl Visit {
 
 /// Requests for a group.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub struct Source {
     /// The name of the group.
-    pub(crate) group: String,
+    pub group: String,
     /// How they come.
-    pub(crate) arrivals: Arrivals,
+    pub arrivals: Arrivals,
     /// What clients do who have come.
-    pub(crate) visit: Visit,
+    pub visit: Visit,
     /// What they ask for.
-    pub(crate) work: Box<dyn Work>,
+    pub work: Box<dyn Work>,
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::worlds::sessions::{self, Client, Played, Sessions};
 use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::group::Granularity;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Values, default_kind, find};
 use evenkeel_manager::config::Reach;
-use evenkeel_sim::sessions::{self, Client, Played, Sessions};
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
 use crate::csv::Csv;

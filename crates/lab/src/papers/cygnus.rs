@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::worlds::sessions::{Client, Played, Sessions};
 use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::group::Granularity;
 use evenkeel_core::strategy::Values;
-use evenkeel_sim::sessions::{Client, Played, Sessions};
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
 use super::corba::{self, forwarded, play, rates, rates_plot, strategy};

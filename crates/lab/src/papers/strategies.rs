@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use crate::worlds::sessions::{Answered, Client, Played, Sessions};
 use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::group::Granularity;
 use evenkeel_manager::config::Reach;
 use evenkeel_sim::experiment::Mean;
-use evenkeel_sim::sessions::{Answered, Client, Played, Sessions};
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
 use super::corba::{self, forwarded, play, rates, rates_plot, strategy};

@@ -77,12 +77,7 @@ pub fn run(scenario: &Scenario, dispatch: &Dispatch, seed: u64) -> Outcomes {
 }
 
 /// The same with requests from these sources.
-pub(crate) fn play(
-    scenario: &Scenario,
-    dispatch: &Dispatch,
-    sources: Vec<Source>,
-    seed: u64,
-) -> Outcomes {
+pub fn play(scenario: &Scenario, dispatch: &Dispatch, sources: Vec<Source>, seed: u64) -> Outcomes {
     play_watched(scenario, dispatch, sources, seed, &mut |_| true)
 }
 
@@ -112,7 +107,7 @@ pub(crate) fn play_watched(
 }
 
 /// Share of the requests, or of the time, at the start that is not measured.
-pub(crate) const WARM_UP: f64 = 0.1;
+pub const WARM_UP: f64 = 0.1;
 
 /// Time between two rounds of control, in nanoseconds.
 const ROUND: f64 = 100e6;

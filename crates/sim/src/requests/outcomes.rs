@@ -11,7 +11,7 @@ use super::samples::Sample;
 #[derive(Clone, Debug, Default)]
 pub struct Outcomes {
     /// Response times of what succeeded after the warm-up, in nanoseconds, ascending.
-    pub(crate) latencies: Vec<u64>,
+    pub latencies: Vec<u64>,
     /// Requests that arrived, warm-up included.
     pub requests: usize,
     /// Requests that failed or found no member, warm-up included.
@@ -22,15 +22,15 @@ pub struct Outcomes {
     /// with [`Scenario::samples`].
     pub(super) sent: Vec<(u64, u32)>,
     /// Requests of each source that succeeded after the warm-up.
-    pub(crate) served: Vec<usize>,
+    pub served: Vec<usize>,
     /// Sessions of several requests that have ended, warm-up included: of which source, and how long
     /// each took, in nanoseconds.
-    pub(crate) visits: Vec<(usize, u64)>,
+    pub visits: Vec<(usize, u64)>,
     /// Variance between members of the share of their slots that was busy: one for each
     /// [`Scenario::variance`] after the warm-up.
-    pub(crate) variances: Vec<f64>,
+    pub variances: Vec<f64>,
     /// Nanoseconds of work that tasks of somebody else got, warm-up included.
-    pub(crate) others: f64,
+    pub others: f64,
     /// Requests that waited because all members were at their limits.
     pub queued: usize,
     /// Requests that waited for so long that they failed.

@@ -11,9 +11,9 @@ use evenkeel_command::print;
 use evenkeel_load::interval_log::{self, IntervalLog};
 use evenkeel_load::plan::{Ask, Scheme, Tcp, Tls, Url, Workload};
 use evenkeel_load::stats::{Counted, Second};
+use evenkeel_load::surge::{Pace, Site};
 use evenkeel_load::{Plan, compare, report};
 use evenkeel_sim::log;
-use evenkeel_sim::surge::{Pace, Site};
 
 use crate::cli::{ArrivalsName, Load, LoadCommand};
 

@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use crate::worlds::downloads::{self, Client, Downloads};
 use evenkeel_core::strategy::{self, Values};
-use evenkeel_sim::downloads::{self, Client, Downloads};
 
 use super::measured::{ALGORITHMS, FTP, HTTP, Played, ROUND_ROBIN, SERVERS, Service, note};
 use super::{FTP_MEGABYTES, SITE_FILES, site};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_sim::negotiated::Negotiated;
+use crate::worlds::negotiated::Negotiated;
 
 use super::equal;
 use super::world::{LAS, LU, RESPONSE, RR, SHARE, Seen, cluster, each, pairs, play, site};

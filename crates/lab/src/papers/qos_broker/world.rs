@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::worlds::negotiated::{self, Negotiated, Played};
 use evenkeel_core::strategy::{self, Values};
+use evenkeel_load::surge::{Pace, Site};
 use evenkeel_sim::Discipline;
-use evenkeel_sim::negotiated::{self, Negotiated, Played};
-use evenkeel_sim::surge::{Pace, Site};
 
 use crate::run::Run;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_sim::monitored::{Accuracy, Errors, accuracy};
+use crate::worlds::monitored::{Accuracy, Errors, accuracy};
 use evenkeel_sim::svg::{Line, Scale};
 
 use super::real;

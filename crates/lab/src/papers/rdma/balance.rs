@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_sim::monitored::{Arrivals, Background, DataCentre, Site};
+use crate::worlds::monitored::{Arrivals, Background, DataCentre, Site};
 use evenkeel_sim::svg::{Line, Scale};
 
 use super::real;

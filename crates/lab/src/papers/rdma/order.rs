@@ -1,6 +1,6 @@
 //! When KLM, which sees more, has less throughput than pKLM: figure 6 with more or fewer clients.
 
-use evenkeel_sim::monitored::{Arrivals, Background, DataCentre};
+use crate::worlds::monitored::{Arrivals, Background, DataCentre};
 use evenkeel_sim::svg::Scale;
 
 use super::world::{Arm, FRONT_ENDS, PING_PONG, Played, Runs, centre, plot};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::worlds::monitored::{Arrivals, Background, DataCentre, Monitor, Site, play};
 use evenkeel_core::strategy::{self, Values};
-use evenkeel_sim::monitored::{Arrivals, Background, DataCentre, Monitor, Site, play};
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
 use crate::findings::{Cell, Table};

@@ -1,18 +1,21 @@
 //! How well the strategies balance, in virtual time, against a queue that knows all.
 //!
 //! ```text
-//! cargo run --release -p evenkeel-core --example balance -- [--json] [--seeds N] [--only TEXT] [STRATEGY...]
+//! cargo run --release -p evenkeel-sim --example balance -- [--json] [--seeds N] [--only TEXT] [STRATEGY...]
 //! ```
 //!
 //! Each figure is a ratio to the best of two ideal queues (with and without knowledge
 //! of each request's cost), in the same world with the same requests: 1.00 cannot be
 //! beaten by much. `failed` is the share of all requests that failed.
 
+mod catalogue;
+
 use std::process::ExitCode;
 use std::sync::Mutex;
 
+use catalogue::catalogue;
 use evenkeel_core::strategy::{self, Values};
-use evenkeel_sim::{Dispatch, Outcomes, Scenario, catalogue, run};
+use evenkeel_sim::{Dispatch, Outcomes, Scenario, run};
 
 const USAGE: &str = "usage: balance [--json] [--seeds N] [--only TEXT] [STRATEGY...]";
 const QUANTILES: [f64; 3] = [0.5, 0.99, 0.999];

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use crate::scenario::{Change, Reports, Scenario, To};
-use crate::server::Discipline;
-use crate::work::Service;
 use evenkeel_core::load::LoadId;
+use evenkeel_sim::{Change, Discipline, Reports, Scenario, Service, To};
 
 /// How often the slow member changes where one moves.
 const PERIOD: Duration = Duration::from_secs(3);
 
 /// All scenarios, the plain ones first.
-pub fn catalogue() -> Vec<Scenario> {
+pub(crate) fn catalogue() -> Vec<Scenario> {
     let mut all = Vec::new();
     for members in [3, 10, 300] {
         for balancers in [1, 2] {

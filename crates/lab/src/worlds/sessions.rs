@@ -25,8 +25,8 @@ use evenkeel_core::time::Instant;
 use evenkeel_manager::config::Reach;
 use evenkeel_manager::groups::Groups;
 
-use crate::config::{equal_members, group, groups};
-use crate::engine::{self, Engine, World, exponential, nanos};
+use evenkeel_sim::config::{equal_members, group, groups};
+use evenkeel_sim::engine::{self, Engine, World, exponential, nanos};
 
 /// For how long a client is taken to stay: until it is told to leave.
 const STAY: Duration = Duration::from_secs(3600);

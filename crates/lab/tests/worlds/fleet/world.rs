@@ -16,11 +16,11 @@ use evenkeel_core::time::Instant;
 use evenkeel_gossip::{Fleet, Id, Role, Settings, key};
 use evenkeel_wire::reporting::keys::{Key, Keys, KeysError};
 
-use crate::engine::{Engine, World, exponential, nanos, run};
+use evenkeel_sim::engine::{Engine, World, exponential, nanos, run};
 
 /// What is played.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// How many balancers there are.
     pub balancers: usize,
     /// How many groups.
@@ -48,7 +48,7 @@ pub struct Plan {
 
 /// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// A balancer is killed.
     Kill(usize),
     /// The one that decides upon this group is killed.
@@ -69,7 +69,7 @@ pub enum Fault {
 
 /// What has come of it.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub(crate) struct Report {
     /// When each group first had somebody who decides.
     pub agreed: Option<Duration>,
     /// For each [`Fault::Rise`]: how long it took until the last balancer knew of the alert.
@@ -152,7 +152,7 @@ struct Playing {
 /// # Errors
 ///
 /// None: the key of the fleet is a good one.
-pub fn play(plan: Plan) -> Result<Report, KeysError> {
+pub(crate) fn play(plan: Plan) -> Result<Report, KeysError> {
     let keys = Keys::new(vec![Key::new(1, &[7; 32])?])?;
     let mut rng = fastrand::Rng::with_seed(plan.seed);
     let names: Vec<String> = (0..plan.groups).map(|n| format!("group-{n}")).collect();

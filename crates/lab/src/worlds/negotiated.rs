@@ -2,7 +2,7 @@
 //! virtual time, after Mohamed-Salem, Chen, Bochmann and Wong, *An Experimental Prototype for
 //! Scalable Server Selection* (IPCCC 2003).
 //!
-//! Users are those of [SURGE](crate::surge). A server has one place of service. An agent beside it
+//! Users are those of [SURGE](evenkeel_load::surge). A server has one place of service. An agent beside it
 //! measures what the real one does (`crates/agent`, `figures.rs`) and reports it after each
 //! interval. The broker's group, its strategy and its loads are the real ones; a client is counted at its
 //! server as the negotiator does.
@@ -15,10 +15,10 @@ use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::strategy::Values;
 use evenkeel_manager::groups::Groups;
 
-use crate::config::{equal_members, group, groups};
-use crate::engine::{self, Engine, World, nanos};
-use crate::server::{Discipline, Server};
-use crate::surge::{Pace, References, Site, Step, User};
+use evenkeel_load::surge::{Pace, References, Site, Step, User};
+use evenkeel_sim::config::{equal_members, group, groups};
+use evenkeel_sim::engine::{self, Engine, World, nanos};
+use evenkeel_sim::server::{Discipline, Server};
 
 /// How much of the service time goes with the length of the document, as in the Apache of the
 /// end-to-end test (`e2e/apache/mod_capacity.c`).

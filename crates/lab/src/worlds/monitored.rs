@@ -15,12 +15,12 @@ use evenkeel_core::strategy::Values;
 
 pub use accuracy::{Accuracy, Errors, accuracy};
 
-use crate::engine::{exponential, nanos};
-use crate::requests::{self, Dispatch, Outcomes, WARM_UP};
-use crate::scenario::{Change, MemberModel, Reading, Reports, Scenario, To};
-use crate::server::Discipline;
-pub use crate::work::Arrivals;
-use crate::work::{Cache, Documents, Source, Visit};
+use evenkeel_sim::engine::{exponential, nanos};
+use evenkeel_sim::requests::{self, Dispatch, Outcomes, WARM_UP};
+use evenkeel_sim::scenario::{Change, MemberModel, Reading, Reports, Scenario, To};
+use evenkeel_sim::server::Discipline;
+pub use evenkeel_sim::work::Arrivals;
+use evenkeel_sim::work::{Ask, Cache, Popularity, Source, Visit, Work};
 
 /// A web site: a group of its own on the same back-ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,6 +133,59 @@ impl Balance {
     pub fn variance(&self) -> f64 {
         let all = &self.outcomes.variances;
         all.iter().sum::<f64>() / all.len().max(1) as f64
+    }
+}
+
+/// Documents of Zipf popularity, of which each member has the last ones at hand.
+#[derive(Debug)]
+struct Documents {
+    popularity: Popularity,
+    /// What each costs that is not at hand, and what all others do.
+    costs: Vec<f64>,
+    hit: f64,
+    /// Of which site they are, and what the members have at hand, of all sites.
+    site: usize,
+    caches: Caches,
+}
+
+/// What each member has at hand.
+type Caches = Rc<RefCell<Vec<Cache>>>;
+
+impl Documents {
+    /// So many documents of a site, that of rank i as popular as 1 / i^`alpha`. One costs `hit`
+    /// where it is at hand, and otherwise always the same: more than `hit`, and `miss` on
+    /// average (exponential).
+    fn new(
+        count: usize,
+        alpha: f64,
+        (hit, miss): (f64, f64),
+        (site, caches): (usize, Caches),
+        rng: &mut fastrand::Rng,
+    ) -> Self {
+        Documents {
+            popularity: Popularity::new(count, alpha),
+            costs: (0..count)
+                .map(|_| hit + exponential(miss - hit, rng))
+                .collect(),
+            hit,
+            site,
+            caches,
+        }
+    }
+}
+
+impl Work for Documents {
+    fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
+        let document = self.popularity.draw(rng);
+        Ask {
+            cost: self.costs[document],
+            document,
+        }
+    }
+
+    fn cost(&mut self, ask: Ask, member: usize) -> f64 {
+        let known = self.caches.borrow_mut()[member].has((self.site, ask.document));
+        if known { self.hit } else { ask.cost }
     }
 }
 

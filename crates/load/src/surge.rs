@@ -26,7 +26,7 @@ use std::f64::consts::TAU;
 
 use fastrand::Rng;
 
-use crate::work::Popularity;
+use evenkeel_sim::work::Popularity;
 
 /// Shares of documents that are bases, and that are embedded; the others are alone.
 const BASES: f64 = 0.30;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::engine::{exponential, nanos};
-use crate::server::{Discipline, Server};
+use evenkeel_sim::engine::{exponential, nanos};
+use evenkeel_sim::server::{Discipline, Server};
 
 /// What is played.
 #[derive(Clone, Copy, Debug)]

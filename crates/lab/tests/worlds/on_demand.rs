@@ -11,8 +11,8 @@ use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Values, find};
+use evenkeel_lab::worlds::sessions::{Client, Sessions, play};
 use evenkeel_manager::config::{Reach, carries_in_pulses, default_for};
-use evenkeel_sim::sessions::{Client, Sessions, play};
 
 const MEMBERS: usize = 4;
 /// Requests per second of each client.

@@ -9,8 +9,8 @@ use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::group::Granularity;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Values, find};
+use evenkeel_lab::worlds::sessions::{Client, Played, Sessions};
 use evenkeel_manager::config::Reach;
-use evenkeel_sim::sessions::{Client, Played, Sessions};
 
 const ITERATIONS: u64 = 10_000;
 
@@ -49,7 +49,7 @@ fn sessions(members: usize, clients: usize) -> Sessions {
 }
 
 fn play(sessions: &Sessions) -> Played {
-    evenkeel_sim::sessions::play(sessions, 7).expect("members")
+    evenkeel_lab::worlds::sessions::play(sessions, 7).expect("members")
 }
 
 /// Mean response time of all clients, in microseconds.

@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+mod world;
+
 use std::time::Duration;
 
 use evenkeel_core::alert::{AlertSettings, Threshold};
-use evenkeel_sim::fleet::{Fault, Plan, Report, play};
+
+use world::{Fault, Plan, Report, play};
 
 fn secs(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)

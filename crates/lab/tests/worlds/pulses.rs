@@ -13,11 +13,11 @@ use evenkeel_core::alert::{AlertSettings, Threshold};
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Values, find};
+use evenkeel_lab::worlds::sessions::{Client, Played, Sessions};
 use evenkeel_manager::config::{Reach, default_for};
-use evenkeel_sim::sessions::{Client, Played, Sessions};
 
 fn play(sessions: &Sessions, seed: u64) -> Played {
-    evenkeel_sim::sessions::play(sessions, seed).expect("members")
+    evenkeel_lab::worlds::sessions::play(sessions, seed).expect("members")
 }
 
 fn ms(ms: u64) -> Duration {

@@ -10,12 +10,12 @@ use evenkeel_core::group::GroupSettings;
 use evenkeel_core::strategy::Values;
 use evenkeel_manager::config::Config;
 
-use crate::config::group_config;
-use crate::engine::nanos;
-use crate::requests::{self, Dispatch};
-use crate::scenario::{MemberModel, Scenario};
-use crate::server::Discipline;
-use crate::work::{Arrivals, Ask, Source, Visit, Work};
+use evenkeel_sim::config::group_config;
+use evenkeel_sim::engine::nanos;
+use evenkeel_sim::requests::{self, Dispatch};
+use evenkeel_sim::scenario::{MemberModel, Scenario};
+use evenkeel_sim::server::Discipline;
+use evenkeel_sim::work::{Arrivals, Ask, Source, Visit, Work};
 
 /// A client, which begins its next session when one has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
