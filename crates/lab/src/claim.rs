@@ -4,18 +4,18 @@ use evenkeel_sim::experiment::Mean;
 use serde::{Deserialize, Serialize};
 
 /// Something that a paper says, and what must be measured for it to hold here.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Claim {
     /// Its name, unique within the experiment: small letters and dashes.
-    pub id: &'static str,
+    pub id: String,
     /// What is claimed, in a sentence.
-    pub says: &'static str,
+    pub says: String,
     /// The figure that was published, and where: `59 % (section 5.1)`.
-    pub published: &'static str,
+    pub published: String,
     /// What the measured value is: `share of the requests that S1 got`.
-    pub measured: &'static str,
+    pub measured: String,
     /// Its unit: `ms`, `%`, `times`; or nothing.
-    pub unit: &'static str,
+    pub unit: String,
     /// When it holds.
     pub rule: Rule,
 }

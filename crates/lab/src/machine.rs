@@ -1,13 +1,14 @@
 //! The machine: what it is, whether it can hold a real run, and whether it is quiet enough.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::product;
+use crate::search_path::is_on_path;
 
 /// What a real run takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,22 +87,6 @@ fn no_kernel(processor: &str, is_there: bool, can_be_had: bool) -> Option<String
 fn knows(package: &str) -> bool {
     let output = Command::new("apt-cache").args(["show", package]).output();
     output.is_ok_and(|output| output.status.success())
-}
-
-/// Whether there is a program of that name.
-pub fn is_on_path(name: &str) -> bool {
-    find(name).is_some()
-}
-
-/// Where `scripts/setup` unpacks packages that exclude each other.
-const UNPACKED: &str = "e2e/.cache/ftp/usr/sbin";
-
-/// A program of that name: on the path, or among those that `scripts/setup` has unpacked.
-pub fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let unpacked = std::env::current_dir().ok().map(|here| here.join(UNPACKED));
-    let mut files = (std::env::split_paths(&path).chain(unpacked)).map(|folder| folder.join(name));
-    files.find(|file| file.is_file())
 }
 
 fn too_busy(variation: f64, most: f64) -> Option<String> {

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use crate::claim::{Claim, Verdict};
 use crate::findings::number;
-use crate::paper::{By, Experiment, Paper, all};
+use crate::paper::{By, Experiment, Paper};
+use crate::papers::all;
 use crate::record::{self, Judged, Mode, Record};
 
 /// Writes the page of a paper from all results that are in the folder, and the index.
@@ -35,23 +36,21 @@ fn page(folder: &Path, paper: &Paper) -> String {
     let _ = write!(
         text,
         "## What is not as in the paper\n\n{}\n\n",
-        paper.differs.trim()
+        paper.differs
     );
     text += "## Figures and tables\n\n| of the paper | shows | here |\n|---|---|---|\n";
-    for row in paper.rows {
-        let here = match row.by {
+    for row in &paper.rows {
+        let here = match &row.by {
             By::Experiment(name) => format!("[{name}](#{name})"),
             By::Nothing(why) => format!("not run: {why}"),
         };
         let _ = writeln!(text, "| {} | {} | {here} |", row.what, row.shows);
     }
-    for experiment in paper.experiments {
+    for experiment in &paper.experiments {
         let _ = write!(
             text,
             "\n## {}\n\n{}\n\n{}\n",
-            experiment.name,
-            experiment.title,
-            experiment.set_up.trim()
+            experiment.name, experiment.title, experiment.set_up
         );
         for (mode, record) in records(folder, paper, experiment) {
             match record {
@@ -88,8 +87,8 @@ fn heading(mode: Mode) -> &'static str {
 
 fn section(paper: &Paper, experiment: &Experiment, mode: Mode, record: &Record) -> String {
     let mut text = format!("\n### {}\n\n", heading(mode));
-    if let (Mode::Real, Some(real)) = (mode, &experiment.real) {
-        let _ = write!(text, "{}\n\n", real.set_up.trim());
+    if mode == Mode::Real && !experiment.set_up_real.is_empty() {
+        let _ = write!(text, "{}\n\n", experiment.set_up_real);
     }
     if record.is_quick {
         text += "**A quick run, which says little.** ";
@@ -111,7 +110,7 @@ fn section(paper: &Paper, experiment: &Experiment, mode: Mode, record: &Record) 
                 claim.published,
                 claim.measured,
                 seen(judged, claim),
-                claim.rule.text(claim.unit),
+                claim.rule.text(&claim.unit),
                 judged.verdict.text()
             );
         }
@@ -142,7 +141,7 @@ fn section(paper: &Paper, experiment: &Experiment, mode: Mode, record: &Record) 
 /// The claims that a run has judged, in the order of the experiment, and what became of them.
 pub fn claims<'e>(experiment: &'e Experiment, record: &'e Record) -> Vec<(&'e Claim, &'e Judged)> {
     let all = experiment.claims.iter();
-    all.filter_map(|claim| Some((claim, record.claims.get(claim.id)?)))
+    all.filter_map(|claim| Some((claim, record.claims.get(&claim.id)?)))
         .collect()
 }
 
@@ -188,7 +187,7 @@ fn index(folder: &Path) -> String {
         );
         for mode in [Mode::Simulated, Mode::Real] {
             let mut counts = [0; 3];
-            for experiment in paper.experiments {
+            for experiment in &paper.experiments {
                 let Some(record) = record::read(folder, paper, experiment, mode) else {
                     continue;
                 };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::machine;
+use crate::search_path::find_program;
 
 /// File name of the program.
 const NAME: &str = "evenkeel";
@@ -14,7 +14,7 @@ pub fn find() -> Result<PathBuf, String> {
         .as_deref()
         .and_then(Path::parent)
         .map(|folder| folder.join(NAME));
-    find_in(beside, machine::find(NAME))
+    find_in(beside, find_program(NAME))
 }
 
 fn find_in(beside: Option<PathBuf>, in_path: Option<PathBuf>) -> Result<PathBuf, String> {

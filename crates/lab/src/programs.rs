@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 
-use crate::machine::find;
+use crate::search_path::find_program;
 
 /// What a run has to leave nothing of: its folders, and programs that may write there, each the first of
 /// a process group.
@@ -177,7 +177,7 @@ impl Process {
     ) -> Result<Self, String> {
         let program = match program.is_absolute() {
             true => program.to_owned(),
-            false => find(&program.to_string_lossy())
+            false => find_program(&program.to_string_lossy())
                 .ok_or_else(|| format!("{}: is not installed", program.display()))?,
         };
         let fails = |error| format!("{name}: cannot be started: {error}");

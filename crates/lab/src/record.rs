@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::{Claim, Verdict};
 use crate::findings::Findings;
-use crate::machine::{Origin, is_on_path};
+use crate::machine::Origin;
 use crate::paper::{Experiment, Paper};
 use crate::run::Scale;
+use crate::search_path::is_on_path;
 
 /// How an experiment is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +83,7 @@ impl std::error::Error for Error {}
 /// What the files of a run are called, without what follows.
 fn stem(experiment: &Experiment, mode: Mode) -> String {
     match mode {
-        Mode::Simulated => experiment.name.to_owned(),
+        Mode::Simulated => experiment.name.clone(),
         Mode::Real => format!("{}-real", experiment.name),
     }
 }
@@ -141,18 +142,18 @@ pub struct Ended<'a> {
 }
 
 /// Judges what was measured by the rules of the claims.
-pub fn judge(experiment: &Experiment, findings: &Findings) -> BTreeMap<String, Judged> {
+pub fn judge(claims: &[Claim], findings: &Findings) -> BTreeMap<String, Judged> {
     let judged = |claim: &Claim| {
-        let values = findings.values.get(claim.id)?.clone();
+        let values = findings.values.get(claim.id.as_str())?.clone();
         let verdict = claim.rule.judge(&values);
         // JSON has no infinity; what is not finite was not measured.
         let values = values
             .into_iter()
             .filter(|value| value.is_finite())
             .collect();
-        Some((claim.id.to_owned(), Judged { values, verdict }))
+        Some((claim.id.clone(), Judged { values, verdict }))
     };
-    experiment.claims.iter().filter_map(judged).collect()
+    claims.iter().filter_map(judged).collect()
 }
 
 impl Judged {
@@ -204,7 +205,7 @@ pub fn write(
         origin: run.origin.clone(),
         ended: run.ended,
         seconds: run.seconds,
-        claims: judge(run.experiment, findings),
+        claims: judge(&run.experiment.claims, findings),
         tables,
         charts,
         notes: findings.notes.clone(),

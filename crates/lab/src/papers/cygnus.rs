@@ -9,193 +9,19 @@ use evenkeel_core::strategy::Values;
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
 use super::corba::{self, forwarded, play, rates, rates_plot, strategy};
-use crate::claim::{Claim, Rule};
 use crate::csv::cell;
 use crate::findings::{Cell, Chart, Findings, Table};
 use crate::machine::Need;
-use crate::paper::{By, Experiment, Paper, Real, Row};
+use crate::paper::{Play, Real};
 use crate::run::Run;
 
-/// The paper.
-pub static PAPER: Paper = Paper {
-    name: "cygnus",
-    title: "An adaptive load balancing service for CORBA",
-    cite: "Balasubramanian, Schmidt, Dowdy and Othman, *Evaluating the Performance of Middleware Load Balancing Strategies* (EDOC 2004)",
-    differs: "The paper used TAO 1.3 with Cygnus on 2 to 49 machines (850 MHz, 100 Mbit/s). Here the balancer is Evenkeel. In virtual time its groups, \
-        strategies, load analysis and forwarding are the real ones, and clients, members and messages are played; real runs have \
-        clients and servers of omniORB on one machine.\n\n\
-        The text at hand has no curves: published points are figures that the text names.",
-    rows: &[
-        Row {
-            what: "figure 7",
-            shows: "throughput of RoundRobin",
-            by: By::Experiment("cygnus-scalability"),
-        },
-        Row {
-            what: "figure 8",
-            shows: "latency of RoundRobin",
-            by: By::Experiment("cygnus-scalability"),
-        },
-        Row {
-            what: "figure 9",
-            shows: "throughput of Random",
-            by: By::Experiment("cygnus-scalability"),
-        },
-        Row {
-            what: "figure 10",
-            shows: "latency of Random",
-            by: By::Experiment("cygnus-scalability"),
-        },
-        Row {
-            what: "figure 11",
-            shows: "throughput of LeastLoaded",
-            by: By::Experiment("cygnus-scalability"),
-        },
-        Row {
-            what: "figure 12",
-            shows: "latency of LeastLoaded",
-            by: By::Experiment("cygnus-scalability"),
-        },
-        Row {
-            what: "section 3.2.3 (text)",
-            shows: "members that shed their load, and dampening",
-            by: By::Experiment("cygnus-oscillation"),
-        },
-    ],
-    experiments: &[SCALABILITY, OSCILLATION],
-};
+/// Functions of the experiments; texts and claims are in `papers/cygnus.toml`.
+pub(super) const PLAYS: &[Play] = &[SCALABILITY, OSCILLATION];
 
-const SCALABILITY: Experiment = Experiment {
-    name: "cygnus-scalability",
-    title: "How do throughput and latency grow with clients and servers?",
-    set_up: "1, 2, 4, 8 and 16 clients and as many servers, under RoundRobin, Random and LeastLoaded (reject threshold 10,000, critical threshold 30,000, \
-        dampening 0.2, loads pulled every 5 s, as published). A client is bound with its first request, and sends 200,000, each as soon as the one \
-        before is answered. A server works on one request after the other. Clients start together, within a second, as a script would start them. \
-        Throughput is that of a client, as the paper's test program tells it: its requests by the time that they took, and the mean over clients.\n\n\
-        **How virtual time was fitted.** Two costs are free. The server's work on a request is *fitted*: with 8 clients at a busy server the \
-        latency is 8 times the work, and the paper has 750 us there, so it is 94 us. The rest is *not fitted*: the client's machine is the server's \
-        twin, and sends and receives the same two messages, so its work on them is taken as the same 94 us; two messages of about 150 bytes \
-        through a switch of 100 Mbit/s, stored and forwarded, and an interrupt each, as 30 us each. Half of those 154 us go with the request \
-        and half with the answer (a message takes 51 to 103 us). One client alone so has 248 us. The latency with 2 clients per server follows, and is a claim.",
-    claims: &[
-        Claim {
-            id: "latency-2",
-            says: "16 clients on 2 servers wait about 750 us (fitted)",
-            published: "approximately 750 us (figure 8)",
-            measured: "mean latency, RoundRobin, 16 clients, 2 servers",
-            unit: "us",
-            rule: Rule::Within(675.0, 825.0),
-        },
-        Claim {
-            id: "latency-8",
-            says: "16 clients on 8 servers wait about 300 us",
-            published: "about 300 us (figure 8)",
-            measured: "mean latency, RoundRobin, 16 clients, 8 servers",
-            unit: "us",
-            rule: Rule::Within(240.0, 360.0),
-        },
-        Claim {
-            id: "unchanged",
-            says: "throughput is essentially unchanged while there are fewer clients than servers",
-            published: "essentially unchanged (figure 7)",
-            measured: "a client's throughput with 8 clients and 16 servers, to that of one client, RoundRobin",
-            unit: "times",
-            rule: Rule::AtLeast(0.95),
-        },
-        Claim {
-            id: "decreases",
-            says: "throughput of a client decreases beyond as many clients as servers",
-            published: "decreased (figure 7)",
-            measured: "a client's throughput with 16 clients and 4 servers, to that of 4 clients, RoundRobin",
-            unit: "times",
-            rule: Rule::AtMost(0.9),
-        },
-        Claim {
-            id: "more-servers",
-            says: "throughput with 8 clients is more on 4 servers than on 2",
-            published: "more (figure 7)",
-            measured: "throughput on 4 servers, to that on 2, RoundRobin",
-            unit: "times",
-            rule: Rule::AtLeast(1.1),
-        },
-        Claim {
-            id: "random-alike",
-            says: "Random has basically the same throughput as RoundRobin",
-            published: "basically the same (figure 9)",
-            measured: "throughput of Random, to that of RoundRobin, 16 clients, 8 servers",
-            unit: "times",
-            rule: Rule::Within(0.95, 1.05),
-        },
-        Claim {
-            id: "random-collides",
-            says: "Random has a larger latency when clients meet at a server while others are idle",
-            published: "increases when clients exceed servers (figure 10)",
-            measured: "mean latency of Random, to that of RoundRobin, 16 clients, 8 servers",
-            unit: "times",
-            rule: Rule::AtLeast(1.1),
-        },
-        Claim {
-            id: "random-latency-falls",
-            says: "latency of Random falls with servers",
-            published: "decreased as the number of servers increased (figure 10)",
-            measured: "mean latency on 8 servers, to that on 2, Random, 16 clients",
-            unit: "times",
-            rule: Rule::AtMost(0.8),
-        },
-        Claim {
-            id: "least-loaded-random",
-            says: "with 8 clients and 2 servers LeastLoaded has a good deal more throughput than Random",
-            published: "a good difference (figure 11)",
-            measured: "throughput of LeastLoaded, to that of Random, 8 clients, 2 servers",
-            unit: "times",
-            rule: Rule::AtLeast(1.1),
-        },
-        Claim {
-            id: "least-loaded-latency-falls",
-            says: "latency of LeastLoaded falls with servers",
-            published: "reductions as servers increase (figure 12)",
-            measured: "mean latency on 8 servers, to that on 2, LeastLoaded, 16 clients",
-            unit: "times",
-            rule: Rule::AtMost(0.8),
-        },
-        Claim {
-            id: "least-loaded-alike",
-            says: "with uniform loads LeastLoaded has a throughput similar to RoundRobin's",
-            published: "similar throughput and latency (section 3.3)",
-            measured: "throughput of LeastLoaded, to that of RoundRobin, 16 clients, 8 servers",
-            unit: "times",
-            rule: Rule::Within(0.9, 1.1),
-        },
-        Claim {
-            id: "apart-alike",
-            says: "LeastLoaded is similar to RoundRobin when clients come 6 s apart, so that loads are pulled in between",
-            published: "similar throughput and latency (section 3.3); when clients came is not said",
-            measured: "throughput of LeastLoaded, to that of RoundRobin, 16 clients, 8 servers",
-            unit: "times",
-            rule: Rule::Within(0.9, 1.1),
-        },
-        Claim {
-            id: "apart-random",
-            says: "LeastLoaded has a good deal more than Random with 8 clients and 2 servers when clients come 6 s apart",
-            published: "a good difference (figure 11); when clients came is not said",
-            measured: "throughput of LeastLoaded, to that of Random, 8 clients, 2 servers",
-            unit: "times",
-            rule: Rule::AtLeast(1.1),
-        },
-        Claim {
-            id: "monitor-free",
-            says: "pulling loads costs nothing that can be seen",
-            published: "does not add any overhead (section 3.3)",
-            measured: "throughput of LeastLoaded, to that of RoundRobin, one client, one server",
-            unit: "times",
-            rule: Rule::Within(0.99, 1.01),
-        },
-    ],
+const SCALABILITY: Play = Play {
+    experiment: "cygnus-scalability",
     simulate: Some(scalability),
     real: Some(Real {
-        set_up: "Clients and servers are omniORB's, all on this machine: a server sleeps for 5 ms in each request, so that 16 servers have a capacity of \
-            their own on two cores. Servers push their loads four times a second. A point is two seconds, three times over. The two latencies in \
-            microseconds are not judged: they are those of other machines.",
         // 3,200 calls per second at the most, of which sleeping is nearly everything: a moderately
         // busy machine delays calls by less than the 5 ms that they sleep.
         needs: &[
@@ -208,40 +34,8 @@ const SCALABILITY: Experiment = Experiment {
     }),
 };
 
-const OSCILLATION: Experiment = Experiment {
-    name: "cygnus-oscillation",
-    title: "Do alerts send all clients away and back?",
-    set_up: "Four servers as in the other experiment, and eight clients that all begin at the first one. Critical threshold 10,000, reject threshold \
-        9,000: a server that is busy answers 10,640 requests per second, and none reaches the critical threshold of 30,000 that was published. \
-        Loads are pulled every second rather than every five, so that two minutes show what there is to see. With LeastLoaded, without \
-        dampening and without pulses: a server under alert sends back every request until its load has fallen; with pulses and the dampening of 0.2 that was published: an alert is on only until \
-        those have left who are to.",
-    claims: &[
-        Claim {
-            id: "oscillates",
-            says: "without dampening and pulses clients go to and fro to the end",
-            published: "shedding is an overhead (section 3.2.3); dampening is to prevent it",
-            measured: "clients that were moved per minute, in the second half",
-            unit: "",
-            rule: Rule::AtLeast(10.0),
-        },
-        Claim {
-            id: "settles",
-            says: "with both they do not",
-            published: "nothing: pulses are ours",
-            measured: "clients that were moved per minute, in the second half",
-            unit: "",
-            rule: Rule::AtMost(1.0),
-        },
-        Claim {
-            id: "gain",
-            says: "and more is answered",
-            published: "nothing",
-            measured: "answers in the second half, to those without dampening and pulses",
-            unit: "times",
-            rule: Rule::AtLeast(1.1),
-        },
-    ],
+const OSCILLATION: Play = Play {
+    experiment: "cygnus-oscillation",
     simulate: Some(oscillation),
     real: None,
 };

@@ -10,121 +10,19 @@ use evenkeel_sim::experiment::Mean;
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
 use super::corba::{self, forwarded, play, rates, rates_plot, strategy};
-use crate::claim::{Claim, Rule};
 use crate::csv::cell;
 use crate::findings::{Cell, Chart, Findings, Table};
 use crate::machine::Need;
-use crate::paper::{By, Experiment, Paper, Real, Row};
+use crate::paper::{Play, Real};
 use crate::run::Run;
 
-/// The paper.
-pub static PAPER: Paper = Paper {
-    name: "strategies",
-    title: "Strategies for CORBA load balancing",
-    cite: "Othman, O'Ryan and Schmidt, *Strategies for CORBA Middleware-Based Load Balancing* (IEEE Distributed Systems Online 2(3), 2001)",
-    differs: "The paper used TAO 1.1 on four machines of 2000 (733 and 400 MHz, 100 Mbit/s). Here the balancer is Evenkeel. In \
-        virtual time its groups, strategies, load analysis and forwarding are the real ones, and clients, members and messages \
-        are played; real runs have clients and servers of omniORB on one machine. So times in microseconds are not comparable \
-        with the paper's, and ratios within a run are.\n\n\
-        The text at hand has no curves: published points are figures that the text names.",
-    rows: &[
-        Row {
-            what: "figure 3",
-            shows: "latency and jitter of no balancer, per session, per request and on demand",
-            by: By::Experiment("corba-overhead"),
-        },
-        Row {
-            what: "figure 4",
-            shows: "throughput of the same four",
-            by: By::Experiment("corba-overhead"),
-        },
-        Row {
-            what: "figure 5",
-            shows: "loads of four members, bound per session",
-            by: By::Experiment("corba-per-session"),
-        },
-        Row {
-            what: "figure 6",
-            shows: "loads of four members, bound on demand",
-            by: By::Experiment("corba-on-demand"),
-        },
-    ],
-    experiments: &[OVERHEAD, PER_SESSION, ON_DEMAND],
-};
+/// Functions of the experiments; texts and claims are in `papers/strategies.toml`.
+pub(super) const PLAYS: &[Play] = &[OVERHEAD, PER_SESSION, ON_DEMAND];
 
-const OVERHEAD: Experiment = Experiment {
-    name: "corba-overhead",
-    title: "What does it cost a client that a balancer binds it?",
-    set_up: "One client sends 200,000 requests to one member, each as soon as the one before is answered: without a balancer; bound per \
-        session by RoundRobin (only the first request goes to the manager); carried per request (each request and each answer \
-        go through the balancer); and on demand by MinimumDispersion (as per session, and the member reports its load twice a second).\n\n\
-        The costs of virtual time are about those of omniORB on one machine: a message takes 15 to 30 us, the member works for \
-        18 us on a request and for 60 us on a load report. The balancer's own work is left out of virtual time. \
-        So virtual time tells what the ways of binding cost in messages; the real run measures what they cost in all.",
-    claims: &[
-        Claim {
-            id: "per-session-latency",
-            says: "binding per session adds essentially no latency",
-            published: "essentially no overhead (figure 3)",
-            measured: "mean latency, to that of no balancer",
-            unit: "times",
-            rule: Rule::Within(0.99, 1.01),
-        },
-        Claim {
-            id: "per-session-throughput",
-            says: "binding per session leaves throughput basically unchanged",
-            published: "basically unchanged (figure 4)",
-            measured: "throughput, to that of no balancer",
-            unit: "times",
-            rule: Rule::Within(0.99, 1.01),
-        },
-        Claim {
-            id: "on-demand-latency",
-            says: "binding on demand adds little latency: we say within 1 %",
-            published: "a slight increase (figure 3)",
-            measured: "mean latency, to that of no balancer",
-            unit: "times",
-            rule: Rule::Within(0.99, 1.01),
-        },
-        Claim {
-            id: "on-demand-throughput",
-            says: "binding on demand costs little throughput: we say within 1 %",
-            published: "decreased only slightly (figure 4)",
-            measured: "throughput, to that of no balancer",
-            unit: "times",
-            rule: Rule::Within(0.99, 1.01),
-        },
-        Claim {
-            id: "per-request-throughput",
-            says: "carrying each request costs a large part of the throughput",
-            published: "decreases dramatically: twice the communication (figure 4)",
-            measured: "throughput, to that of no balancer",
-            unit: "times",
-            rule: Rule::AtMost(0.75),
-        },
-        Claim {
-            id: "bound-jitter",
-            says: "jitter is about the same when the client goes to the member itself",
-            published: "did not change appreciably between the test cases (figure 3)",
-            measured: "standard deviation of latency, per session and on demand (the larger), to that of no balancer",
-            unit: "times",
-            rule: Rule::Within(0.8, 1.25),
-        },
-        Claim {
-            id: "per-request-jitter",
-            says: "jitter is about the same when each request is carried",
-            published: "did not change appreciably between the test cases (figure 3)",
-            measured: "standard deviation of latency, to that of no balancer",
-            unit: "times",
-            rule: Rule::Within(0.8, 1.25),
-        },
-    ],
+const OVERHEAD: Play = Play {
+    experiment: "corba-overhead",
     simulate: Some(overhead),
     real: Some(Real {
-        set_up: "The client and the server are omniORB's, and an operation tells whether 1,299,709 is prime. Each way has 800 turns of 2,500 requests \
-            (of which the first 5 % are not counted), in turn, every other round the other way round. A value is the median, over 40 rounds, of the \
-            ratio to no balancer within the round; its interval is that of 20 such values. So a disturbance that hits single turns does not count, and \
-            one that hits a round hits all ways.",
         // Ratios within a round of half a second, and medians of 40 of them: what comes and goes
         // slower than that cancels, so the machine must only not be taken away altogether.
         needs: &[
@@ -137,43 +35,10 @@ const OVERHEAD: Experiment = Experiment {
     }),
 };
 
-const PER_SESSION: Experiment = Experiment {
-    name: "corba-per-session",
-    title: "Does binding per session leave members uneven?",
-    set_up: "Four members; eight clients, four with 10 requests per second and four with 5, which RoundRobin binds by turns when \
-        they come, and which stay. Each sends 200,000 requests, so the fast ones end first. In figure 5 the members 3 and 4 have the same \
-        load and 1 and 2 have not: of four fast and four slow clients only 20, 10, 15 and 15 per second (or 10, 20) fit that, \
-        so they come in an order that gives it. Which members get which loads depends on where RoundRobin begins, which is by chance here.",
-    claims: &[
-        Claim {
-            id: "uneven",
-            says: "the members stay uneven while all clients are there",
-            published: "loads remained imbalanced; members 3 and 4 alike (figure 5)",
-            measured: "most loaded less least loaded member, in the mean load",
-            unit: "%",
-            rule: Rule::AtLeast(20.0),
-        },
-        Claim {
-            id: "alike",
-            says: "two of the members have the same load",
-            published: "line 4 obscures line 3 (figure 5)",
-            measured: "difference of the two members that are neither the most nor the least loaded, in the mean load",
-            unit: "%",
-            rule: Rule::AtMost(5.0),
-        },
-        Claim {
-            id: "drop",
-            says: "loads drop when the fast clients end, half way before the slow ones do",
-            published: "a sudden drop half way (figure 5)",
-            measured: "when the load of all falls below three quarters, of the time until the last client ends",
-            unit: "%",
-            rule: Rule::Within(45.0, 55.0),
-        },
-    ],
+const PER_SESSION: Play = Play {
+    experiment: "corba-per-session",
     simulate: Some(per_session),
     real: Some(Real {
-        set_up: "Clients and servers are omniORB's; each client sends 400 requests, so the run takes 80 seconds rather than 11 hours, three times. Loads are what \
-            servers answered in each two seconds.",
         // Rates of 5 and 10 per second need next to no processor.
         needs: &[
             Need::Source,
@@ -185,70 +50,10 @@ const PER_SESSION: Experiment = Experiment {
     }),
 };
 
-const ON_DEMAND: Experiment = Experiment {
-    name: "corba-on-demand",
-    title: "Does binding on demand make loads even, and what does dampening do?",
-    set_up: "Four members; eight clients, four with 100 requests per second and four with 50, all bound by turns at first, which has \
-        the fast ones together: 200, 100, 200 and 100 per second. Members report twice a second. The run is 300 s long; clients \
-        are not done before that with the 750,000 requests that the paper gave each. Four arms: bound per session by RoundRobin; on demand by MinimumDispersion as \
-        Evenkeel has it, whose alerts are pulses (on only until those have left who are to); and on demand with alerts as \
-        the paper has them, on while the load is above the average by more than 5 %, without dampening and with dampening 0.8. \
-        The paper does not say how much it dampened; other values are tried beside that.",
-    claims: &[
-        Claim {
-            id: "reach-150",
-            says: "on demand every member comes to 150 requests per second",
-            published: "an equilibrium of 150 Hz (figure 6)",
-            measured: "the largest difference of a member's rate from 150 in the last minute",
-            unit: "%",
-            rule: Rule::AtMost(5.0),
-        },
-        Claim {
-            id: "settles",
-            says: "loads fluctuate for a short time only",
-            published: "a short period, several iterations (figure 6)",
-            measured: "time from which on every member is within 5 % of 150 in every second",
-            unit: "s",
-            rule: Rule::AtMost(30.0),
-        },
-        Claim {
-            id: "non-adaptive",
-            says: "bound per session, they do not come to the same load",
-            published: "loads in the non-adaptive approach remained imbalanced (figures 5 and 6)",
-            measured: "the largest difference of a member's rate from 150 in the last minute",
-            unit: "%",
-            rule: Rule::AtLeast(20.0),
-        },
-        Claim {
-            id: "oscillates",
-            says: "without dampening (and without pulses) loads oscillate to the end",
-            published: "it is likely that loads would have oscillated for the duration of the experiment",
-            measured: "the largest difference of a member's rate from the mean within a second, over the last minute",
-            unit: "%",
-            rule: Rule::AtLeast(20.0),
-        },
-        Claim {
-            id: "dampening",
-            says: "with dampening alone (without pulses) they do not",
-            published: "dampening prevents decisions on instantaneous loads; equilibrium after several iterations",
-            measured: "the largest difference of a member's rate from the mean within a second, over the last minute",
-            unit: "%",
-            rule: Rule::AtMost(5.0),
-        },
-        Claim {
-            id: "pulses",
-            says: "with pulses they do not, with no dampening at all",
-            published: "nothing: pulses are ours",
-            measured: "the largest difference of a member's rate from the mean within a second, over the last minute",
-            unit: "%",
-            rule: Rule::AtMost(5.0),
-        },
-    ],
+const ON_DEMAND: Play = Play {
+    experiment: "corba-on-demand",
     simulate: Some(on_demand),
     real: Some(Real {
-        set_up: "Clients and servers are omniORB's; servers push their loads four times a second. All begin under RoundRobin; after five seconds \
-            the group gets its strategy, and 25 more are watched, three times. The time to settle counts from there, by means of a second. The last ten seconds are \
-            judged.",
         // 600 requests per second are about a twentieth of what the machine holds.
         needs: &[
             Need::Source,
@@ -866,10 +671,12 @@ fn seconds(lines: &[Line]) -> Vec<Line> {
 mod tests {
     use super::*;
     use crate::claim::Verdict;
+    use crate::papers::find;
     use crate::record;
 
-    fn verdict(experiment: &Experiment, findings: &Findings, claim: &str) -> Verdict {
-        record::judge(experiment, findings)[claim].verdict
+    fn verdict(play: &Play, findings: &Findings, claim: &str) -> Verdict {
+        let (_, experiment) = find(play.experiment)[0];
+        record::judge(&experiment.claims, findings)[claim].verdict
     }
 
     /// A file of the measurement in which `on demand` has this share of the throughput.

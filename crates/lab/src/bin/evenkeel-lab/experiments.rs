@@ -8,7 +8,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use evenkeel_command::{Bar, print};
 use evenkeel_lab::machine::{self, Origin};
 use evenkeel_lab::page;
-use evenkeel_lab::paper::{self, Experiment, Paper};
+use evenkeel_lab::paper::{Experiment, Paper};
+use evenkeel_lab::papers;
 use evenkeel_lab::record::{self, Ended, Mode, Record};
 use evenkeel_lab::run::{Run, Scale};
 
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &Experiments) -> Result<(), String> {
     } else {
         Mode::Simulated
     };
-    let found = paper::find(name);
+    let found = papers::find(name);
     if found.is_empty() {
         return Err(format!(
             "no experiment is called {name}: `evenkeel-lab list` names them"
@@ -175,7 +176,7 @@ fn shown(experiment: &Experiment, record: &Record) -> String {
             claim.says,
             claim.measured,
             page::seen(judged, claim),
-            claim.rule.text(claim.unit),
+            claim.rule.text(&claim.unit),
             claim.published
         );
     }
@@ -185,14 +186,14 @@ fn shown(experiment: &Experiment, record: &Record) -> String {
 /// Lists all experiments, by paper.
 pub(crate) fn list() -> String {
     let mut text = String::new();
-    for paper in paper::all() {
+    for paper in papers::all() {
         let (run, rows) = page::covered(paper);
         let _ = writeln!(
             text,
             "{}: {}\n  {}\n  {run} of {rows} figures and tables are run",
             paper.name, paper.title, paper.cite
         );
-        for experiment in paper.experiments {
+        for experiment in &paper.experiments {
             let ways = match (experiment.simulate.is_some(), experiment.real.is_some()) {
                 (true, true) => "virtual time, --real",
                 (true, false) => "virtual time",

@@ -12,7 +12,7 @@ use super::measured::{
     ALGORITHMS, FTP, HTTP, LEAST, Played, ROUND_ROBIN, SERVERS, Service, Values, is_least, mean,
     note, of, order, over_time, ranks, values,
 };
-use super::{FTP_FILES, FTP_MEGABYTES, SITE_FILES, site};
+use super::site::{FTP_FILES, FTP_MEGABYTES, SITE_FILES, site};
 use crate::findings::{Cell, Chart, Findings, Table};
 use crate::machine::Need;
 use crate::product;
@@ -595,7 +595,24 @@ fn balancer_chart(name: &'static str, title: &str, arms: &[Vec<Machines>], is_cp
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::papers::find;
+
+    #[test]
+    fn each_claim_names_a_figure_that_the_run_makes() {
+        let plan = Plan {
+            shorter: 10,
+            length: Duration::from_secs(42),
+        };
+        let arms = vec![vec![Machines::default(); 3]; ALGORITHMS.len()];
+        let found = findings(&arms, &arms, &plan);
+        let made: BTreeSet<&str> = found.values.keys().copied().collect();
+        let (_, experiment) = find("slb-machines")[0];
+        let claimed = experiment.claims.iter().map(|claim| claim.id.as_str());
+        assert_eq!(made, claimed.collect());
+    }
 
     #[test]
     fn sessions_are_as_long_as_they_are_said_to_be() {

@@ -7,7 +7,7 @@ use crate::worlds::downloads::{self, Client, Downloads};
 use evenkeel_core::strategy::{self, Values};
 
 use super::measured::{ALGORITHMS, FTP, HTTP, Played, ROUND_ROBIN, SERVERS, Service, note};
-use super::{FTP_MEGABYTES, SITE_FILES, site};
+use super::site::{FTP_MEGABYTES, SITE_FILES, site};
 use crate::findings::Findings;
 use crate::run::Run;
 

@@ -3,10 +3,9 @@
 use super::real;
 use super::unequal::table;
 use super::world::{LAS, LU, RAN, RR, Seen, both_loads, pairs};
-use crate::claim::{Claim, Rule};
 use crate::findings::{Findings, Table};
 use crate::machine::Need;
-use crate::paper::{Experiment, Real};
+use crate::paper::{Play, Real};
 use crate::run::Run;
 
 /// Microseconds.
@@ -16,59 +15,10 @@ pub(super) const USERS: usize = 2700;
 pub(super) const OFF: f64 = 0.97;
 const OFF_PUBLISHED: f64 = 0.62;
 
-const fn alike(id: &'static str, says: &'static str, measured: &'static str) -> Claim {
-    Claim {
-        id,
-        says,
-        published: "\"very similar\" (section 6); a quarter is our reading",
-        measured,
-        unit: "times",
-        rule: Rule::Within(0.75, 1.25),
-    }
-}
-
-const CLAIMS: &[Claim] = &[
-    alike(
-        "ran-as-rr",
-        "RAN is as good as RR",
-        "mean response time under RAN, in those under RR",
-    ),
-    alike(
-        "lu-as-rr",
-        "LU is as good as RR",
-        "mean response time under LU, in those under RR",
-    ),
-    alike(
-        "las-as-rr",
-        "LAS is as good as RR",
-        "mean response time under LAS, in those under RR",
-    ),
-    Claim {
-        id: "static-suffices",
-        says: "With equal servers simple policies should be used",
-        published: "section 5.1",
-        measured: "mean response time under RR, in those of the better of LU and LAS",
-        unit: "times",
-        rule: Rule::AtMost(1.1),
-    },
-    Claim {
-        id: "published-rate",
-        says: "The cluster serves 1,080 requests per second",
-        published: "1,080 per second (section 5)",
-        measured: "served with 2,700 clients who ask for that, the most of the four policies",
-        unit: "per second",
-        rule: Rule::AtLeast(1070.0),
-    },
-];
-
-pub(super) const EXPERIMENT: Experiment = Experiment {
-    name: "broker-homogeneous",
-    title: "Four policies on three equal servers of 3.5 ms",
-    set_up: "2,700 users, 85 % of what the servers can do (728 requests per second), from one client address. 600 s, ten seeds.",
-    claims: CLAIMS,
+pub(super) const EXPERIMENT: Play = Play {
+    experiment: "broker-homogeneous",
     simulate: Some(simulate),
     real: Some(Real {
-        set_up: "As the real run of `broker-heterogeneous`, with 193 users.",
         needs: &[
             Need::Source,
             Need::Program("apxs", "apache2-dev"),

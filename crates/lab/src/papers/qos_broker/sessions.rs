@@ -6,9 +6,8 @@ use crate::worlds::negotiated::Negotiated;
 
 use super::equal;
 use super::world::{LAS, LU, RESPONSE, RR, SHARE, Seen, cluster, each, pairs, play, site};
-use crate::claim::{Claim, Rule};
 use crate::findings::{Cell, Findings, Table};
-use crate::paper::Experiment;
+use crate::paper::Play;
 use crate::run::Run;
 
 /// The unequal servers.
@@ -16,29 +15,8 @@ const SERVICE_TIMES: [u64; 3] = [3_000, 6_000, 15_000];
 const USERS: usize = 1650;
 const OFF: f64 = 0.92;
 
-pub(super) const ADDRESSES: Experiment = Experiment {
-    name: "broker-addresses",
-    title: "One client address for all users, or one for each",
-    set_up: "The unequal servers of `broker-heterogeneous`. Agents measure the think time between the answer to a client address and its next request. \
-             With one address for all, as in the paper, that is the time between two requests of anybody; with one for each it is that of users.",
-    claims: &[
-        Claim {
-            id: "own-as-good",
-            says: "LAS does not depend on where users come from",
-            published: "the paper has one address; section 2.2.5 wants one for each",
-            measured: "mean response time under LAS with own addresses, in those with one address",
-            unit: "times",
-            rule: Rule::Within(0.75, 1.25),
-        },
-        Claim {
-            id: "own-slowest",
-            says: "LAS gives the slowest server a better response time than LU with own addresses, too",
-            published: "better (figure 9), with one address",
-            measured: "mean response time of S3 under LAS, in those under LU",
-            unit: "times",
-            rule: Rule::AtMost(1.0),
-        },
-    ],
+pub(super) const ADDRESSES: Play = Play {
+    experiment: "broker-addresses",
     simulate: Some(addresses),
     real: None,
 };
@@ -225,41 +203,8 @@ frequent, and makes it later. Rarer reports make it far worse, and a shorter qua
 report; with a long one both are alike. Reports at once or one by one make little difference. If r is calculated from the utilisation that the server \
 will have with the clients that were sent there since its report, LAS is about as steady as LU; what is left is the price of looking at all.";
 
-const CLAIMS: &[Claim] = &[
-    Claim {
-        id: "calculated-better",
-        says: "LAS with a calculated response time is better than with the reported one",
-        published: "the paper has r as reported (section 4)",
-        measured: "mean response time, calculated in reported",
-        unit: "times",
-        rule: Rule::AtMost(0.9),
-    },
-    Claim {
-        id: "steady",
-        says: "LAS is as good with a report every 5 s",
-        published: "not said",
-        measured: "mean response time with a report every 5 s, in those with one every second",
-        unit: "times",
-        rule: Rule::AtMost(1.25),
-    },
-    Claim {
-        id: "steady-reported",
-        says: "LAS with reported response times is as good with a report every 5 s",
-        published: "not said",
-        measured: "mean response time with a report every 5 s, in those with one every second",
-        unit: "times",
-        rule: Rule::AtMost(1.25),
-    },
-];
-
-pub(super) const CAUSES: Experiment = Experiment {
-    name: "broker-las",
-    title: "Why LAS is worse than RR on equal servers",
-    set_up: "The equal servers of `broker-homogeneous`; if nothing else is said, a quantum of 20 s and reports each second at times of their own. \
-             *r as reported* is LAS as the paper has it (`reported_response = 1`); without that it is calculated. \
-             These claims are ours and not the paper's, and were written after trials (two seeds of the same, some ten variants of the strategy) had \
-             chosen the calculated response time: they say whether that lasts, and are no independent test of it.",
-    claims: CLAIMS,
+pub(super) const CAUSES: Play = Play {
+    experiment: "broker-las",
     simulate: Some(causes),
     real: None,
 };

@@ -7,10 +7,9 @@ use super::real;
 use super::world::{
     LAS, LU, POLICIES, RAN, RESPONSE, RR, SHARE, Seen, UTILIZATION, WINDOW, both_loads, each, pairs,
 };
-use crate::claim::{Claim, Rule};
 use crate::findings::{Cell, Chart, Findings, Table};
 use crate::machine::Need;
-use crate::paper::{Experiment, Real};
+use crate::paper::{Play, Real};
 use crate::run::Run;
 
 /// Microseconds.
@@ -20,139 +19,10 @@ const USERS: usize = 1650;
 const OFF: f64 = 0.92;
 const OFF_PUBLISHED: f64 = 0.60;
 
-const fn share(
-    id: &'static str,
-    says: &'static str,
-    published: &'static str,
-    percent: f64,
-) -> Claim {
-    Claim {
-        id,
-        says,
-        published,
-        measured: "share of the requests",
-        unit: "%",
-        rule: Rule::Within(percent - 3.0, percent + 3.0),
-    }
-}
-
-const CLAIMS: &[Claim] = &[
-    share(
-        "lu-share-1",
-        "LU gives S1 59 % of the requests",
-        "59 % (section 5.1)",
-        59.0,
-    ),
-    share("lu-share-2", "LU gives S2 30 %", "30 % (section 5.1)", 30.0),
-    share(
-        "lu-share-3",
-        "LU gives S3 the rest",
-        "11 % (section 5.1)",
-        11.0,
-    ),
-    share(
-        "las-share-1",
-        "LAS gives S1 68.5 % of the requests",
-        "68.5 % (section 5.1)",
-        68.5,
-    ),
-    share(
-        "las-share-2",
-        "LAS gives S2 24.5 %",
-        "24.5 % (section 5.1)",
-        24.5,
-    ),
-    share(
-        "las-share-3",
-        "LAS gives S3 the rest",
-        "7 % (section 5.1)",
-        7.0,
-    ),
-    Claim {
-        id: "las-slowest",
-        says: "LAS gives the slowest server a better response time than LU",
-        published: "better (figure 9)",
-        measured: "mean response time of S3 under LAS, in those under LU",
-        unit: "times",
-        rule: Rule::AtMost(1.0),
-    },
-    Claim {
-        id: "las-best-slowest",
-        says: "LAS gives the slowest server the best response time of the four policies",
-        published: "best (section 5.1)",
-        measured: "mean response time of S3 under LAS, in the best of the others",
-        unit: "times",
-        rule: Rule::AtMost(1.0),
-    },
-    Claim {
-        id: "las-shifts",
-        says: "Under LAS a larger part of the load goes to the fastest server than under LU",
-        published: "9.5 points more (section 5.1)",
-        measured: "share of S1 under LAS less that under LU",
-        unit: "points",
-        rule: Rule::AtLeast(0.0),
-    },
-    Claim {
-        id: "static-inferior",
-        says: "RR and RAN are inferior to LAS and LU in mean response time",
-        published: "inferior (figure 5)",
-        measured: "the better of RR and RAN, in the worse of LU and LAS",
-        unit: "times",
-        rule: Rule::AtLeast(1.0),
-    },
-    Claim {
-        id: "static-fastest",
-        says: "Under RR and RAN the fastest server is at less than 70 %",
-        published: "under 70 % (figure 6)",
-        measured: "utilisation of S1, the higher of RR and RAN",
-        unit: "%",
-        rule: Rule::AtMost(70.0),
-    },
-    Claim {
-        id: "static-slow",
-        says: "Under RR and RAN both slower servers are highly utilised",
-        published: "\"highly utilized\" (figure 6); 80 % is our reading",
-        measured: "utilisation of S2 or S3, the lowest of RR and RAN",
-        unit: "%",
-        rule: Rule::AtLeast(80.0),
-    },
-    Claim {
-        id: "lu-even",
-        says: "LU keeps servers utilised at the same level",
-        published: "the same (figure 7); 5 points are our reading",
-        measured: "largest difference between two servers",
-        unit: "points",
-        rule: Rule::AtMost(5.0),
-    },
-    Claim {
-        id: "las-less-even",
-        says: "LAS balances utilisation less than LU",
-        published: "less (figures 7 and 8)",
-        measured: "largest difference between two servers under LAS, less that under LU",
-        unit: "points",
-        rule: Rule::AtLeast(0.0),
-    },
-    Claim {
-        id: "published-rate",
-        says: "The cluster serves 660 requests per second",
-        published: "660 per second (section 5)",
-        measured: "served with 1,650 clients who ask for that, the most of the four policies",
-        unit: "per second",
-        rule: Rule::AtLeast(650.0),
-    },
-];
-
-pub(super) const EXPERIMENT: Experiment = Experiment {
-    name: "broker-heterogeneous",
-    title: "Four policies on three servers of 3, 6 and 15 ms",
-    set_up: "1,650 users, 82 % of what the servers can do (465 requests per second), all from one client address, as the paper's \
-             came from one machine. 600 s, ten seeds.",
-    claims: CLAIMS,
+pub(super) const EXPERIMENT: Play = Play {
+    experiment: "broker-heterogeneous",
     simulate: Some(simulate),
     real: Some(Real {
-        set_up: "Three Apaches, each with a place of service in virtual time and first come first served, `libarm.so`, an agent \
-                 and the negotiator, and 130 users who think fast; tails of SURGE are cut off. Several rounds \
-                 of the end-to-end test `broker_experiment`.",
         needs: &[
             Need::Source,
             Need::Program("apxs", "apache2-dev"),

@@ -7,60 +7,15 @@ use evenkeel_sim::svg::{Line, Scale};
 
 use super::real;
 use super::world::plot;
-use crate::claim::{Claim, Rule};
 use crate::findings::{Cell, Chart, Findings, Table};
-use crate::paper::{Experiment, Real};
+use crate::paper::{Play, Real};
 use crate::run::Run;
 
 /// The experiment.
-pub(super) const EXPERIMENT: Experiment = Experiment {
-    name: "rdma-accuracy",
-    title: "How near is the load that is read to the load that is there (figure 4)?",
-    set_up: "A process for each of two CPUs loads it and sleeps in turn, for 200 to 800 ms each (the paper: \"for sometime\"), all in step. \
-A process at the back-end writes the CPU load since its last turn into a page, every interval, and the front-end reads the page every interval: ULM. At the \
-same moments the front-end reads the kernel: its CPU time since the reading before, and the number of tasks that run or wait at that moment. Errors are absolute, of the values at \
-the moments of reading (as the paper's time stamps have it), against the true load of the 10 ms before. The interval is 50 ms in the paper.
-
-*Tasks of the moment* is `running` of the product's record, by the number of CPUs, at most 1.",
-    claims: &[
-        Claim {
-            id: "klm-third",
-            says: "At one interval of 50 ms, KLM's error is at most a third of ULM's",
-            published: "\"almost the same value with actual load values\" (section 5.1)",
-            measured: "error of the CPU load since the last reading, to ULM's",
-            unit: "times",
-            rule: Rule::AtMost(1.0 / 3.0),
-        },
-        Claim {
-            id: "klm-moment-third",
-            says: "At one interval of 50 ms, the error of what the kernel has of the moment is at most a third of ULM's",
-            published: "\"KLM can get accurate current load information\" (section 4)",
-            measured: "error of the tasks of the moment, to ULM's",
-            unit: "times",
-            rule: Rule::AtMost(1.0 / 3.0),
-        },
-        Claim {
-            id: "klm-third-10ms",
-            says: "At one interval of 10 ms, KLM's error is at most a third of ULM's",
-            published: "\"regardless of the t value\" (section 4)",
-            measured: "error of the CPU load since the last reading, to ULM's",
-            unit: "times",
-            rule: Rule::AtMost(1.0 / 3.0),
-        },
-        Claim {
-            id: "ulm-lags",
-            says: "ULM lags behind the load: its error is above KLM's",
-            published: "\"takes a while to get the updated load information\" (section 5.1)",
-            measured: "ULM's error to KLM's at 50 ms",
-            unit: "times",
-            rule: Rule::AtLeast(1.1),
-        },
-    ],
+pub(super) const EXPERIMENT: Play = Play {
+    experiment: "rdma-accuracy",
     simulate: Some(simulate),
     real: Some(Real {
-        set_up: "`kernel accuracy` of `bench`: processes run and sleep in turn, for 20 to 200 ms; the true load comes from their CPU clocks, read every 10 ms by a \
-thread with a real-time priority. The error is taken every 10 ms, of the value that the front-end has then, so the age at the front-end counts, too. KLM is answered by XDP over a veth pair, ULM read in shared \
-memory. A value for each kind of load: a process for each CPU; sixteen in step; sixteen that never rest beside a control group whose load is reported.",
         needs: real::NEEDS,
         run: real::accuracy,
     }),

@@ -7,34 +7,9 @@ use evenkeel_sim::svg::{Line, Scale};
 
 use super::real;
 use super::world::{Arm, FRONT_ENDS, INTERVAL, PING_PONG, Played, Runs, centre, plot, published};
-use crate::claim::{Claim, Rule};
 use crate::findings::{Chart, Findings};
-use crate::paper::{Experiment, Real};
+use crate::paper::{Play, Real};
 use crate::run::Run;
-
-/// A claim for sixteen front-ends, and the same for one.
-macro_rules! both {
-    ($id:literal, $says:literal, $published:literal, $measured:literal, $unit:literal, $rule:expr) => {
-        [
-            Claim {
-                id: concat!($id, "-16"),
-                says: concat!($says, " (16 front-ends)"),
-                published: $published,
-                measured: $measured,
-                unit: $unit,
-                rule: $rule,
-            },
-            Claim {
-                id: concat!($id, "-1"),
-                says: concat!($says, " (one front-end)"),
-                published: $published,
-                measured: $measured,
-                unit: $unit,
-                rule: $rule,
-            },
-        ]
-    };
-}
 
 /// Arms of tables.
 const ALL: [Arm; 7] = [
@@ -81,62 +56,8 @@ fn indices<X>(worlds: &[(X, usize)]) -> Vec<usize> {
 }
 
 /// Figure 5.
-pub(super) const ZIPF: Experiment = Experiment {
-    name: "rdma-zipf",
-    title: "What is knowing the load worth for one web site (figure 5)?",
-    set_up: "One web site, without other work, with the exponent of its documents' popularity from 0.1 to 0.9. Improvements are over random with the same \
-seed. A published figure counts as reached from four fifths of it on. The order is that of the mean over all exponents.",
-    claims: &{
-        let [a, b] = both!(
-            "klm-gain",
-            "KLM improves the throughput by 22 %",
-            "22 % (section 5.2)",
-            "improvement over random with exponent 0.1",
-            "%",
-            Rule::AtLeast(17.6)
-        );
-        let [c, d] = both!(
-            "ulm-gain",
-            "ULM improves the throughput by 12 %",
-            "12 % (section 5.2)",
-            "improvement over random with exponent 0.1",
-            "%",
-            Rule::AtLeast(9.6)
-        );
-        let [e, f] = both!(
-            "klm-over-ulm",
-            "KLM has more throughput than ULM",
-            "1.09 times (22 % and 12 %; section 5.2)",
-            "throughput of KLM to that of ULM",
-            "times",
-            Rule::AtLeast(1.0)
-        );
-        let [g, h] = both!(
-            "pklm-over-ulm",
-            "pKLM has more throughput than ULM",
-            "\"consistently better\" (section 5.2)",
-            "throughput of pKLM to that of ULM",
-            "times",
-            Rule::AtLeast(1.0)
-        );
-        let [i, j] = both!(
-            "klm-over-pklm",
-            "KLM has more throughput than pKLM",
-            "\"consistently does better\" (section 5.2)",
-            "throughput of KLM to that of pKLM",
-            "times",
-            Rule::AtLeast(1.0)
-        );
-        let [k, l] = both!(
-            "small-alpha",
-            "The smaller the exponent, the more is gained",
-            "\"as the value decreases, the improvement increases\" (section 5.2)",
-            "KLM's improvement with exponent 0.1 less that with 0.9",
-            "points",
-            Rule::AtLeast(0.0)
-        );
-        [a, b, c, d, e, f, g, h, i, j, k, l]
-    },
+pub(super) const ZIPF: Play = Play {
+    experiment: "rdma-zipf",
     simulate: Some(zipf),
     real: None,
 };
@@ -208,54 +129,10 @@ fn zipf(run: &Run<'_>) -> Findings {
 }
 
 /// Figure 6.
-pub(super) const LOADED: Experiment = Experiment {
-    name: "rdma-loaded",
-    title: "What is it worth where back-ends have other work (figure 6)?",
-    set_up: "One web site with exponent 0.9, and 0 to 8 of the back-ends with the paper's other work: sixteen processes that send each other 4 KB and back. Of each pair one \
-waits for the other, so eight want a CPU, and their network work takes 30 % of each CPU in interrupts. *Only network* is other work whose processes \
-rest and whose interrupts take 60 % of each CPU. *Comes and goes* is the first kind for half a second on average, and then not for as long.
-
-The order is that of the mean over 1, 2, 4 and 6 back-ends with other work. *At least as good* is to within 1 %.",
-    claims: &{
-        let [a, b] = both!(
-            "klm-over-pklm",
-            "KLM is at least as good as pKLM",
-            "\"KLM can achieve higher throughput\" (section 5.3)",
-            "throughput of KLM to that of pKLM",
-            "times",
-            Rule::AtLeast(0.99)
-        );
-        let [c, d] = both!(
-            "pklm-over-ulm",
-            "pKLM is at least as good as ULM",
-            "\"consistently better\" (section 5.2)",
-            "throughput of pKLM to that of ULM",
-            "times",
-            Rule::AtLeast(0.99)
-        );
-        let [e, f] = both!(
-            "klm-over-static",
-            "KLM has a significantly better throughput than round robin",
-            "\"significantly better\" (section 5.3)",
-            "throughput of KLM to that of round robin",
-            "times",
-            Rule::AtLeast(1.1)
-        );
-        let [g, h] = both!(
-            "pending-counts",
-            "Pending interrupts show other work that the CPU utilisation does not: KLM of the paper has more throughput than pKLM",
-            "\"detailed system information helps\" (section 5.2)",
-            "throughput to that of pKLM, other work that is only network",
-            "times",
-            Rule::AtLeast(1.02)
-        );
-        [a, b, c, d, e, f, g, h]
-    },
+pub(super) const LOADED: Play = Play {
+    experiment: "rdma-loaded",
     simulate: Some(loaded),
     real: Some(Real {
-        set_up: "`kernel balance` of `bench`: one `evenkeel run` in front of eight web servers on this machine, each in a control group with 3 ms of a CPU in each 20 ms, and eight \
-clients in a closed loop; other work is sixteen processes that send each other 4 KB and back, in the control group of the server. Control groups have no pending interrupts. ULM is read in shared \
-memory. A value for each turn.",
         needs: real::NEEDS,
         run: real::loaded,
     }),
@@ -389,54 +266,8 @@ fn shared_centre(run: &Run<'_>, front_ends: usize, alpha: f64) -> DataCentre {
 }
 
 /// Figure 7.
-pub(super) const SHARED: Experiment = Experiment {
-    name: "rdma-shared",
-    title: "What is it worth for two web sites on the same back-ends (figure 7)?",
-    set_up: "Two web sites with 16 clients each share the back-ends and their caches: one with exponent 0.9, the other one with 0.1 to 0.75. Improvements of each \
-site are over random with the same seed, where the other one has 0.1. A published figure counts as reached from four fifths of it on.",
-    claims: &{
-        let [a, b] = both!(
-            "klm-first",
-            "KLM improves the site with exponent 0.9 by 25 %",
-            "25 % (section 5.4)",
-            "improvement over random",
-            "%",
-            Rule::AtLeast(20.0)
-        );
-        let [c, d] = both!(
-            "klm-second",
-            "KLM improves the site with exponent 0.1 by 21 %",
-            "21 % (section 5.4)",
-            "improvement over random",
-            "%",
-            Rule::AtLeast(16.8)
-        );
-        let [e, f] = both!(
-            "ulm-first",
-            "ULM improves the site with exponent 0.9 by 11 %",
-            "11 % (section 5.4)",
-            "improvement over random",
-            "%",
-            Rule::AtLeast(8.8)
-        );
-        let [g, h] = both!(
-            "ulm-second",
-            "ULM improves the site with exponent 0.1 by 9 %",
-            "9 % (section 5.4)",
-            "improvement over random",
-            "%",
-            Rule::AtLeast(7.2)
-        );
-        let [i, j] = both!(
-            "klm-over-ulm",
-            "KLM has more throughput than ULM",
-            "1.12 times (25/21 % and 11/9 %; section 5.4)",
-            "throughput of KLM to that of ULM, both sites, mean over all exponents",
-            "times",
-            Rule::AtLeast(1.0)
-        );
-        [a, b, c, d, e, f, g, h, i, j]
-    },
+pub(super) const SHARED: Play = Play {
+    experiment: "rdma-shared",
     simulate: Some(shared),
     real: None,
 };
@@ -515,46 +346,8 @@ fn shared(run: &Run<'_>) -> Findings {
 }
 
 /// Figure 8.
-pub(super) const VARIANCE: Experiment = Experiment {
-    name: "rdma-variance",
-    title: "How evenly is the load spread over time (figure 8)?",
-    set_up: "Two web sites with exponents 0.9 and 0.1, as in figure 7. The variance between the back-ends of their CPU load, 0 to 1, is taken in each 50 ms. *About half* is from 0.5 to \
-0.6 of it, or less.",
-    claims: &{
-        let [a, b] = both!(
-            "half-of-ulm",
-            "KLM's variance is about half of ULM's",
-            "\"almost by a factor of 2\" (section 5.5)",
-            "mean variance of KLM to that of ULM",
-            "times",
-            Rule::AtMost(0.6)
-        );
-        let [c, d] = both!(
-            "half-of-random",
-            "KLM's variance is about half of random's",
-            "\"almost by a factor of 2\" (section 5.5)",
-            "mean variance of KLM to that of random",
-            "times",
-            Rule::AtMost(0.6)
-        );
-        let [e, f] = both!(
-            "half-of-round-robin",
-            "KLM's variance is about half of round robin's",
-            "\"almost by a factor of 2\" (section 5.5)",
-            "mean variance of KLM to that of round robin",
-            "times",
-            Rule::AtMost(0.6)
-        );
-        let [g, h] = both!(
-            "ulm-a-bit-less",
-            "ULM's variance is a bit less than random's",
-            "\"a bit less than random and round-robin\" (section 5.5)",
-            "mean variance of ULM to that of random",
-            "times",
-            Rule::AtMost(1.0)
-        );
-        [a, b, c, d, e, f, g, h]
-    },
+pub(super) const VARIANCE: Play = Play {
+    experiment: "rdma-variance",
     simulate: Some(variance),
     real: None,
 };
@@ -632,47 +425,8 @@ fn variance(run: &Run<'_>) -> Findings {
 }
 
 /// Figure 9.
-pub(super) const INTERVAL_OF_POLLING: Experiment = Experiment {
-    name: "rdma-interval",
-    title: "How much does the polling interval count (figure 9)?",
-    set_up: "One web site with exponent 0.5, and two of the back-ends with sixteen processes that come and go (half a second each on average), so that \
-the load changes. Each front-end reads every 1 ms to 1 s, and ULM's process writes its page as often. Each turn of that process costs 300 us, each query that a kernel \
-answers 5 us, for each front-end. *Poor* is more than 3 % below the throughput at 50 ms.",
-    claims: &{
-        let [a, b] = both!(
-            "klm-long",
-            "A long polling interval is poor for KLM",
-            "\"higher polling intervals lead to poor performance\" (section 5.6)",
-            "KLM's throughput at 1 s to that at 50 ms",
-            "times",
-            Rule::AtMost(0.97)
-        );
-        let [c, d] = both!(
-            "ulm-long",
-            "A long polling interval is poor for ULM",
-            "\"higher polling intervals lead to poor performance\" (section 5.6)",
-            "ULM's throughput at 1 s to that at 50 ms",
-            "times",
-            Rule::AtMost(0.97)
-        );
-        let [e, f] = both!(
-            "ulm-short",
-            "A very short one is poor for ULM",
-            "\"very small thresholds for ULM yield poor performance\" (section 5.6)",
-            "ULM's throughput at 1 ms to that at 50 ms",
-            "times",
-            Rule::AtMost(0.97)
-        );
-        let [g, h] = both!(
-            "klm-short",
-            "A very short one is not poor for KLM",
-            "only ULM is named (section 5.6)",
-            "KLM's throughput at 1 ms to that at 50 ms",
-            "times",
-            Rule::AtLeast(0.97)
-        );
-        [a, b, c, d, e, f, g, h]
-    },
+pub(super) const INTERVAL_OF_POLLING: Play = Play {
+    experiment: "rdma-interval",
     simulate: Some(interval),
     real: None,
 };

@@ -3,136 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::real;
-use crate::claim::{Claim, Rule};
 use crate::csv::Csv;
 use crate::findings::{Cell, Findings, Table};
 use crate::machine::Need;
-use crate::paper::{Experiment, Real};
+use crate::paper::{Play, Real};
 use crate::run::Run;
 
 /// The experiment.
-pub(super) const EXPERIMENT: Experiment = Experiment {
-    name: "rdma-machines",
-    title: "ULM, pKLM and KLM where back-ends are whole machines, over RDMA and by query (figures 4 and 6)",
-    set_up: "Three machines, emulated by QEMU in software (no KVM) with Debian's kernel and one processor each: a front-end and two back-ends, with a cable from the front-end to each. \
-On each back-end: a web server with the documents of the other experiments (1 ms, or 8 ms on average, of CPU time by the clock of that machine, so that the speed of the emulation \
-does not count); the paper's other work (sixteen processes in pairs that send each other 4 KB and back over TCP); the responder of the kernel (XDP) and the kernel's load page over RDMA; and ULM's process, `evenkeel kernel \
-serve`, which writes its page over RDMA every 50 ms and answers queries from `/proc`. It is stopped for all arms but ULM's. The kernel's page is there in all arms, so what it costs is, too.
-
-On the front-end: four clients in a closed loop, Zipf exponent 0.9, which go to the back-ends themselves by the product's group (`k_least_loaded`, of two members the less loaded), and a thread that reads all loads every 50 ms.
-
-Arms differ in what is read and how. *By RDMA*: one-sided reads of a page (Soft-RoCE): ULM's, or the kernel's. *By query*: a UDP query, which ULM's process answers, or the kernel. **ULM** and **pKLM** are the CPU load; **KLM** is \
-the CPU load and pending interrupts (packets that wait, 64 for a task, and threads for soft interrupts that have work), as in the paper, so it differs from pKLM in these alone; *composite* is the product's load, with the tasks of the moment. *Steady*: one of the two \
-back-ends has the other work all the time, in each round another one. *Changing*: on both it comes and goes, for half a second each on average, at the same times for all arms of a round.
-
-*Accuracy*: a process runs and sleeps in turn, for 200 to 800 ms; all four readings are made every 50 ms, and the error is the difference to the CPU time that the processes had in the 10 ms before, sampled on the back-end by a thread \
-with a real-time priority.
-
-Arms take turns, in each second round in reverse. All ratios are of one round. Clocks of the machines are compared by queries before and after each turn. *At least as good* is to within 1 %.",
-    claims: &[
-        Claim {
-            id: "klm-over-pklm-rdma",
-            says: "Over RDMA, KLM is at least as good as pKLM",
-            published: "\"KLM can achieve higher throughput\" (section 5.3)",
-            measured: "throughput of KLM to that of pKLM, one back-end loaded",
-            unit: "times",
-            rule: Rule::AtLeast(0.99),
-        },
-        Claim {
-            id: "klm-over-pklm-query",
-            says: "By query, KLM is at least as good as pKLM",
-            published: "\"KLM can achieve higher throughput\" (section 5.3)",
-            measured: "throughput of KLM to that of pKLM, one back-end loaded",
-            unit: "times",
-            rule: Rule::AtLeast(0.99),
-        },
-        Claim {
-            id: "pklm-over-ulm-rdma",
-            says: "Over RDMA, pKLM is at least as good as ULM",
-            published: "\"consistently better\" (section 5.2)",
-            measured: "throughput of pKLM to that of ULM, one back-end loaded",
-            unit: "times",
-            rule: Rule::AtLeast(0.99),
-        },
-        Claim {
-            id: "pklm-over-ulm-query",
-            says: "By query, pKLM is at least as good as ULM",
-            published: "\"consistently better\" (section 5.2)",
-            measured: "throughput of pKLM to that of ULM, one back-end loaded",
-            unit: "times",
-            rule: Rule::AtLeast(0.99),
-        },
-        Claim {
-            id: "klm-over-static",
-            says: "KLM over RDMA has a significantly better throughput than round robin",
-            published: "\"significantly better\" (section 5.3)",
-            measured: "throughput of KLM to that of round robin, one back-end loaded",
-            unit: "times",
-            rule: Rule::AtLeast(1.1),
-        },
-        Claim {
-            id: "klm-over-ulm-changing",
-            says: "Where other work comes and goes, KLM over RDMA is at least as good as ULM",
-            published: "\"KLM can obtain more detailed and timely accurate information\" (section 5.3)",
-            measured: "throughput of KLM to that of ULM, both back-ends loaded now and then",
-            unit: "times",
-            rule: Rule::AtLeast(0.99),
-        },
-        Claim {
-            id: "pending-seen",
-            says: "Beside other work that communicates, interrupts are pending when the load is read",
-            published: "\"pending software interrupts … helps in predicting the load\" (section 3)",
-            measured: "share of KLM's readings over RDMA in which some were, one of two back-ends loaded",
-            unit: "",
-            rule: Rule::AtLeast(0.01),
-        },
-        Claim {
-            id: "klm-fresher",
-            says: "The kernel's page is fresher than a process's",
-            published: "\"regardless of the t value, KLM can get accurate current load\" (section 4)",
-            measured: "mean age of ULM's page when it is there to that of the kernel's page, one back-end loaded",
-            unit: "times",
-            rule: Rule::AtLeast(3.0),
-        },
-        Claim {
-            id: "one-sided",
-            says: "One-sided reads do not wait for the back-end as two-sided communication does",
-            published: "\"resilient and well-conditioned to the load on the servers\" (section 4)",
-            measured: "99th percentile of the time that a question to ULM's process takes to that of a read of its page, one back-end loaded",
-            unit: "times",
-            rule: Rule::AtLeast(1.5),
-        },
-        Claim {
-            id: "klm-third",
-            says: "At one interval of 50 ms, KLM's error is at most a third of ULM's, both over RDMA",
-            published: "\"almost the same value with actual load values\" (section 5.1)",
-            measured: "error of the CPU load since the last reading, to ULM's",
-            unit: "times",
-            rule: Rule::AtMost(1.0 / 3.0),
-        },
-        Claim {
-            id: "klm-moment-third",
-            says: "At one interval of 50 ms, the error of what the kernel has of the moment is at most a third of ULM's, both over RDMA",
-            published: "\"KLM can get accurate current load information\" (section 4)",
-            measured: "error of the tasks of the moment, to ULM's",
-            unit: "times",
-            rule: Rule::AtMost(1.0 / 3.0),
-        },
-        Claim {
-            id: "ulm-lags",
-            says: "ULM lags behind the load: its error is above KLM's, both over RDMA",
-            published: "\"takes a while to get the updated load information\" (section 5.1)",
-            measured: "ULM's error to KLM's at 50 ms",
-            unit: "times",
-            rule: Rule::AtLeast(1.1),
-        },
-    ],
+pub(super) const EXPERIMENT: Play = Play {
+    experiment: "rdma-machines",
     simulate: None,
-    real: Some(Real {
-        set_up: "`kernel machines` of `bench`. A value for each round.",
-        needs: NEEDS,
-        run,
-    }),
+    real: Some(Real { needs: NEEDS, run }),
 };
 
 /// What it takes. Neither root nor quiet: machines are emulated by plain processes, what a request costs is CPU time by their
@@ -322,7 +203,8 @@ fn judge(csv: &Csv) -> Result<Findings, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claim::Verdict;
+    use crate::claim::{Claim, Verdict};
+    use crate::papers::find;
     use crate::record;
 
     /// What `kernel machines` writes where KLM is `better` times as good as pKLM, and so on, in three rounds.
@@ -355,18 +237,22 @@ mod tests {
         Csv::parse(&text)
     }
 
+    fn claims() -> &'static [Claim] {
+        &find(EXPERIMENT.experiment)[0].1.claims
+    }
+
     /// The verdict of each claim.
     fn verdicts(better: f64) -> BTreeMap<String, Verdict> {
         let found = judge(&written(better)).unwrap_or_default();
         assert!(found.tables.iter().any(|table| table.name == "accuracy"));
-        let judged = record::judge(&EXPERIMENT, &found).into_iter();
+        let judged = record::judge(claims(), &found).into_iter();
         judged.map(|(id, judged)| (id, judged.verdict)).collect()
     }
 
     #[test]
     fn what_the_machines_write_can_hold_and_can_fail() {
         let good = verdicts(1.5);
-        assert_eq!(good.len(), EXPERIMENT.claims.len());
+        assert_eq!(good.len(), claims().len());
         assert!(
             good.values().all(|verdict| *verdict == Verdict::Holds),
             "{good:?}"
@@ -383,7 +269,7 @@ mod tests {
         let csv =
             Csv::parse("scene,arm,round,figure,value\nsteady,round robin,0,requests_per_s,1\n");
         let found = judge(&csv).unwrap_or_default();
-        let judged = record::judge(&EXPERIMENT, &found);
+        let judged = record::judge(claims(), &found);
         assert!(
             judged
                 .values()

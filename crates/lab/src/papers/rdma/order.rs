@@ -4,51 +4,13 @@ use crate::worlds::monitored::{Arrivals, Background, DataCentre};
 use evenkeel_sim::svg::Scale;
 
 use super::world::{Arm, FRONT_ENDS, PING_PONG, Played, Runs, centre, plot};
-use crate::claim::{Claim, Rule};
 use crate::findings::{Chart, Findings};
-use crate::paper::Experiment;
+use crate::paper::Play;
 use crate::run::Run;
 
 /// The experiment.
-pub(super) const EXPERIMENT: Experiment = Experiment {
-    name: "rdma-order",
-    title: "When does pKLM have more throughput than KLM (figure 6 with more or fewer clients)?",
-    set_up: "Four of the eight back-ends have the other work of figure 6, always, and 4 to 96 clients ask in a closed loop. The other four back-ends have eight CPUs. Beside the throughput, \
-what the other work gets is counted: CPUs, on average, of all back-ends. Claims are of 16 front-ends.",
-    claims: &[
-        Claim {
-            id: "few",
-            says: "With fewer clients than the CPUs without other work, KLM has at least the throughput of pKLM",
-            published: "\"KLM can achieve higher throughput\" (section 5.3; clients are not told)",
-            measured: "throughput of KLM to that of pKLM, 8 clients",
-            unit: "times",
-            rule: Rule::AtLeast(0.99),
-        },
-        Claim {
-            id: "many",
-            says: "With many more clients, too",
-            published: "\"KLM can achieve higher throughput\" (section 5.3; clients are not told)",
-            measured: "throughput of KLM to that of pKLM, 96 clients",
-            unit: "times",
-            rule: Rule::AtLeast(0.99),
-        },
-        Claim {
-            id: "others",
-            says: "What pKLM has more, it takes from the other work",
-            published: "not told",
-            measured: "CPU time that the other work gets beside KLM to that beside pKLM, 96 clients",
-            unit: "times",
-            rule: Rule::AtLeast(1.01),
-        },
-        Claim {
-            id: "tail",
-            says: "KLM's slowest requests are no slower than pKLM's",
-            published: "not told",
-            measured: "99th percentile of the response time of KLM to that of pKLM, 96 clients",
-            unit: "times",
-            rule: Rule::AtMost(1.0),
-        },
-    ],
+pub(super) const EXPERIMENT: Play = Play {
+    experiment: "rdma-order",
     simulate: Some(simulate),
     real: None,
 };
