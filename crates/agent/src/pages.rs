@@ -285,6 +285,8 @@ fn share(counts: &BTreeMap<u32, usize>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     /// A folder of pages that this process made as the library does, gone when dropped.
@@ -354,7 +356,8 @@ mod tests {
     #[test]
     fn s20_who_makes_many_pages_hides_no_others() {
         if !rustix::process::geteuid().is_root() {
-            println!(
+            let _ = writeln!(
+                std::io::stderr(),
                 "SKIPPED: s20_who_makes_many_pages_hides_no_others: only root gives files away"
             );
             return;

@@ -479,6 +479,7 @@ pub(crate) fn explain(error: &impl std::fmt::Display) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::process::Command;
 
@@ -506,7 +507,10 @@ mod tests {
     #[test]
     fn rights_last_over_the_start_of_a_program() {
         if !geteuid().is_root() {
-            eprintln!("SKIPPED: only root gives up rights");
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: rights_last_over_the_start_of_a_program: only root gives up rights"
+            );
             return;
         }
         let folder = std::env::temp_dir().join(format!("evenkeel-rights-{}", std::process::id()));
@@ -528,7 +532,10 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
         assert!(passed && said.contains("1 passed"), "{said}");
         if said.contains("no Landlock") {
-            eprintln!("SKIPPED: this kernel has no Landlock");
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: rights_last_over_the_start_of_a_program, in part: this kernel has no Landlock"
+            );
         }
     }
 
@@ -580,7 +587,10 @@ mod tests {
     #[test]
     fn what_root_has_written_is_given_away_but_nothing_behind_a_link() {
         if !geteuid().is_root() {
-            eprintln!("SKIPPED: only root gives files away");
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: what_root_has_written_is_given_away_but_nothing_behind_a_link: only root gives files away"
+            );
             return;
         }
         let folder = std::env::temp_dir().join(format!("evenkeel-give-{}", std::process::id()));

@@ -23,3 +23,5 @@ pub mod record;
 pub mod respond;
 pub mod serve;
 pub mod shared;
+#[cfg(test)]
+mod testing;

@@ -1,6 +1,7 @@
 //! The monitor with a manager and real sockets; back-ends are threads of the test.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+use std::io::Write as _;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -133,7 +134,10 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 async fn a_back_end_is_asked_until_it_is_silent_and_again_when_it_is_back() {
     for host in ["127.0.0.1", "::1"] {
         if UdpSocket::bind((host, 0)).is_err() {
-            println!("skipped for {host}: this machine has no such address");
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: a_back_end_is_asked_until_it_is_silent_and_again_when_it_is_back: no {host} here"
+            );
             continue;
         }
         let key = Key::parse(SECRET).unwrap();

@@ -63,7 +63,7 @@ fn s22_every_cpu_may_keep_entries_for_itself() {
     let object = match open(Path::new("/sys/fs/bpf/nowhere")) {
         Ok(object) => object,
         Err(error @ BpfError::NoBtf(_)) => {
-            println!("SKIPPED: s22_every_cpu_may_keep_entries_for_itself: {error}");
+            crate::testing::skipped(error);
             return;
         }
         Err(error) => panic!("{error}"),
@@ -107,7 +107,7 @@ fn responder(cpus: u32, direct: bool) -> Option<(Object, Key)> {
     let mut object = match bpf::open(crate::bpf_object!("respond.bpf.o")) {
         Ok(object) => object,
         Err(error) => {
-            println!("SKIPPED: {error}");
+            crate::testing::skipped(error);
             return None;
         }
     };
@@ -120,7 +120,7 @@ fn responder(cpus: u32, direct: bool) -> Option<(Object, Key)> {
     let object = match object.load().map_err(bpf::failure("load the BPF programs")) {
         Ok(object) => object,
         Err(error @ BpfError::Rights(_)) if !rustix::process::geteuid().is_root() => {
-            println!("SKIPPED: {error}");
+            crate::testing::skipped(error);
             return None;
         }
         Err(error) => panic!("{error}"),

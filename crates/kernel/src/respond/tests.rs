@@ -303,14 +303,14 @@ fn a_socket_answers_from_the_address_at_which_it_was_asked() {
 #[test]
 fn a_socket_for_both_families_answers_both() {
     let Ok(socket) = bind("[::]:0".parse().unwrap()) else {
-        eprintln!("SKIPPED: a_socket_for_both_families_answers_both: no IPv6 here");
+        crate::testing::skipped("no IPv6 here");
         return;
     };
     let port = socket.local_addr().unwrap().port();
     let mut batch = Batch::new(4);
     for (own, place) in [("127.0.0.1:0", "127.0.0.77"), ("[::1]:0", "::1")] {
         let Ok(client) = std::net::UdpSocket::bind(own) else {
-            eprintln!("SKIPPED: a_socket_for_both_families_answers_both: no {own} here");
+            crate::testing::skipped(format_args!("no {own} here"));
             continue;
         };
         client

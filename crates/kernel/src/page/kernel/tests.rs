@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use super::*;
 use crate::page::Follower;
 use crate::record::{Available, Port, Source};
+use crate::testing::skipped;
 
 /// The kernel's page, or why there can be none here, which is said.
 fn page(ports: &[u16]) -> Option<KernelPage> {
@@ -12,11 +13,11 @@ fn page(ports: &[u16]) -> Option<KernelPage> {
         Ok(page) => Some(page),
         // Who is root is only refused what is wrong with the programs.
         Err(error @ BpfError::Rights(_)) if !rustix::process::geteuid().is_root() => {
-            println!("skipped: {error}");
+            skipped(error);
             None
         }
         Err(error @ BpfError::NoBtf(_)) => {
-            println!("skipped: {error}");
+            skipped(error);
             None
         }
         Err(error) => panic!("{error}"),
@@ -103,9 +104,11 @@ fn a_pinned_page_goes_on_alone() {
             let _ = KernelPage::unpin(self.0);
         }
     }
+    // A process that was killed may have left it.
+    let _ = KernelPage::unpin(folder);
     let remove = Remove(folder);
     if let Err(error) = page.pin(folder) {
-        println!("skipped: {error}");
+        skipped(error);
         return;
     }
     assert!(page.pin(folder).is_err(), "it is there already");
