@@ -94,7 +94,10 @@ impl GroupControl {
         let shaping = &self.rules.shaping;
         self.alerts.raise(group, shaping, council, now, act);
         let settings = group.settings();
-        let reasons = group.members().iter().map(|member| member.slot.bits());
+        // A member without weight serves nobody new, whatever it is like: as one that is drained.
+        let members = group.members().iter();
+        let members = members.filter(|member| member.slot.weight() > 0.0);
+        let reasons = members.map(|member| member.slot.bits());
         let panics = health::panics(reasons, settings.panic_threshold);
         if group.state().set_panicking(panics) {
             act(if panics {

@@ -362,7 +362,8 @@ impl Outliers {
             if self.words.contains_key(&member.id) {
                 bits &= !(Reason::Ejected as u32);
             }
-            if bits & !Reason::OVERRIDDEN_BY_PANIC == 0 {
+            // Nobody new goes to a member without weight, so it cannot serve in place of another.
+            if bits & !Reason::OVERRIDDEN_BY_PANIC == 0 && member.slot.weight() > 0.0 {
                 all += 1;
                 out += usize::from(bits != 0);
             }
@@ -799,6 +800,26 @@ mod tests {
             outliers.tick(&group, at(1000));
             assert_eq!(ejected(&group), expected, "{threshold}");
         }
+    }
+
+    #[test]
+    fn f3_a_member_of_weight_zero_is_not_one_that_could_serve() {
+        let (group, mut outliers) = (group(3, 0.5), Outliers::default());
+        let weigh = |index: usize, weight: f64| {
+            let weight = Weight::new(weight).unwrap();
+            group.members()[index].slot.set_weight(weight);
+        };
+        weigh(1, 0.0);
+        weigh(2, 0.0);
+        run(&group, 0, "xxxxx", at(1000));
+        assert_eq!(
+            outliers.tick(&group, at(1000)),
+            [],
+            "the last one that serves"
+        );
+        weigh(1, 1.0);
+        assert_eq!(outliers.tick(&group, at(1100)).len(), 1);
+        assert_eq!(ejected(&group), [true, false, false]);
     }
 
     #[test]
