@@ -237,6 +237,21 @@ impl Io {
         !matches!(error, None | Some(Ok(None)))
     }
 
+    /// True if the other side has closed its end (FIN), or the connection is broken, whatever was sent before that.
+    /// One system call.
+    pub(crate) fn has_ended(&self) -> bool {
+        let Some(socket) = self.socket() else {
+            return false;
+        };
+        let mut socket = libc::pollfd {
+            fd: socket.as_raw_fd(),
+            events: libc::POLLRDHUP,
+            revents: 0,
+        };
+        // SAFETY: the call changes only the one entry that it is given.
+        unsafe { libc::poll(&raw mut socket, 1, 0) > 0 }
+    }
+
     /// Whether neither a byte nor the end has arrived, as far as the kernel knows: anything is
     /// wrong on a connection that is idle. That is one of the seven system calls of a small request
     /// (two each of `epoll_wait`, `recvfrom` and `sendto`, and this one), and cheaper than to peek.

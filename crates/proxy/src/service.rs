@@ -17,7 +17,7 @@ use evenkeel_core::binding::{Binding, Verdict, Why};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
-use evenkeel_manager::config::{ClientPriority, Rule, Timeouts};
+use evenkeel_manager::config::{ClientPriority, Protocol, Rule, Timeouts};
 use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Unserved};
 use evenkeel_tls::server::Server;
 use tokio::sync::Notify;
@@ -233,8 +233,9 @@ pub(crate) enum Refusal {
 impl Session {
     /// Binds `request` to a member of `group` that it was not tried at, waiting for one in the group's
     /// queue if all are full. `bindings` are the ties of this client's earlier
-    /// requests, as the groups' granularities have them. Whose connection `client` is reset meanwhile
-    /// waits no longer; a client that has only ended its side may still want an answer.
+    /// requests, as the groups' granularities have them. A client that resets its connection meanwhile waits no longer,
+    /// nor does one of HTTP that closes its side: `close()` sends no more than that. A client of TCP may have sent
+    /// all that it has to say, and still want an answer.
     pub(crate) async fn bind(
         &self,
         group: &Arc<GroupHandle>,
@@ -269,12 +270,24 @@ impl Session {
             |ahead| again(request.ahead.map(|_| ahead)),
         );
         tokio::pin!(waiting);
+        let ends_with_fin = self.service.rule().rule.protocol == Protocol::Http;
         self.watch.arm_and_look(timeouts.queue);
         let waited = self.watch.until(|cx| {
-            if self.is_gone(cx, client) || client.is_reset(cx) {
+            let is_due = self.watch.take_look();
+            let is_gone = match client {
+                Io::Stream(stream) => stream.is_reset(cx),
+                _ if !is_due => false,
+                _ if ends_with_fin => client.has_ended(),
+                _ => client.has_failed(),
+            };
+            if is_gone || client.is_reset(cx) {
                 Poll::Ready(Err(Refusal::ClientGone))
             } else {
                 waiting.as_mut().poll(cx).map(|bound| {
+                    // Nobody is to work for a client that has left since the last look.
+                    if bound.is_ok() && ends_with_fin && client.has_ended() {
+                        return Err(Refusal::ClientGone);
+                    }
                     bound.map_err(|unserved| match unserved {
                         Unserved::NoMember => Refusal::NoMember,
                         Unserved::QueueFull => Refusal::QueueFull,

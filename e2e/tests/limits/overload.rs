@@ -93,6 +93,38 @@ fn those_that_wait_are_served_in_the_order_in_which_they_came() {
     assert_eq!(waiting(&balancer), 0);
 }
 
+/// `close()` sends FIN and no reset: so does every client whose time is over.
+#[test]
+fn f5_who_closes_the_connection_leaves_the_queue_and_is_not_served() {
+    let (member, gate) = gated();
+    let more = "max_queue = 3\n";
+    let balancer = Balancer::start(&config("http", 2, member.address(), more));
+    let mut first = send(&balancer, "/0", "");
+    assert_eq!(next(&member), "/0");
+    let mut gone: Vec<Wire> = (1..=3)
+        .map(|number| send(&balancer, &format!("/gone-{number}"), ""))
+        .collect();
+    wait_for(&balancer, 3);
+    gone.iter_mut().for_each(Wire::finish);
+    wait_for(&balancer, 0);
+    // There is room for who is really there, and one that leaves just before its turn is not served either.
+    let mut last = send(&balancer, "/late", "");
+    wait_for(&balancer, 1);
+    let mut between = send(&balancer, "/between", "");
+    wait_for(&balancer, 2);
+    gate.give();
+    assert_eq!(first.read_response().second_word(), "200");
+    assert_eq!(next(&member), "/late");
+    between.finish();
+    gate.give();
+    assert_eq!(last.read_response().second_word(), "200");
+    let mut end = send(&balancer, "/end", "");
+    assert_eq!(next(&member), "/end");
+    gate.give();
+    assert_eq!(end.read_response().second_word(), "200");
+    assert_eq!(refused(&balancer, "queue_full"), 0);
+}
+
 #[test]
 fn a_request_that_comes_while_others_wait_overtakes_none() {
     let (member, gate) = gated();
