@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`plan`] | when to try the next time; no clock, no randomness of its own |
+//! | [`client`] | HTTPS, and when the authority wants to be asked again |
 //! | [`order`] | one try: the conversation with the authority |
 //! | [`store`] | the folder with the account and the certificates |
 //! | [`subsystem`] | all names, one after the other, for ever |
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+pub mod client;
 pub mod order;
 pub mod plan;
 pub mod store;

@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -15,6 +16,7 @@ use instant_acme::{
 };
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
+use crate::client::{self, RetryAfter};
 use crate::store::Store;
 
 /// Longest time for the authority to look, and to sign.
@@ -49,6 +51,15 @@ pub enum Error {
     Timeout,
 }
 
+/// A try that has failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// Why.
+    pub error: Error,
+    /// When the authority wants to be asked again, if it has said so, in seconds since 1970.
+    pub not_before: Option<i64>,
+}
+
 /// An error with what is behind it: "cannot connect" alone helps nobody.
 fn causes(error: &instant_acme::Error) -> String {
     let mut text = error.to_string();
@@ -68,19 +79,28 @@ fn causes(error: &instant_acme::Error) -> String {
 /// # Errors
 ///
 /// Whatever has gone wrong. What was there before is still there.
-pub async fn obtain(settings: &Acme, store: &Store, name: &str) -> Result<(), Error> {
-    let result = tokio::time::timeout(LIMIT, attempt(settings, store, name)).await;
+pub async fn obtain(settings: &Acme, store: &Store, name: &str) -> Result<(), Failure> {
+    let asked = Arc::default();
+    let result = tokio::time::timeout(LIMIT, attempt(settings, store, name, &asked)).await;
     let result = result.unwrap_or(Err(Error::Timeout));
     if let Err(Error::Acme(instant_acme::Error::Api(problem))) = &result
         && problem.r#type.as_deref() == Some("urn:ietf:params:acme:error:accountDoesNotExist")
     {
         store.forget_account();
     }
-    result
+    result.map_err(|error| Failure {
+        error,
+        not_before: asked.get(),
+    })
 }
 
-async fn attempt(settings: &Acme, store: &Store, name: &str) -> Result<(), Error> {
-    let account = account(settings, store).await?;
+async fn attempt(
+    settings: &Acme,
+    store: &Store,
+    name: &str,
+    asked: &Arc<RetryAfter>,
+) -> Result<(), Error> {
+    let account = account(settings, store, asked).await?;
     let identifiers = [Identifier::Dns(name.to_owned())];
     let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
     // What is shown for challenges is taken back at the end.
@@ -116,11 +136,14 @@ async fn attempt(settings: &Acme, store: &Store, name: &str) -> Result<(), Error
 }
 
 /// The account, which is made when there is none yet.
-async fn account(settings: &Acme, store: &Store) -> Result<Account, Error> {
-    let builder = match &settings.ca_file {
-        Some(file) => Account::builder_with_root(&file.path)?,
-        None => Account::builder()?,
-    };
+async fn account(
+    settings: &Acme,
+    store: &Store,
+    asked: &Arc<RetryAfter>,
+) -> Result<Account, Error> {
+    let root = settings.ca_file.as_ref().map(|file| file.path.as_path());
+    let client = client::new(root, Arc::clone(asked))?;
+    let builder = Account::builder_with_http(client);
     if let Some(known) = store.account(&settings.directory)? {
         return Ok(builder.from_credentials(known).await?);
     }

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// Longest pause after failures.
 const LONGEST: Duration = Duration::from_secs(6 * 3600);
 
@@ -24,8 +26,11 @@ impl Validity {
     }
 }
 
+/// Longest pause that an authority may ask for.
+const LONGEST_ASKED: i64 = 7 * 24 * 3600;
+
 /// What is planned for a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// When to try next.
     pub next: i64,
@@ -41,13 +46,25 @@ impl Plan {
     }
 
     /// After a try that has failed: after `first`, then after twice as long each time, up to six
-    /// hours; a quarter more or less.
-    pub fn failed(&mut self, now: i64, first: Duration, random: f64) {
+    /// hours; a quarter more or less. Not before `asked`, the time that the authority has named, within a week.
+    pub fn failed(&mut self, now: i64, first: Duration, asked: Option<i64>, random: f64) {
         let times = 2f64.powi(self.failures.min(30) as i32);
         let pause = (first.as_secs_f64() * times).min(LONGEST.as_secs_f64());
         let pause = pause * (0.75 + random / 2.0);
         self.failures = self.failures.saturating_add(1);
         self.next = now.saturating_add((pause.ceil() as i64).max(1));
+        if let Some(asked) = asked {
+            self.next = self.next.max(asked.min(now.saturating_add(LONGEST_ASKED)));
+        }
+    }
+
+    /// The plan that another process had, as far as it can be one: the clock may have been wrong there.
+    pub fn kept(self, now: i64) -> Self {
+        let latest = now.saturating_add(LONGEST_ASKED);
+        Plan {
+            next: self.next.min(latest),
+            ..self
+        }
     }
 }
 
@@ -76,7 +93,7 @@ mod tests {
         let minute = Duration::from_secs(60);
         let mut plan = Plan::new(None, 0, 0.0);
         let pauses = (0..12).map(|_| {
-            plan.failed(100, minute, 0.5);
+            plan.failed(100, minute, None, 0.5);
             plan.next - 100
         });
         let pauses: Vec<_> = pauses.collect();
@@ -85,12 +102,32 @@ mod tests {
         assert_eq!(plan.failures, 12);
         for (random, pause) in [(0.0, 45), (1.0, 75)] {
             let mut plan = Plan::new(None, 0, 0.0);
-            plan.failed(0, minute, random);
+            plan.failed(0, minute, None, random);
             assert_eq!(plan.next, pause);
         }
         // However often, and however short.
         plan.failures = u32::MAX;
-        plan.failed(0, Duration::from_millis(1), 0.0);
+        plan.failed(0, Duration::from_millis(1), None, 0.0);
         assert!((1..=6 * 3600).contains(&plan.next));
+    }
+
+    #[test]
+    fn f8_the_pause_that_the_authority_asks_for_holds() {
+        let second = Duration::from_secs(1);
+        for (asked, next) in [
+            (Some(3600), 3600),
+            (Some(-5), 1),
+            (None, 1),
+            (Some(i64::MAX), 7 * DAY),
+        ] {
+            let mut plan = Plan::new(None, 0, 0.0);
+            plan.failed(0, second, asked, 0.5);
+            assert_eq!((plan.next, plan.failures), (next, 1), "{asked:?}");
+        }
+        let far = Plan {
+            next: i64::MAX,
+            failures: 3,
+        };
+        assert_eq!(far.kept(10).next, 10 + 7 * DAY);
     }
 }

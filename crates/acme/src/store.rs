@@ -1,5 +1,6 @@
 //! The folder: the account, and a file for each name with its certificate and key.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -9,10 +10,13 @@ use evenkeel_config::{CertificateFiles, FileName};
 use evenkeel_tls::certificate::Certificate;
 use instant_acme::AccountCredentials;
 
-use crate::plan::Validity;
+use crate::plan::{Plan, Validity};
 
 /// Where the account is.
 const ACCOUNT: &str = "account.json";
+
+/// Where it is kept which names have failed, and when they are tried next.
+const FAILURES: &str = "failures.json";
 
 /// A folder, used by one process at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +76,27 @@ impl Store {
     /// Forgets the account: the authority does not know it any more.
     pub fn forget_account(&self) {
         let _ = fs::remove_file(self.folder.join(ACCOUNT));
+    }
+
+    /// The plans of names whose last try has failed. A file that cannot be read is as good as none.
+    pub fn failures(&self) -> BTreeMap<String, Plan> {
+        let text = fs::read(self.folder.join(FAILURES)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Keeps the plans of names whose last try has failed, so that a restart tries no sooner.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn keep_failures(&self, plans: &BTreeMap<&str, Plan>) -> io::Result<()> {
+        if !plans.is_empty() {
+            return self.write(FAILURES, &serde_json::to_vec(plans)?);
+        }
+        match fs::remove_file(self.folder.join(FAILURES)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// From when to when the certificate for `name` is valid; `None` if there is none that can be
@@ -144,6 +169,18 @@ mod tests {
         assert!(store.account("https://a.example/").is_err());
         store.forget_account();
         assert!(store.account("https://a.example/").unwrap().is_none());
+        let plan = Plan {
+            next: 17,
+            failures: 3,
+        };
+        let plans = BTreeMap::from([("a.example", plan)]);
+        store.keep_failures(&plans).unwrap();
+        assert_eq!(store.failures()["a.example"], plan);
+        fs::write(path.join(FAILURES), "{").unwrap();
+        assert!(store.failures().is_empty());
+        store.keep_failures(&BTreeMap::new()).unwrap();
+        store.keep_failures(&BTreeMap::new()).unwrap();
+        assert!(!path.join(FAILURES).exists());
         fs::write(folder.join("file"), "").unwrap();
         assert!(Store::open(&folder.join("file")).is_err());
         fs::remove_dir_all(folder).unwrap();

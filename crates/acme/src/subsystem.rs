@@ -121,6 +121,15 @@ impl Acme {
             return;
         }
         let now = unix_now();
+        // Other names are no reason to think that what was wrong has been mended.
+        let same_but_names = |a: &config::Acme, b: &config::Acme| {
+            let names = a.names.clone();
+            *a == config::Acme { names, ..b.clone() }
+        };
+        let is_mended = match (&state.current, &next) {
+            (Some((before, _)), Some((after, _))) => !same_but_names(before, after),
+            _ => false,
+        };
         let folder = |current: &Option<(config::Acme, Store)>| {
             current
                 .as_ref()
@@ -131,18 +140,21 @@ impl Acme {
         }
         let mut before = std::mem::take(&mut state.names);
         if let Some((settings, store)) = &next {
+            let failures = store.failures();
             for name in &settings.names {
                 let kept = before.remove(name).map(|mut kept| {
-                    // Perhaps what was wrong has been mended.
-                    if kept.plan.failures > 0 {
+                    if is_mended && kept.plan.failures > 0 {
                         kept.plan.next = now;
                     }
                     kept
                 });
                 let fresh = || {
                     let validity = store.validity(name);
+                    let failed = failures.get(name).filter(|plan| plan.failures > 0);
+                    let failed = failed.map(|plan| plan.kept(now));
+                    let fresh = || Plan::new(validity, now, fastrand::f64());
                     Name {
-                        plan: Plan::new(validity, now, fastrand::f64()),
+                        plan: failed.unwrap_or_else(fresh),
                         issued: validity.is_some(),
                         error: None,
                     }
@@ -190,7 +202,7 @@ impl Acme {
         name: &str,
         settings: &config::Acme,
         store: &Store,
-        result: Result<(), order::Error>,
+        result: Result<(), order::Failure>,
     ) {
         let (now, random) = (unix_now(), fastrand::f64());
         let state = &mut *self.inner.state.lock();
@@ -205,9 +217,10 @@ impl Acme {
                 one.plan = Plan::new(store.validity(name), now, random);
                 tracing::info!(name, "a certificate was issued");
             }
-            Err(error) => {
+            Err(order::Failure { error, not_before }) => {
                 state.failed += 1;
-                one.plan.failed(now, settings.retry_interval, random);
+                let first = settings.retry_interval;
+                one.plan.failed(now, first, not_before, random);
                 let (failures, seconds) = (one.plan.failures, one.plan.next - now);
                 tracing::warn!(
                     name,
@@ -216,6 +229,12 @@ impl Acme {
                 );
                 one.error = Some(error.to_string());
             }
+        }
+        let failed = state.names.iter();
+        let failed = failed.filter(|(_, one)| one.plan.failures > 0);
+        let failed = failed.map(|(name, one)| (name.as_str(), one.plan));
+        if let Err(error) = store.keep_failures(&failed.collect()) {
+            tracing::warn!("acme.folder: cannot keep when failed names are tried next: {error}");
         }
     }
 
@@ -302,6 +321,55 @@ impl Subsystem for Acme {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn f8_pauses_outlive_other_names_and_a_restart() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-pauses-{}", std::process::id()));
+        let settings = |names: &[&str], seconds| config::Acme {
+            names: names.iter().map(|name| name.to_string()).collect(),
+            retry_interval: Duration::from_secs(seconds),
+            folder: folder.clone(),
+            ..config::Acme::default()
+        };
+        let follow = |acme: &Acme, settings: config::Acme| {
+            let store = Store::open(&settings.folder).unwrap();
+            acme.follow(Some((settings, store)));
+        };
+        let first = |acme: &Acme| {
+            let turn = acme.next(unix_now());
+            turn.map(|(name, ..)| name).ok()
+        };
+        let fail = |acme: &Acme, not_before| {
+            let (name, settings, store) = acme.next(unix_now()).unwrap();
+            let error = order::Error::Timeout;
+            let failure = order::Failure { error, not_before };
+            acme.note(&name, &settings, &store, Err(failure));
+        };
+        let acme = Acme::default();
+        follow(&acme, settings(&["bad.test"], 600));
+        fail(&acme, None);
+        assert_eq!(first(&acme), None, "it waits");
+        follow(&acme, settings(&["bad.test", "new.test"], 600));
+        assert_eq!(first(&acme).as_deref(), Some("new.test"));
+        fail(&acme, Some(unix_now() + 3600));
+        assert_eq!(first(&acme), None);
+        let names = acme.names();
+        let again = Acme::default();
+        follow(&again, settings(&["bad.test", "new.test"], 600));
+        assert_eq!(first(&again), None, "a restart tries no sooner");
+        let plans = |names: &[NameStatus]| -> Vec<_> {
+            names.iter().map(|one| (one.next, one.failures)).collect()
+        };
+        assert_eq!(plans(&again.names()), plans(&names));
+        assert!(
+            names[1].next > unix_now() + 3500,
+            "the authority asked for it"
+        );
+        // Perhaps what was wrong has been mended.
+        follow(&again, settings(&["bad.test", "new.test"], 500));
+        assert!(first(&again).is_some());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn it_is_told_which_names_wait() {
