@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_core::binding::Why;
 use evenkeel_manager::exposition::TIME_LIMITS;
@@ -358,7 +358,7 @@ impl RuleMetrics {
 /// The counters of all rules of all workers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    cells: Arc<Mutex<BTreeMap<Arc<str>, Cells>>>,
+    cells: Arc<Mutex<BTreeMap<Arc<str>, OfRule>>>,
     limits: Arc<Mutex<BTreeMap<NamedLimit, Arc<AtomicU64>>>>,
 }
 
@@ -368,16 +368,44 @@ pub(crate) type NamedLimit = (Arc<str>, Arc<str>);
 /// The cells of a rule, one per worker.
 type Cells = Vec<Arc<RuleMetrics>>;
 
+#[derive(Debug)]
+struct OfRule {
+    cells: Cells,
+    /// Since when nobody counts there: the rule is gone, and its last connection, too.
+    unused: Option<Instant>,
+}
+
+/// How long the counts of a rule that is gone are shown: long enough for the last look of whoever collects them.
+const KEPT: Duration = Duration::from_secs(300);
+
+/// Forgets the counts of rules that have been gone for [`KEPT`] at `now`, with all their connections.
+fn forget(cells: &mut BTreeMap<Arc<str>, OfRule>, now: Instant) {
+    cells.retain(|_, rule| {
+        let is_used = rule.cells.iter().any(|cell| Arc::strong_count(cell) > 1);
+        if is_used {
+            rule.unused = None;
+            return true;
+        }
+        let since = *rule.unused.get_or_insert(now);
+        now.saturating_duration_since(since) < KEPT
+    });
+}
+
 impl Metrics {
-    /// The sums per rule, by the rule's name. Rules that are gone keep their counts,
-    /// so that counters never go back.
+    /// The sums per rule, by the rule's name. Rules that are gone keep their counts for some
+    /// minutes after their last connection.
     pub fn totals(&self) -> BTreeMap<Arc<str>, RuleTotals> {
-        let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        self.totals_at(Instant::now())
+    }
+
+    fn totals_at(&self, now: Instant) -> BTreeMap<Arc<str>, RuleTotals> {
+        let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        forget(&mut cells, now);
         cells
             .iter()
-            .map(|(rule, cells)| {
+            .map(|(rule, of)| {
                 let mut totals = RuleTotals::default();
-                cells.iter().for_each(|cell| totals.add(cell));
+                of.cells.iter().for_each(|cell| totals.add(cell));
                 (Arc::clone(rule), totals)
             })
             .collect()
@@ -386,7 +414,7 @@ impl Metrics {
     /// What each rule was asked for, and how that ended.
     pub(crate) fn traffic(&self) -> Vec<RuleTraffic> {
         let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_rule = |(rule, cells): (&Arc<str>, &Cells)| {
+        let of_rule = |(rule, OfRule { cells, .. }): (&Arc<str>, &OfRule)| {
             let sum = |counters: &[fn(&RuleMetrics) -> &Counter]| -> u64 {
                 let of = |cell: &Arc<RuleMetrics>| -> u64 {
                     counters.iter().map(|counter| counter(cell).get()).sum()
@@ -425,9 +453,11 @@ impl Metrics {
         Arc::clone(limits.entry((rule.into(), label.into())).or_default())
     }
 
-    /// The same of all limits that there were.
+    /// The same of all limits that there are, or were in rules whose counts are still kept.
     pub(crate) fn limits(&self) -> BTreeMap<NamedLimit, u64> {
-        let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        limits.retain(|(rule, _), count| cells.contains_key(rule) || Arc::strong_count(count) > 1);
         let read = |(name, refused): (&NamedLimit, &Arc<AtomicU64>)| {
             (name.clone(), refused.load(Ordering::Relaxed))
         };
@@ -437,12 +467,17 @@ impl Metrics {
     /// The cells of `rule`, one per worker; made when the rule is seen first.
     pub(crate) fn cells(&self, rule: &str, workers: usize) -> (Arc<str>, Cells) {
         let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((name, cells)) = cells.get_key_value(rule) {
-            return (Arc::clone(name), cells.clone());
+        forget(&mut cells, Instant::now());
+        if let Some((name, of)) = cells.get_key_value(rule) {
+            return (Arc::clone(name), of.cells.clone());
         }
         let name: Arc<str> = rule.into();
         let fresh: Vec<_> = (0..workers).map(|_| Arc::default()).collect();
-        cells.insert(Arc::clone(&name), fresh.clone());
+        let of = OfRule {
+            cells: fresh.clone(),
+            unused: None,
+        };
+        cells.insert(Arc::clone(&name), of);
         (name, fresh)
     }
 }
@@ -462,6 +497,32 @@ mod tests {
         let counts: Vec<_> = waits.counts().filter(|(_, count)| *count > 0).collect();
         assert_eq!(counts, [(0.000_25, 2), (0.000_5, 1), (f64::INFINITY, 1)]);
         assert!((waits.sum() - 30.000_502).abs() < 1e-9, "{}", waits.sum());
+    }
+
+    #[test]
+    fn f9_counts_of_a_rule_end_some_minutes_after_its_last_connection() {
+        let (metrics, start) = (Metrics::default(), Instant::now());
+        let (_, cells) = metrics.cells("preview", 2);
+        let limit = metrics.limit("preview", "burst");
+        cells[0].requests.add(3);
+        let known = |seconds: u64| {
+            let at = start + Duration::from_secs(seconds);
+            let rules = metrics.totals_at(at).contains_key("preview");
+            (rules, !metrics.limits().is_empty())
+        };
+        assert_eq!(known(0), (true, true));
+        assert_eq!(known(3600), (true, true), "a connection is left");
+        drop(cells);
+        drop(limit);
+        assert_eq!(known(3601), (true, true));
+        assert_eq!(known(3601 + 299), (true, true));
+        // Whoever comes back in time goes on.
+        let (_, again) = metrics.cells("preview", 2);
+        assert_eq!(known(3601 + 301), (true, true));
+        assert_eq!(again[0].requests.get(), 3);
+        drop(again);
+        assert_eq!(known(5000), (true, true));
+        assert_eq!(known(5000 + 301), (false, false));
     }
 
     #[test]
