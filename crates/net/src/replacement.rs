@@ -58,10 +58,20 @@ impl Replacement {
         let prepared = Replacement { new, target };
         if let Some(old) = old {
             let own = file.metadata()?;
+            let mut mode = old.mode() & 0o7777;
             if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
-                fchown(&file, Some(old.uid()), Some(old.gid()))?;
+                match fchown(&file, Some(old.uid()), Some(old.gid())) {
+                    // The owner is in no such group: the group that the file gets instead gets no rights.
+                    Err(error)
+                        if error.kind() == io::ErrorKind::PermissionDenied
+                            && own.uid() == old.uid() =>
+                    {
+                        mode &= !0o2070;
+                    }
+                    changed => changed?,
+                }
             }
-            file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
         }
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
@@ -129,6 +139,56 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "2");
         assert_eq!(names(&folder), ["evenkeel.toml"]);
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// The test that is a process of its own, as `nobody`.
+    const INNER: &str = "replacement::tests::n18_inner";
+    const FOLDER: &str = "EVENKEEL_TEST_REPLACEMENT";
+
+    #[test]
+    fn n18_a_group_that_cannot_be_given_is_left_and_gets_no_rights() {
+        let folder = folder("group");
+        if fs::metadata(&folder).unwrap().uid() != 0 {
+            eprintln!("SKIPPED: only root has files of others made");
+            return;
+        }
+        let all =
+            |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        let (program, path) = (folder.join("program"), folder.join("evenkeel.toml"));
+        // Where everybody may start it.
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        fs::write(&path, "1").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
+        all(&folder);
+        std::os::unix::fs::chown(&path, Some(65534), Some(0)).unwrap();
+        std::os::unix::fs::chown(&folder, Some(65534), Some(0)).unwrap();
+        let script = "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
+        let output = std::process::Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(&program)
+            .args(["--exact", INNER, "--ignored", "--nocapture"])
+            .env(FOLDER, &folder)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}{why}"
+        );
+        let about = fs::metadata(&path).unwrap();
+        assert_eq!((about.uid(), about.gid()), (65534, 65534));
+        assert_eq!(about.mode() & 0o7777, 0o600);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "2");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    #[ignore = "is started by the test above"]
+    fn n18_inner() {
+        let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+        let path = folder.join("evenkeel.toml");
+        Replacement::write(&path, "2").unwrap().commit().unwrap();
     }
 
     #[test]
