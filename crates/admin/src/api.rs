@@ -190,7 +190,8 @@ fn operations(sources: &Sources) -> Operations {
             healthz,
         )
         .add(
-            Operation::show_to_all::<Done>("/readyz", "Whether clients should be sent here"),
+            Operation::show_to_all::<Done>("/readyz", "Whether clients should be sent here")
+                .with_query::<ReadyQuery>(),
             readyz,
         )
         .add(
@@ -294,7 +295,8 @@ fn operations(sources: &Sources) -> Operations {
                 "/v1/reload",
                 Role::Administer,
                 "Reads the configuration file and applies it",
-            ),
+            )
+            .with_query::<ReloadQuery>(),
             reload,
         )
         .add(
@@ -623,18 +625,32 @@ async fn upgrade(State(sources): State<Arc<Sources>>) -> Answer<Upgraded> {
     }
 }
 
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ReloadQuery {
+    /// True if a file that takes all rules away is meant.
+    #[serde(default)]
+    force: bool,
+}
+
 async fn reload(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
+    query: Result<Query<ReloadQuery>, QueryRejection>,
 ) -> Answer<Reloaded> {
+    let Query(query) = query.map_err(|error| {
+        let detail = format!("{}; force must be true or false", error.body_text());
+        ApiError::invalid("bad_query", detail)
+    })?;
     let author = Author {
         who: actor.user,
         from: actor.from,
         comment: String::new(),
     };
-    let reloaded = sources
-        .manager
-        .reload(&sources.config_file, How::File, author);
+    let reloaded =
+        sources
+            .manager
+            .reload_with(&sources.config_file, How::File, author, query.force);
     match reloaded.await {
         Ok(applied) => Ok(Json(Reloaded {
             generation: applied.generation,
@@ -646,6 +662,10 @@ async fn reload(
             Err(refused.with(serde_json::json!({ "problems": problems })))
         }
         Err(ReloadError::Apply(error)) => Err(sources.refused(error.into())),
+        Err(error @ ReloadError::NoRules(_)) => {
+            let status = StatusCode::CONFLICT;
+            Err(ApiError::new(status, "no_rules", error.to_string()))
+        }
     }
 }
 
@@ -743,15 +763,33 @@ async fn healthz() -> Json<Done> {
     DONE
 }
 
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ReadyQuery {
+    /// The rule whose clients are meant; otherwise any rule counts.
+    rule: Option<String>,
+}
+
 /// Whether clients should be sent here.
-async fn readyz(State(sources): State<Arc<Sources>>) -> Answer<Done> {
+async fn readyz(
+    State(sources): State<Arc<Sources>>,
+    query: Result<Query<ReadyQuery>, QueryRejection>,
+) -> Answer<Done> {
+    let Query(query) = query.map_err(|error| ApiError::invalid("bad_query", error.body_text()))?;
     let why = if sources.is_draining() {
         "shutting down"
     } else {
-        match sources.manager.readiness() {
+        match sources.manager.readiness(query.rule.as_deref()) {
             Readiness::Ready => return Ok(DONE),
             Readiness::NoConfig => "no configuration is in effect yet",
-            Readiness::NoMember => "an enabled rule has no member that may be used; see /v1/status",
+            Readiness::NoMember if query.rule.is_some() => {
+                "the rule is not enabled, or has no member that may be used; see /v1/status"
+            }
+            Readiness::NoMember => "no enabled rule has a member that may be used; see /v1/status",
+            Readiness::NoRule => {
+                let detail = "there is no such rule";
+                return Err(ApiError::unknown("unknown_rule", detail));
+            }
         }
     };
     Err(not_ready(why))

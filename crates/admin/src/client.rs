@@ -191,6 +191,18 @@ impl Client {
         self.send("POST", path, None, body)
     }
 
+    /// The same, with a query.
+    pub fn post_with<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.not_the_api(error.to_string()))?;
+        let target = target(path) + &query_of(query);
+        self.ask("POST", &target, None, Some(&body))
+    }
+
     fn send<T: DeserializeOwned>(
         &self,
         method: &str,

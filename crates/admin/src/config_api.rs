@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evenkeel_manager::ChangeError;
 use evenkeel_manager::config::edit;
-use evenkeel_manager::config::{self, Config, Errors};
+use evenkeel_manager::config::{self, Config, Errors, kept};
 use evenkeel_manager::revisions::{Author, Entry, Revision};
 use evenkeel_manager::store::StoreError;
 use evenkeel_manager::subsystem::PrepareError;
@@ -265,7 +265,12 @@ fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiE
         Ok(config) => {
             looked.problems = in_files(sources, &name, &config);
             looked.needs_restart = sources.manager.would_need_restart(&config);
-            looked.warnings = config.warnings.into_iter().map(Told::from).collect();
+            let of_files = kept::complaints(config.files()).into_iter();
+            let of_files: Vec<_> = of_files
+                .map(|complaint| Told::of_file(&name, complaint))
+                .collect();
+            let warnings = config.warnings.into_iter().map(Told::from);
+            looked.warnings = warnings.chain(of_files).collect();
         }
         Err(errors) => looked.problems = problems_of(&ChangeError::Config(errors)),
     }
@@ -342,7 +347,10 @@ async fn put(
     headers: HeaderMap,
     Body(body): Body<PutConfig>,
 ) -> Done {
-    let wanted = Wanted::Text(body.text);
+    let wanted = match body.force {
+        true => Wanted::AnyText(body.text),
+        false => Wanted::Text(body.text),
+    };
     change(sources, actor, &headers, wanted, body.comment).await
 }
 
@@ -527,6 +535,8 @@ fn refused(error: ChangeError) -> ApiError {
             new(StatusCode::SERVICE_UNAVAILABLE, "store_unreachable")
         }
         ChangeError::NoRevision(_) => ApiError::unknown("unknown_revision", detail),
+        ChangeError::Process => new(StatusCode::FORBIDDEN, "own_file_only"),
+        ChangeError::NoRules => new(StatusCode::CONFLICT, "no_rules"),
         ChangeError::NothingToUndo => new(StatusCode::CONFLICT, "nothing_to_undo"),
     }
 }

@@ -116,11 +116,12 @@ impl Ctl {
         })
     }
 
-    /// Has the configuration read again.
-    pub fn reload(&self) -> Result<String, ClientError> {
+    /// Has the configuration read again; with `force` even if that takes all rules away.
+    pub fn reload(&self, force: bool) -> Result<String, ClientError> {
+        let query: &[_] = if force { &[("force", "true")] } else { &[] };
         let answer = self
             .client
-            .post(&["v1", "reload"], &serde_json::json!({}))?;
+            .post_with(&["v1", "reload"], query, &serde_json::json!({}))?;
         self.print(&answer, |reloaded: &Reloaded| {
             let notes = reloaded.notes.iter();
             let notes: String = notes.map(|note| format!("note: {note}\n")).collect();

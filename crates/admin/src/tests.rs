@@ -610,11 +610,15 @@ fn readiness_needs_a_member_and_ends_with_the_process() {
     let balancer = Balancer::start(&two_members(), None);
     let client = balancer.client();
     assert_eq!(balancer.get("/readyz").0, 200);
+    assert_eq!(balancer.get("/readyz?rule=web").0, 200);
+    assert_eq!(balancer.get("/readyz?rule=other").0, 404);
+    assert_eq!(balancer.get("/readyz?rules=web").0, 422);
     for member in ["127.0.0.1:1", "127.0.0.1:2"] {
         let path = ["v1", "groups", "web", "members", member, "state"];
         let _: Done = client.put(&path, &json!({ "state": "drain" })).unwrap();
     }
     assert_eq!(balancer.get("/readyz").0, 503);
+    assert_eq!(balancer.get("/readyz?rule=web").0, 503);
     // A rule that accepts nobody needs no member.
     let _: Done = client
         .put(

@@ -10,7 +10,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use evenkeel_manager::auth::{Hash, LineError, MAX_PASSWORD, is_user, lines};
-use evenkeel_manager::config::{FileName, Problem, read_secret};
+use evenkeel_manager::config::{FileName, Problem, kept, one_line, read_secret};
 use evenkeel_net::replacement::Replacement;
 use sha2::{Digest, Sha256};
 
@@ -62,14 +62,18 @@ impl Users {
     pub(crate) fn load(file: &FileName) -> Result<Self, Vec<Problem>> {
         let path = file.path.display();
         let problem = |what: String| file.place.problem(format!("{path}{what}"));
-        let text = read_secret(&file.path, MAX_FILE);
-        let text = text.map_err(|error| vec![problem(format!(" {error}"))])?;
-        Users::parse(&text).map_err(|errors| {
-            let shown = errors.into_iter().take(MAX_PROBLEMS);
-            shown
-                .map(|(line, error)| problem(format!(":{line}: {error}")))
-                .collect()
-        })
+        let read = |path: &Path| read_secret(path, MAX_FILE).map(String::into_bytes);
+        let make = |source: &kept::Source| {
+            let text = source.read(&file.path, read);
+            let text = text.map_err(|error| vec![problem(format!(" {error}"))])?;
+            Users::parse(&String::from_utf8_lossy(&text)).map_err(|errors| {
+                let shown = errors.into_iter().take(MAX_PROBLEMS);
+                shown
+                    .map(|(line, error)| problem(format!(":{line}: {error}")))
+                    .collect::<Vec<_>>()
+            })
+        };
+        kept::load(make, |problems| one_line(problems))
     }
 
     fn parse(text: &str) -> Result<Self, Vec<(usize, BadLine)>> {

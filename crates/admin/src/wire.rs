@@ -174,6 +174,9 @@ pub struct PutConfig {
     /// Why it changes.
     #[serde(default)]
     pub comment: String,
+    /// True if a text that takes all rules away is meant.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// Edits of the configuration.

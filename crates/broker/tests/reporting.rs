@@ -233,10 +233,10 @@ fn a_reload_changes_keys_and_addresses_or_nothing() {
     let registrations = site.count("registered");
     let first = site.address();
 
-    // Nothing changes if something cannot be done.
+    // Broken keys hold up nothing: those that were good stay in use.
     site.folder.write_keys("nonsense");
-    let error = site.reload("127.0.0.1:0").unwrap_err();
-    assert!(error.contains("line 1 must be ID:HEX"), "{error}");
+    site.reload("127.0.0.1:0").unwrap();
+    // Nothing changes if something cannot be done.
     site.folder.write_keys(KEY_2);
     let error = site.reload("192.0.2.1:9909").unwrap_err();
     assert!(

@@ -15,4 +15,4 @@ mod write;
 pub use apply::{apply, apply_in};
 pub use compare::{Change, changes, unified, value_of, values};
 pub use parts::{Edit, EditError, MAX_DEPTH, MAX_EDITS, MAX_PART, Part, path_of, revision, shown};
-pub use secrets::{MASK, mask, masked};
+pub use secrets::{MASK, holds_login, mask, masked};

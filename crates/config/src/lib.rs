@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod edit;
+pub mod kept;
 mod model;
 pub mod reference;
 pub mod routing;
@@ -68,6 +69,8 @@ pub use schema::include::included;
 pub use schema::networks::{Networks, Proxies};
 pub use schema::overrides::Override;
 pub use schema::pattern::Pattern;
-pub use schema::source::{MAX_FILE_SIZE, read_bounded as read_file, read_secret, text_of};
+pub use schema::source::{
+    MAX_FILE_SIZE, read_bounded as read_file, read_secret, rights, rights_of_users, text_of,
+};
 pub use schema::table::{is_location_name, is_name};
 pub use schema::{expression, networks};

@@ -18,7 +18,15 @@ const SECRET: &[(&str, &str)] = &[
     // What members are told, perhaps a password of theirs.
     ("[rule.NAME.routes.request_fields]", "set"),
     ("[rule.NAME.routes.request_fields]", "add"),
+    // Keys of clients, or what only those know who shall get there.
+    ("[[rule.NAME.routes]]", "headers"),
+    ("[[rule.NAME.routes]]", "query"),
+    ("[[rule.NAME.routes]]", "cookies"),
+    ("[[rule.NAME.routes]]", "response_fields"),
 ];
+
+/// Those of them that are always secret, so that not everybody may read a file with one.
+const LOGINS: &[(&str, &str)] = &[("[admin]", "token"), ("[tracing]", "headers")];
 
 /// Keys whose changes have no effect on the running process.
 const RESTART: &[(&str, &str)] = &[
@@ -63,7 +71,16 @@ impl TableDoc {
 
 /// Whether the value at `path` of a configuration is secret. The path has no places in lists.
 pub(crate) fn is_secret(path: &[String]) -> bool {
-    SECRET.iter().any(|(header, key)| {
+    is_among(SECRET, path)
+}
+
+/// True if the value at `path` is a token or a login.
+pub(crate) fn is_login(path: &[String]) -> bool {
+    is_among(LOGINS, path)
+}
+
+fn is_among(keys: &[(&str, &str)], path: &[String]) -> bool {
+    keys.iter().any(|(header, key)| {
         let header = header.trim_matches(['[', ']']).split('.');
         let pattern = header.filter(|part| !part.is_empty()).chain([*key]);
         let is_name = |part: &str| part.bytes().all(|byte| byte.is_ascii_uppercase());
@@ -156,7 +173,12 @@ mod tests {
     #[test]
     fn a_secret_is_known_by_its_path() {
         let path = |text: &str| text.split('.').map(str::to_owned).collect::<Vec<_>>();
-        for secret in ["admin.token", "rule.web.routes.request_fields.set"] {
+        for secret in [
+            "admin.token",
+            "rule.web.routes.request_fields.set",
+            "rule.web.routes.headers",
+            "rule.web.routes.response_fields",
+        ] {
             assert!(is_secret(&path(secret)), "{secret}");
         }
         for other in [

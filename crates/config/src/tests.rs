@@ -851,7 +851,11 @@ fn s24_a_token_that_everybody_may_read_is_refused() {
     assert!(load(&file).is_ok());
     for mode in [0o644, 0o602, 0o641] {
         let permissions = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(folder.join("token"), permissions).unwrap();
+        let token = folder.join("token");
+        std::fs::set_permissions(&token, permissions).unwrap();
+        // The one that was good is kept; whoever starts has none.
+        assert!(load(&file).is_ok());
+        crate::kept::forget([token.as_path()], []);
         let errors = load(&file).unwrap_err();
         assert_eq!(errors.problems[0].line, 2, "{errors}");
         assert!(errors.to_string().contains("chmod 640"), "{errors}");
@@ -875,7 +879,11 @@ fn a_token_can_come_from_a_file_beside_the_configuration() {
         Some("secret-secret")
     );
 
-    std::fs::write(folder.join("token"), "no good\n").unwrap();
+    let token = folder.join("token");
+    std::fs::write(&token, "no good\n").unwrap();
+    let kept = load(&file).unwrap().admin.unwrap().token;
+    assert_eq!(kept.as_deref(), Some("secret-secret"));
+    crate::kept::forget([token.as_path()], []);
     let errors = load(&file).unwrap_err();
     assert_eq!(
         (errors.problems[0].line, errors.problems.len()),
@@ -2146,4 +2154,35 @@ fn a_source_is_of_one_client() {
         let error = parse("t", &text(rule)).unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");
     }
+}
+
+#[test]
+fn n14_files_with_logins_that_everybody_may_read_are_complained_about() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = scratch("rights");
+    let (file, part) = (folder.join("evenkeel.toml"), folder.join("part.toml"));
+    std::fs::write(&file, "workers = 1\n").unwrap();
+    std::fs::write(&part, "[admin]\ntoken = \"a-long-token\"\n").unwrap();
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let found = || crate::rights(&file, std::slice::from_ref(&part));
+    mode(&file, 0o644);
+    mode(&part, 0o640);
+    assert_eq!(found(), [""; 0]);
+    mode(&part, 0o644);
+    let complaint = &found()[0];
+    assert!(
+        complaint.contains("part.toml: holds a token"),
+        "{complaint}"
+    );
+    mode(&part, 0o600);
+    mode(&file, 0o666);
+    assert!(found()[0].contains("may write it"), "{:?}", found());
+    assert_eq!(crate::rights_of_users(&part), Ok(None));
+    mode(&part, 0o644);
+    assert!(crate::rights_of_users(&part).unwrap().is_some());
+    mode(&part, 0o602);
+    assert!(crate::rights_of_users(&part).is_err());
+    std::fs::remove_dir_all(folder).unwrap();
 }

@@ -36,6 +36,10 @@ pub enum Cause {
 /// just being written is not read by halves.
 const QUIET: Duration = Duration::from_millis(100);
 
+/// How long a file that is open for writing, and not yet closed, must not have been written to before it is
+/// looked at all the same: whoever writes it may never close it.
+const STALLED: Duration = Duration::from_secs(30);
+
 /// How often the file is looked at without an event: for file systems that send none,
 /// and for changes further up the path than the folders that are watched.
 const POLL: Duration = Duration::from_secs(5);
@@ -60,8 +64,19 @@ pub struct Reloads {
     watch: Option<Watch>,
     /// Hashes of the texts that were last reported.
     known: HashMap<PathBuf, u64>,
-    /// Something happened and has not been looked at yet.
-    pending: bool,
+    /// Sizes and times of the files when they were last looked at.
+    stamps: Vec<Stamp>,
+    /// Something happened and has not been looked at yet: look after this time without an event.
+    pending: Option<Duration>,
+}
+
+/// Device, inode, size, and when it was written, in nanoseconds, of a file; `None` if it is not there.
+type Stamp = Option<(u64, u64, u64, i64, i64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let file = std::fs::metadata(path).ok()?;
+    let written = (file.mtime(), file.mtime_nsec());
+    Some((file.dev(), file.ino(), file.len(), written.0, written.1))
 }
 
 /// What happens to these is looked at.
@@ -91,11 +106,17 @@ const EVENTS: WatchMask = WatchMask::CREATE
     .union(WatchMask::DELETE_SELF)
     .union(WatchMask::MOVE_SELF);
 
-/// What the system tells of folders.
+/// What is told of a file itself: that it is written to, and that whoever wrote to it has closed it.
+const WRITES: WatchMask = WatchMask::MODIFY.union(WatchMask::CLOSE_WRITE);
+
+/// What the system tells of folders and files.
 #[derive(Debug)]
 struct Watch {
     inotify: AsyncFd<Inotify>,
     folders: HashMap<WatchDescriptor, PathBuf>,
+    files: HashMap<WatchDescriptor, PathBuf>,
+    /// Files that somebody is writing, and when that was last noticed.
+    written: HashMap<PathBuf, Instant>,
 }
 
 impl Watch {
@@ -107,7 +128,41 @@ impl Watch {
         Ok(Watch {
             inotify,
             folders: HashMap::new(),
+            files: HashMap::new(),
+            written: HashMap::new(),
         })
+    }
+
+    /// Watches files themselves, and no others any more. A file that cannot be watched is looked at as it is.
+    fn follow_files<'a>(&mut self, wanted: impl Iterator<Item = &'a PathBuf>) {
+        let mut watches = self.inotify.get_ref().watches();
+        let mut files = HashMap::new();
+        for path in wanted {
+            if let Ok(descriptor) = watches.add(path, WRITES) {
+                files.insert(descriptor, path.clone());
+            }
+        }
+        for descriptor in self.files.keys() {
+            if !files.contains_key(descriptor) {
+                // It may not be there any more.
+                let _ = watches.remove(descriptor.clone());
+            }
+        }
+        self.files = files;
+        let (files, folders) = (&self.files, &self.folders);
+        self.written.retain(|path, _| {
+            let folder = path.parent();
+            files.values().any(|file| file == path)
+                || folders
+                    .values()
+                    .any(|known| Some(known.as_path()) == folder)
+        });
+    }
+
+    /// True if somebody is writing one of the files, and goes on with it.
+    fn is_written(&self) -> bool {
+        let mut written = self.written.values();
+        written.any(|since| since.elapsed() < STALLED)
     }
 
     /// Watches a folder. Once more, if the one of that name is another one now.
@@ -149,8 +204,27 @@ impl Watch {
             };
             let mut happened = false;
             for event in events {
+                if let Some(file) = self.files.get(&event.wd) {
+                    if event.mask.contains(EventMask::MODIFY) {
+                        self.written.insert(file.clone(), Instant::now());
+                    } else {
+                        self.written.remove(file);
+                        happened = true;
+                    }
+                    if event.mask.contains(EventMask::IGNORED) {
+                        self.files.remove(&event.wd);
+                    }
+                    continue;
+                }
                 happened |= match (self.folders.get(&event.wd), event.name) {
-                    (Some(folder), Some(name)) => counts(&folder.join(name)),
+                    (Some(folder), Some(name)) => {
+                        let path = folder.join(name);
+                        let does = counts(&path);
+                        if does {
+                            note_writer(&mut self.written, &path, event.mask);
+                        }
+                        does
+                    }
                     // Of one that is not watched any more.
                     (None, Some(_)) => false,
                     // A folder itself, or events were lost.
@@ -164,6 +238,19 @@ impl Watch {
                 return;
             }
         }
+    }
+}
+
+/// Takes in what an event of a folder says about who writes the file at `path`.
+fn note_writer(written: &mut HashMap<PathBuf, Instant>, path: &Path, mask: EventMask) {
+    if mask.contains(EventMask::CREATE) {
+        // Whoever creates a file goes on to write it; a link is whole.
+        let file = std::fs::symlink_metadata(path);
+        if file.is_ok_and(|file| file.is_file() && file.nlink() == 1) {
+            written.insert(path.to_owned(), Instant::now());
+        }
+    } else if !mask.contains(EventMask::ATTRIB) {
+        written.remove(path);
     }
 }
 
@@ -219,7 +306,8 @@ impl Reloads {
             poll,
             watch: None,
             known: HashMap::new(),
-            pending: false,
+            stamps: Vec::new(),
+            pending: None,
         };
         match Watch::new() {
             Ok(watch) => {
@@ -264,7 +352,7 @@ impl Reloads {
         if let Some(file) = self.files.first() {
             self.known.insert(file.clone(), hash_of(text).finish());
             // What the file says now may be another one already.
-            self.pending = true;
+            self.pending = Some(QUIET);
         }
     }
 
@@ -330,20 +418,44 @@ impl Reloads {
                     self.note();
                     return Cause::Signal;
                 }
-                () = happens(&mut self.watch, |path| self.names.count(path)) => self.pending = true,
-                () = sleep(QUIET), if self.pending => {
-                    self.pending = false;
-                    if let Some(cause) = self.has_changed() {
+                () = happens(&mut self.watch, |path| self.names.count(path)) => {
+                    self.pending = Some(QUIET);
+                }
+                () = sleep(self.pending.unwrap_or(QUIET)), if self.pending.is_some() => {
+                    self.pending = None;
+                    if self.are_whole()
+                        && let Some(cause) = self.has_changed()
+                    {
                         return cause;
                     }
                 }
                 _ = self.poll.tick() => {
-                    if let Some(cause) = self.has_changed() {
+                    if self.are_whole()
+                        && let Some(cause) = self.has_changed()
+                    {
                         return cause;
                     }
                 }
             }
         }
+    }
+
+    /// True if nobody seems to be writing one of the files: none is open for writing since it was changed, as far as
+    /// the system tells, and none has another size or time than at the last look. Otherwise it is looked at later.
+    fn are_whole(&mut self) -> bool {
+        if self.watch.as_ref().is_some_and(Watch::is_written) {
+            // The end of it is an event, or the next poll comes.
+            return false;
+        }
+        let files = self.files.iter().chain(&self.included.files);
+        let stamps: Vec<Stamp> = files.map(|path| stamp(path)).collect();
+        if stamps == self.stamps {
+            return true;
+        }
+        self.stamps = stamps;
+        // Where the system tells nothing the next poll decides.
+        self.pending = self.watch.is_some().then_some(QUIET);
+        false
     }
 
     /// Whether a text is another than when this was last asked.
@@ -374,6 +486,9 @@ impl Reloads {
                     failed = Some(error);
                 }
             }
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.follow_files(self.files.iter().chain(&self.included.files));
         }
         self.names = Names {
             files: found,
@@ -530,6 +645,57 @@ mod tests {
                 fs::rename(folder.join("new"), &path).unwrap();
                 assert_eq!(next(&mut reloads).await, Cause::File);
             }
+            fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
+    /// Whoever writes slowly, or into a new file, is waited for; whoever stops half-way is not waited for for ever.
+    #[test]
+    fn f2_a_file_that_is_being_written_is_not_looked_at() {
+        use std::io::Write;
+        on_a_runtime(async {
+            let folder = scratch("watch-half");
+            let path = folder.join("evenkeel.toml");
+            fs::write(&path, "first").unwrap();
+            // A look each few milliseconds.
+            let mut reloads = Reloads::with_poll(&path, Duration::from_millis(5)).unwrap();
+            for round in 0..2 {
+                if round == 1 {
+                    fs::rename(&path, folder.join("old")).unwrap();
+                }
+                let mut file = fs::File::create(&path).unwrap();
+                file.write_all(format!("half {round}").as_bytes()).unwrap();
+                let look = tokio::time::timeout(Duration::from_millis(400), reloads.next());
+                assert!(look.await.is_err(), "looked at half a file, round {round}");
+                // Rights are no end of it.
+                let rights = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+                fs::set_permissions(&path, rights).unwrap();
+                let look = tokio::time::timeout(Duration::from_millis(400), reloads.next());
+                assert!(look.await.is_err(), "looked at half a file, round {round}");
+                file.write_all(b" and whole").unwrap();
+                drop(file);
+                assert_eq!(next(&mut reloads).await, Cause::File);
+            }
+            fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
+    /// Where the system tells nothing, a file counts that has stayed the same from one look to the next.
+    #[test]
+    fn f2_without_events_a_file_must_have_stayed_the_same() {
+        on_a_runtime(async {
+            let folder = scratch("watch-stamps");
+            let path = folder.join("evenkeel.toml");
+            fs::write(&path, "1").unwrap();
+            let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
+            reloads.watch = None;
+            assert!(!reloads.are_whole(), "nothing is known yet");
+            assert!(reloads.are_whole());
+            fs::write(&path, "2 and more").unwrap();
+            assert!(!reloads.are_whole());
+            fs::write(&path, "2 and more of it").unwrap();
+            assert!(!reloads.are_whole());
+            assert!(reloads.are_whole());
             fs::remove_dir_all(folder).unwrap();
         });
     }

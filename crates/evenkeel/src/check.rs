@@ -9,11 +9,12 @@ use evenkeel_admin::address::Address;
 use evenkeel_manager::config::agent::{self, AgentConfig};
 use evenkeel_manager::config::engine::{self, EngineConfig};
 use evenkeel_manager::config::kind::Kind;
-use evenkeel_manager::config::{AccessLog, Config, Errors, Problem};
+use evenkeel_manager::config::{self, AccessLog, Config, Errors, Problem, kept};
 use evenkeel_net::{Clock, key_file, writable};
 use evenkeel_wire::reporting::keys::Keys;
 
 use crate::Failure;
+use crate::privileges;
 use crate::run::subsystems;
 use crate::shared;
 
@@ -23,10 +24,19 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
         Kind::Balancer => {
             let (config, note) = shared::load(file, refused)?;
             let files: Vec<&Path> = config.included.iter().map(|path| &**path).collect();
+            if config::text_of(file).is_ok_and(|text| has_nothing(&text)) {
+                return Err(Failure::new(format!("{}: {NOTHING}", file.display())));
+            }
+            let problems = problems(&config)?;
+            let of_files = kept::complaints(config.files()).into_iter();
+            let of_files = of_files
+                .chain(config::rights(file, &config.included))
+                .chain(privileges::warnings_of_writers(&config, file));
+            let warnings = config.warnings.iter().map(ToString::to_string);
             passed(
                 &[&[file], &*files].concat(),
-                &config.warnings,
-                problems(&config)?,
+                &warnings.chain(of_files).collect::<Vec<_>>(),
+                problems,
                 &format!("{}{note}", summary(&config)),
             )
         }
@@ -35,7 +45,7 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
             let summary = summary_of_agent(&config);
             passed(
                 &[file],
-                &config.warnings,
+                &texts(&config.warnings),
                 problems_of_agent(&config),
                 &summary,
             )
@@ -47,13 +57,13 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
                 counted(plan.points.len(), "world"),
                 counted(plan.seeds, "seed")
             );
-            passed(&[file], &plan.warnings, Vec::new(), &summary)
+            passed(&[file], &texts(&plan.warnings), Vec::new(), &summary)
         }
         Kind::Engine => {
             let config = engine::load(file).map_err(refused)?;
             passed(
                 &[file],
-                &config.warnings,
+                &texts(&config.warnings),
                 evenkeel_engine::check(&config)
                     .iter()
                     .map(ToString::to_string)
@@ -62,6 +72,20 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
             )
         }
     }
+}
+
+/// Complaint about a file that says nothing.
+const NOTHING: &str =
+    "there is nothing in it: neither a key nor a table. A running balancer refuses it at a reload";
+
+/// True if a configuration has nothing but blanks and comments: probably what wrote it has failed.
+fn has_nothing(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim);
+    lines.all(|line| line.is_empty() || line.starts_with('#'))
+}
+
+fn texts(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
 }
 
 fn counted(count: usize, noun: &str) -> String {
@@ -82,7 +106,7 @@ pub(crate) fn refused(errors: Errors) -> Failure {
 /// The answer for a file whose text is good, and for those that it includes.
 fn passed(
     files: &[&Path],
-    warnings: &[Problem],
+    warnings: &[String],
     problems: Vec<String>,
     summary: &str,
 ) -> Result<String, Failure> {

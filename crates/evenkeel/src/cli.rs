@@ -311,6 +311,9 @@ pub(crate) struct RunBalancer {
     /// How long a process that is to take over (`evenkeel upgrade`) may take until it is ready
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=75))]
     pub upgrade_timeout: u64,
+    /// Run as root although others than root may write the configuration, and so decide what is done as root
+    #[arg(long)]
+    pub allow_root: bool,
 }
 
 /// How long `evenkeel upgrade` waits for its answer: longer than a balancer for the other process.
@@ -565,7 +568,11 @@ pub(crate) enum CtlCommand {
         setting: AlertWord,
     },
     /// Read the configuration file again
-    Reload,
+    Reload {
+        /// Apply a file without rules, too: all listeners of rules close
+        #[arg(long)]
+        force: bool,
+    },
     /// Show the configuration in force, change it and its file, or take a change back
     Config {
         /// Which of these.

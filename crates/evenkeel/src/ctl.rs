@@ -201,7 +201,7 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         CtlCommand::Alert { location, setting } => {
             ctl.change(&Command::Alert(location.clone(), setting.setting()))
         }
-        CtlCommand::Reload => ctl.reload(),
+        CtlCommand::Reload { force } => ctl.reload(*force),
         CtlCommand::Config { command } => return config::run(&ctl, command),
     };
     Ok(printed?)

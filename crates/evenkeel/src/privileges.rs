@@ -89,6 +89,120 @@ pub(crate) fn give_up(config: &Config, file: &Path) -> Result<Kept, Failure> {
     of_this_thread(config, file)
 }
 
+/// People who may write a configuration that is read as root.
+#[derive(Debug, Default)]
+pub(crate) struct Writers {
+    /// True if the user of `[process]` is among them.
+    user: bool,
+    /// Files and folders that others may write, each with who may.
+    others: Vec<String>,
+    /// Files and folders that a group may write: perhaps those of administrators.
+    groups: Vec<String>,
+}
+
+impl Writers {
+    /// Looks at the configuration in `file`, the files that it includes, and the folders above them. `user` is whom
+    /// the process is to become.
+    fn of(config: &Config, file: &Path, user: Option<(Uid, Gid)>) -> Self {
+        let files = std::iter::once(file).chain(config.included.iter().map(|path| &**path));
+        let mut places = BTreeSet::new();
+        for file in files {
+            let named = absolute(file).into_iter();
+            let real = file.canonicalize().into_iter();
+            for path in named.chain(real) {
+                places.extend(path.ancestors().map(Path::to_owned));
+            }
+        }
+        let mut writers = Writers::default();
+        for place in places {
+            if let Ok(about) = fs::metadata(&place) {
+                writers.look(&place, &about, user);
+            }
+        }
+        writers
+    }
+
+    fn look(&mut self, place: &Path, about: &fs::Metadata, user: Option<(Uid, Gid)>) {
+        let is_user = |id: u32| user.is_some_and(|(uid, _)| uid.as_raw() == id);
+        let is_group = |id: u32| user.is_some_and(|(_, gid)| gid.as_raw() == id);
+        let shown = place.display();
+        match about.uid() {
+            0 => {}
+            owner if is_user(owner) => self.user = true,
+            owner => {
+                let name = User::from_uid(Uid::from_raw(owner)).ok().flatten();
+                let name = name.map_or_else(|| format!("user {owner}"), |user| user.name);
+                self.others.push(format!("{shown} belongs to {name}"));
+            }
+        }
+        // In such a folder nobody replaces the files of others.
+        let is_sticky = about.is_dir() && about.mode() & 0o1000 != 0;
+        if is_sticky {
+            return;
+        }
+        if about.mode() & 0o002 != 0 {
+            self.others.push(format!("everybody may write {shown}"));
+        }
+        match about.gid() {
+            _ if about.mode() & 0o020 == 0 => {}
+            0 => {}
+            group if is_group(group) => self.user = true,
+            group => self
+                .groups
+                .push(format!("the group {group} may write {shown}")),
+        }
+    }
+
+    /// What is wrong with reading the configuration as root; nothing if only root may write it, or the user that the
+    /// process becomes.
+    fn refusal(&self) -> Option<String> {
+        let (first, more) = self.others.split_first()?;
+        let more = match more.len() {
+            0 => String::new(),
+            count => format!(" (and {count} more)"),
+        };
+        Some(format!(
+            "{first}{more}: started as root, the balancer would run as whoever writes there likes, as root, too. Give \
+             it to root (chown root:, chmod go-w), name its owner as `user` in [process], or start the balancer as \
+             that user; if it is meant so, run it with --allow-root"
+        ))
+    }
+}
+
+/// Refuses to run as root by a configuration that somebody else may write: whoever breaks into the process, as the user
+/// that it has become, must not be root after the next start. `allowed` is `--allow-root`.
+pub(crate) fn check_writers(config: &Config, file: &Path, allowed: bool) -> Result<(), Failure> {
+    match warnings_of_writers(config, file) {
+        Some(refusal) if !allowed && is_real_root() => Err(Failure::new(refusal)),
+        _ => Ok(()),
+    }
+}
+
+/// Complaint about who may write the configuration, if this process is root.
+pub(crate) fn warnings_of_writers(config: &Config, file: &Path) -> Option<String> {
+    if !geteuid().is_root() {
+        return None;
+    }
+    let user = config.process.user.as_ref();
+    let user = user.and_then(|_| Identity::find(config).ok());
+    let writers = Writers::of(config, file, user.as_ref().map(|user| (user.uid, user.gid)));
+    let of_group = || {
+        let user = user.filter(|user| writers.user && !user.is_in_group())?;
+        Some(format!(
+            "process.group: {} may write the configuration, but is not in the group {}, whose rights it would have after \
+             the next start: give the configuration to root, or remove `group`",
+            user.name, user.gid
+        ))
+    };
+    writers.refusal().or_else(of_group)
+}
+
+/// True if root is that of the machine, and not of a user's own namespace, where files of others belong to `nobody`.
+fn is_real_root() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
 fn of_this_thread(config: &Config, file: &Path) -> Result<Kept, Failure> {
     let mut kept = Kept::default();
     let wanted = Identity::find(config)?;
@@ -99,7 +213,19 @@ fn of_this_thread(config: &Config, file: &Path) -> Result<Kept, Failure> {
     let keep = capabilities_to_keep(config)
         .map_err(|error| cannot("read the capabilities of this process", error))?;
     if geteuid().is_root() {
-        own(config, &wanted, &mut kept);
+        let writers = Writers::of(config, file, Some((wanted.uid, wanted.gid)));
+        kept.lacking.extend(writers.groups.iter().map(|line| {
+            format!("{line}: its members decide what this program does when root starts it")
+        }));
+        // Whoever may write the configuration could name any file of root's there.
+        if writers.user || !writers.others.is_empty() {
+            kept.told.push(format!(
+                "files of root's are not given to {}, who may write the configuration",
+                wanted.name
+            ));
+        } else {
+            own(config, &wanted, &mut kept);
+        }
         // Without CAP_SETPCAP, in some containers, there it stays as it is; no_new_privs has the same effect.
         for one in CapabilitySet::all().difference(keep).iter() {
             let _ = remove_capability_from_bounding_set(one);
@@ -215,6 +341,16 @@ impl Identity {
             name: user.map_or(name, |user| user.name),
             uid,
             gid,
+        })
+    }
+
+    /// True if the user is in the group anyway.
+    fn is_in_group(&self) -> bool {
+        let user = User::from_uid(self.uid).ok().flatten();
+        user.is_some_and(|user| {
+            let name = std::ffi::CString::new(user.name).unwrap_or_default();
+            let groups = nix::unistd::getgrouplist(&name, user.gid);
+            groups.is_ok_and(|groups| groups.contains(&self.gid))
         })
     }
 
@@ -582,6 +718,56 @@ mod tests {
         let config = evenkeel_config::parse(&file.display().to_string(), text).unwrap();
         of_this_thread(&config, &file).unwrap();
         assert_eq!(capabilities(None).unwrap(), sets);
+    }
+
+    #[test]
+    fn n9_root_reads_no_configuration_that_somebody_else_may_write() {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: only root gives files away");
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("evenkeel-writers-{}", std::process::id()));
+        let parts = folder.join("conf.d");
+        fs::create_dir_all(&parts).unwrap();
+        let (file, part) = (folder.join("evenkeel.toml"), parts.join("a.toml"));
+        fs::write(&file, "").unwrap();
+        fs::write(&part, "").unwrap();
+        let config = |text: &str| {
+            let text = format!("include = [\"conf.d/*.toml\"]\n{text}");
+            evenkeel_config::parse(&file.display().to_string(), &text).unwrap()
+        };
+        let refusal = |text: &str| warnings_of_writers(&config(text), &file);
+        let own =
+            |path: &Path, uid: u32| std::os::unix::fs::chown(path, Some(uid), Some(0)).unwrap();
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+        };
+        for path in [&folder, &parts] {
+            mode(path, 0o755);
+        }
+        let (none, nobody, daemon) = (
+            "",
+            "[process]\nuser = \"nobody\"\n",
+            "[process]\nuser = \"daemon\"\n",
+        );
+        assert_eq!(refusal(none), None);
+        for place in [&folder, &file, &parts, &part] {
+            own(place, 65534);
+            assert!(refusal(none).unwrap().contains("belongs to nobody"));
+            assert!(refusal(daemon).is_some());
+            assert_eq!(refusal(nobody), None);
+            own(place, 0);
+            let before = fs::metadata(place).unwrap().permissions().mode();
+            mode(place, before | 0o002);
+            assert!(refusal(nobody).unwrap().contains("everybody may write"));
+            mode(place, before);
+        }
+        let user = Some((Uid::from_raw(65534), Gid::from_raw(65534)));
+        own(&file, 65534);
+        let group = "[process]\nuser = \"nobody\"\ngroup = \"root\"\n";
+        assert!(refusal(group).unwrap().contains("process.group"));
+        assert!(Writers::of(&config(nobody), &file, user).user);
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

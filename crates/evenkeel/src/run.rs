@@ -61,10 +61,14 @@ fn begin(
     let refused = |errors| Failure::new(format!("the configuration has errors\n{errors}"));
     let own = config::text_of(file).map_err(refused)?;
     let start = shared::begin(file, own.clone(), refused)?;
+    privileges::check_writers(&start.config, file, args.allow_root)?;
     // Before any other thread starts.
     let kept = privileges::give_up(&start.config, file)?;
     process::start_log(log, &args.run.log)?;
     kept.tell();
+    for complaint in config::rights(file, &start.config.included) {
+        warn!("{complaint}");
+    }
     if let Some(shared) = &start.shared {
         shared.tell();
     }

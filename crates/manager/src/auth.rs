@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use base64::{Engine, alphabet};
 use evenkeel_core::key;
 use sha_crypt::{Sha256Params, Sha512Params, sha256_crypt_b64, sha512_crypt_b64};
 
-use crate::config::{self, FileName, Problem, Rule};
+use crate::config::{self, FileName, Problem, Rule, kept, one_line};
 
 /// Users by the paths of their files.
 pub type UserFiles = HashMap<PathBuf, Arc<Users>>;
@@ -73,14 +73,26 @@ fn read(file: &FileName) -> Result<Users, Vec<Problem>> {
         let path = file.path.display();
         file.place.problem(format!("{path}{what}"))
     };
-    let text = config::read_file(&file.path, MAX_FILE);
-    let text = text.map_err(|error| vec![problem(format!(": {error}"))])?;
-    Users::parse(text).map_err(|errors| {
-        let problems = errors.into_iter().take(MAX_PROBLEMS);
-        problems
-            .map(|(line, error)| problem(format!(":{line}: {error}")))
-            .collect()
-    })
+    let read = |path: &Path| {
+        config::rights_of_users(path)?;
+        config::read_file(path, MAX_FILE).map(String::into_bytes)
+    };
+    let make = |source: &kept::Source| {
+        let text = source.read(&file.path, read);
+        let text = text.map_err(|error| vec![problem(format!(": {error}"))])?;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        Users::parse(text).map_err(|errors| {
+            let problems = errors.into_iter().take(MAX_PROBLEMS);
+            problems
+                .map(|(line, error)| problem(format!(":{line}: {error}")))
+                .collect::<Vec<_>>()
+        })
+    };
+    let users = kept::load(make, |problems| one_line(problems))?;
+    if let Ok(Some(complaint)) = config::rights_of_users(&file.path) {
+        kept::complain(&file.path, complaint);
+    }
+    Ok(users)
 }
 
 /// What is wrong with a line.

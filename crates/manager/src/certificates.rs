@@ -8,6 +8,7 @@ use evenkeel_tls::listener::Listener;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::config::kept;
 use crate::exposition::{Exposition, Type};
 use crate::manager::Manager;
 use crate::text;
@@ -129,6 +130,18 @@ impl Manager {
             ];
             out.sample(&labels, one.not_after as f64);
         }
+    }
+
+    /// Writes how many followed files are not as they should be.
+    pub(crate) fn file_families(&self, out: &mut Exposition) {
+        out.family(
+            "evenkeel_file_problems",
+            Type::Gauge,
+            "Files that the configuration names and that are broken, so that what they said before is in use, and \
+             certificates in use that are not valid now.",
+        );
+        let config = self.config();
+        out.sample(&[], kept::complaints(config.files()).len() as f64);
     }
 
     /// Warns of certificates that are about to expire, for ever.

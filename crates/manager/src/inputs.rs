@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use evenkeel_core::member::Weight;
 use evenkeel_core::strategy::Values;
+use evenkeel_core::time::Instant;
 
 use crate::admission::Admission;
 use crate::config::{Config, GroupConfig, MemberConfig};
 use crate::lists::Lists;
 use crate::member_tls::Clients;
 use crate::routes::Files;
+use crate::state::DEPARTED_FOR;
 use crate::sticky::Cookies;
 
 /// What an administrator says about a member.
@@ -103,6 +105,9 @@ pub(crate) struct Live {
     /// Members that agents have registered, by group. They count where agents may join,
     /// and the file has no such member.
     pub joined: HashMap<String, Vec<MemberConfig>>,
+    /// Members of lists and agents that are not there now, by group and name, and since when: changes of them still
+    /// count when they come back.
+    pub gone: HashMap<(String, String), Instant>,
     /// Forced and suppressed load alerts by location, about which the file says nothing.
     pub alerts: HashMap<String, bool>,
     /// Groups that do not stand in the file, by name, with who owns them.
@@ -127,25 +132,25 @@ impl Inputs {
 
     /// The inputs after the file has become `config`. A live change stays where the
     /// file says the same as before; where it says something new, the file wins.
-    pub(crate) fn with_config(&self, config: Config, lists: Lists) -> Inputs {
+    pub(crate) fn with_config(&self, config: Config, lists: Lists, now: Instant) -> Inputs {
         let mut next = Inputs {
             config,
             lists,
             ..self.clone()
         };
-        next.keep_live(self);
+        next.keep_live(self, now);
         next.forget_addresses();
         next
     }
 
     /// The inputs after lists have become `lists`. A live change of a member stays as in
     /// [`Inputs::with_config`].
-    pub(crate) fn with_lists(&self, lists: Lists) -> Inputs {
+    pub(crate) fn with_lists(&self, lists: Lists, now: Instant) -> Inputs {
         let mut next = Inputs {
             lists,
             ..self.clone()
         };
-        next.keep_live(self);
+        next.keep_live(self, now);
         next.forget_addresses();
         next
     }
@@ -164,17 +169,31 @@ impl Inputs {
 
     /// The inputs after the groups that do not stand in the file, and that `owner` has,
     /// have become `groups`. A live change stays as in [`Inputs::with_config`].
-    pub(crate) fn with_groups(&self, owner: &'static str, groups: Vec<GroupConfig>) -> Inputs {
+    pub(crate) fn with_groups(
+        &self,
+        owner: &'static str,
+        groups: Vec<GroupConfig>,
+        now: Instant,
+    ) -> Inputs {
         let mut next = self.clone();
         next.live.groups.retain(|_, (of, _)| *of != owner);
         let named = |group: GroupConfig| (group.name.clone(), (owner, Arc::new(group)));
         next.live.groups.extend(groups.into_iter().map(named));
-        next.keep_live(self);
+        next.keep_live(self, now);
         next
     }
 
-    /// Forgets live changes of what is gone, or is not as it was in `old`.
-    fn keep_live(&mut self, old: &Inputs) {
+    /// Takes in the members that agents have registered now. Live changes of one that is gone stay as in
+    /// [`Inputs::with_lists`].
+    pub(crate) fn set_joined(&mut self, joined: HashMap<String, Vec<MemberConfig>>, now: Instant) {
+        let old = self.clone();
+        self.live.joined = joined;
+        self.keep_live(&old, now);
+    }
+
+    /// Forgets live changes of what is gone, or is not as it was in `old`. Changes of members that a list or an agent
+    /// has taken away stay for [`DEPARTED_FOR`].
+    fn keep_live(&mut self, old: &Inputs, now: Instant) {
         let mut live = std::mem::take(&mut self.live);
         // Who looks for members must see them.
         self.live.groups = std::mem::take(&mut live.groups);
@@ -204,7 +223,7 @@ impl Inputs {
             groups.collect()
         };
         let (old_lists, new_lists) = (with_lists(old), with_lists(new));
-        live.keep_of_groups(|name| {
+        live.keep_of_groups(now, |name| {
             let old = old_lists.get(name).or_else(|| old.group(name));
             (old, new_lists.get(name).or_else(|| new.group(name)))
         });
@@ -285,6 +304,7 @@ impl Live {
     /// of which something is known, what it was and what it is.
     pub(crate) fn keep_of_groups<'a>(
         &mut self,
+        now: Instant,
         group: impl Fn(&str) -> (Option<&'a GroupConfig>, Option<&'a GroupConfig>),
     ) {
         self.strategies.retain(|name, _| match group(name) {
@@ -292,31 +312,111 @@ impl Live {
             _ => false,
         });
         let joined = &self.joined;
-        let stays = |name: &str, member: &str, same: fn(&MemberConfig, &MemberConfig) -> bool| {
-            let (old, new) = group(name);
-            match new.and_then(|new| member_of(new, member)) {
-                Some(new) => {
-                    let old = old.and_then(|old| member_of(old, member));
-                    old.is_some_and(|old| same(old, new))
+        let (before, mut gone) = (std::mem::take(&mut self.gone), HashMap::new());
+        let mut stays =
+            |name: &str, member: &str, same: fn(&MemberConfig, &MemberConfig) -> bool| {
+                let (old, new) = group(name);
+                let key = (name.to_owned(), member.to_owned());
+                let since = before.get(&key).copied();
+                let is_kept = |since: Instant| now.since(since) <= DEPARTED_FOR;
+                match new.and_then(|new| member_of(new, member)) {
+                    Some(new) => match old.and_then(|old| member_of(old, member)) {
+                        Some(old) => same(old, new),
+                        // A list lacked it for a while.
+                        None => since.is_some_and(is_kept),
+                    },
+                    // The file has never said anything about those.
+                    None => {
+                        let mut joined = joined.get(name).into_iter().flatten();
+                        let is_there = joined.any(|joined| joined.name() == member);
+                        let is_of_others = new.is_some_and(takes_members_of_others);
+                        let since = since.unwrap_or(now);
+                        let stays = is_there || is_of_others && is_kept(since);
+                        if stays && !is_there {
+                            gone.insert(key, since);
+                        }
+                        stays
+                    }
                 }
-                // The file has never said anything about those.
-                None => {
-                    let mut joined = joined.get(name).into_iter().flatten();
-                    joined.any(|joined| joined.name() == member)
-                }
-            }
-        };
+            };
         self.admin
             .retain(|(group, name), _| stays(group, name, |old, new| old.drain == new.drain));
         self.weights
             .retain(|(group, name), _| stays(group, name, |old, new| old.weight == new.weight));
         self.backups
             .retain(|(group, name), _| stays(group, name, |old, new| old.backup == new.backup));
+        self.gone = gone;
     }
+}
+
+/// True if somebody else than the file says which members the group has.
+fn takes_members_of_others(group: &GroupConfig) -> bool {
+    group.agents_may_join || !group.services.is_empty() || !group.members_files.is_empty()
 }
 
 /// The member of which `name` is an endpoint, if it can be one's.
 pub(crate) fn endpoint_of(name: &str) -> Option<&str> {
     let (member, ip) = name.rsplit_once('/')?;
     ip.parse::<IpAddr>().is_ok().then_some(member)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lists::service::Service;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn f6_what_an_operator_has_set_outlives_an_answer_without_the_member() {
+        let text = "[group.web]\nmembers = [{ srv = \"_http._tcp.web\" }, \"x.example:1\"]\n";
+        let config = crate::config::parse("x", text).unwrap();
+        let lists = |hosts: &[&str]| {
+            let records = hosts
+                .iter()
+                .map(|host| Service::new(0, 1, 80, host).unwrap());
+            let services = [("_http._tcp.web".to_owned(), records.collect())];
+            Lists {
+                services: services.into(),
+                ..Lists::default()
+            }
+        };
+        let all = lists(&["a.example.", "b.example."]);
+        let mut inputs = Inputs::new().with_config(config.clone(), all.clone(), at(1));
+        let names = inputs.lists.members(&config.groups[0]);
+        let names: Vec<String> = names.iter().map(MemberConfig::name).collect();
+        let key = |name: &str| ("web".to_owned(), name.to_owned());
+        let live = &mut inputs.live;
+        live.admin.insert(key(&names[0]), AdminState::Drain);
+        live.admin.insert(key("x.example:1"), AdminState::Drain);
+        live.weights
+            .insert(key(&names[0]), Weight::new(0.0).unwrap());
+        live.backups.insert(key(&names[0]), true);
+        let one = inputs.with_lists(lists(&["b.example."]), at(10));
+        let set = |inputs: &Inputs| {
+            let live = &inputs.live;
+            let key = key(&names[0]);
+            [
+                live.admin.contains_key(&key),
+                live.weights.contains_key(&key),
+                live.backups.contains_key(&key),
+            ]
+        };
+        // In the next answer it is there again; an unrelated reload in between changes nothing.
+        let reloaded = one.with_config(config.clone(), one.lists.clone(), at(20));
+        let back = reloaded.with_lists(all.clone(), at(30));
+        assert_eq!(set(&back), [true; 3]);
+        assert!(back.live.gone.is_empty());
+        // After five minutes it may be another machine.
+        let late = one.with_lists(all.clone(), at(10 + 301));
+        assert_eq!(set(&late), [false; 3]);
+        assert!(late.live.admin.contains_key(&key("x.example:1")));
+        // The file has the last word on its own members.
+        let other = text.replace(", \"x.example:1\"", "");
+        let other = crate::config::parse("x", &other).unwrap();
+        let without = back.with_config(other, back.lists.clone(), at(40));
+        assert!(set(&without)[0]);
+    }
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwapOption;
 use evenkeel_net::Clock;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, broadcast, watch};
@@ -37,6 +37,7 @@ mod reported;
 
 pub(crate) use outcome::Reload;
 pub use outcome::{Applied, ChangeError, Changed, ManageError, Readiness, ReloadError, Wanted};
+use readiness::ReadyRules;
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
 ///
@@ -67,9 +68,8 @@ pub struct Manager {
     in_force: watch::Sender<Option<Arc<Entry>>>,
     /// Where the text is kept, if not in the file.
     store: OnceLock<Arc<dyn Store>>,
-    /// The last answer of [`Manager::readiness`]: when it was found, in milliseconds, times
-    /// four, plus the number of the answer. 0 is none.
-    ready: AtomicU64,
+    /// What [`Manager::readiness`] found last.
+    ready: ArcSwapOption<ReadyRules>,
 }
 
 /// What the lock protects.
@@ -142,7 +142,7 @@ impl Manager {
             revisions: Mutex::default(),
             in_force: watch::Sender::new(None),
             store: OnceLock::new(),
-            ready: AtomicU64::new(0),
+            ready: ArcSwapOption::empty(),
         })
     }
 
@@ -268,7 +268,7 @@ impl Manager {
         }
         tell_refused(state, &next);
         *state = next;
-        self.ready.store(0, Ordering::Release);
+        self.ready.store(None);
         Ok(())
     }
 

@@ -31,6 +31,7 @@ impl Manager {
         latencies(out, &self.groups());
         locations(out, &status.locations);
         self.certificate_families(out);
+        self.file_families(out);
         self.subsystems().metrics(out);
     }
 }

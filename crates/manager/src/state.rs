@@ -27,7 +27,7 @@ mod members;
 mod snapshots;
 
 use entry::is_asked;
-pub(crate) use entry::{Checked, Endpoint, GroupEntry};
+pub(crate) use entry::{Checked, DEPARTED_FOR, Endpoint, GroupEntry};
 pub(crate) use learnt::All;
 
 /// Two groups, of these owners, have the same name.
@@ -157,6 +157,7 @@ impl State {
             &config.name,
             before.as_ref().map(|(_, of)| &**of),
             Some(&config),
+            now,
         );
         let at = self.names.get(&config.name).copied();
         let old = at.map(|at| self.leave(at));
@@ -177,13 +178,13 @@ impl State {
     }
 
     /// Takes a group away that `owner` has, if there is one of that name.
-    pub(crate) fn remove_owned(&mut self, owner: &'static str, name: &str) {
+    pub(crate) fn remove_owned(&mut self, owner: &'static str, name: &str, now: Instant) {
         let groups = &mut self.inputs.live.groups;
         if groups.get(name).is_none_or(|(of, _)| *of != owner) {
             return;
         }
         let before = groups.remove(name);
-        self.forget_live(name, before.as_ref().map(|(_, of)| &**of), None);
+        self.forget_live(name, before.as_ref().map(|(_, of)| &**of), None, now);
         if let Some(&at) = self.names.get(name) {
             let old = self.leave(at);
             self.forget_locations(&old);
@@ -193,14 +194,20 @@ impl State {
     }
 
     /// As [`Inputs::keep_live`], of one group.
-    fn forget_live(&mut self, name: &str, old: Option<&GroupConfig>, new: Option<&GroupConfig>) {
+    fn forget_live(
+        &mut self,
+        name: &str,
+        old: Option<&GroupConfig>,
+        new: Option<&GroupConfig>,
+        now: Instant,
+    ) {
         let Inputs { config, live, .. } = &mut self.inputs;
         let of_members = !live.weights.is_empty() || !live.backups.is_empty();
         if live.strategies.is_empty() && live.admin.is_empty() && !of_members {
             return;
         }
         let groups = std::mem::take(&mut live.groups);
-        live.keep_of_groups(|other| {
+        live.keep_of_groups(now, |other| {
             if other == name {
                 return (old, new);
             }
@@ -350,7 +357,6 @@ mod tests {
 
     use evenkeel_core::member::{Reason, Slot};
 
-    use super::entry::DEPARTED_FOR;
     use super::members::MAX_DEPARTED;
     use super::*;
     use crate::config::{Config, HealthCheck, HealthCheckKind, MemberConfig, Rule};
@@ -439,7 +445,7 @@ mod tests {
         // Without checks nobody stays down.
         config.groups[0].health_check = Some(HealthCheck::new(HealthCheckKind::Tcp));
         let state = State::empty();
-        let inputs = state.inputs.with_config(config, Lists::default());
+        let inputs = state.inputs.with_config(config, Lists::default(), at(1));
         let mut state = state.next(inputs, 1, at(1));
         state.commit(at(1));
         state
@@ -498,9 +504,10 @@ mod tests {
         let mut state = alone(0);
         let first = state.groups[0].endpoints[0].clone();
         for (second, members) in [(2, &[(1, false)][..]), (3, &[(0, false), (1, false)])] {
-            let inputs = state
-                .inputs
-                .with_config(config([members, &[]]), Lists::default());
+            let inputs =
+                state
+                    .inputs
+                    .with_config(config([members, &[]]), Lists::default(), at(second));
             state = state.next(inputs, 1, at(second));
             state.commit(at(second));
         }
@@ -543,7 +550,7 @@ mod tests {
             for (step, seconds) in steps {
                 now = now.after(Duration::from_secs(seconds));
                 let inputs = match step {
-                    Step::Reload(a, b) => state.inputs.with_config(config([&a, &b]), Lists::default()),
+                    Step::Reload(a, b) => state.inputs.with_config(config([&a, &b]), Lists::default(), now),
                     Step::Resolve(host, first, count) => {
                         let mut inputs = state.inputs.clone();
                         let ips = (first..first + count).map(|n| IpAddr::from([10, 1, 0, n]));

@@ -127,19 +127,47 @@ fn ids(manager: &Manager) -> HashMap<String, MemberId> {
 #[tokio::test]
 async fn s10_readiness_takes_no_lock_of_the_manager() {
     let (manager, _, _) = manager();
-    assert_eq!(manager.readiness(), Readiness::NoConfig);
+    assert_eq!(manager.readiness(None), Readiness::NoConfig);
     manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
     {
         // Found anew, since the configuration has changed; then kept.
         let _busy = manager.lock();
-        assert_eq!(manager.readiness(), Readiness::Ready);
-        assert_eq!(manager.readiness(), Readiness::Ready);
+        assert_eq!(manager.readiness(None), Readiness::Ready);
+        assert_eq!(manager.readiness(None), Readiness::Ready);
     }
     let down = AdminState::Maintenance;
     manager.set_admin_state("app", "10.0.0.1:80", down).unwrap();
-    assert_eq!(manager.readiness(), Readiness::NoMember);
+    assert_eq!(manager.readiness(None), Readiness::NoMember);
     manager.set_rule_enabled("web", false).unwrap();
-    assert_eq!(manager.readiness(), Readiness::Ready);
+    assert_eq!(manager.readiness(None), Readiness::Ready);
+}
+
+#[tokio::test]
+async fn f7_one_rule_without_members_does_not_take_the_others_away() {
+    let (manager, _, _) = manager();
+    let mut config = config(&["10.0.0.1:80"]);
+    let mut other = config.groups[0].clone();
+    other.name = "other".into();
+    other.members = vec![MemberConfig::new("10.0.0.9", 80)];
+    config.groups.push(other);
+    let mut rule = config.rules[0].clone();
+    rule.name = "second".into();
+    rule.listen = vec![Address::Ip("127.0.0.1:0".parse().unwrap())];
+    rule.group = "other".into();
+    config.rules.push(rule);
+    manager.apply(config).await.unwrap();
+    let ready = |rule: &str| manager.readiness(Some(rule));
+    assert_eq!(ready("web"), Readiness::Ready);
+    assert_eq!(ready("none"), Readiness::NoRule);
+    let down = AdminState::Maintenance;
+    manager
+        .set_admin_state("other", "10.0.0.9:80", down)
+        .unwrap();
+    assert_eq!(manager.readiness(None), Readiness::Ready);
+    assert_eq!(ready("web"), Readiness::Ready);
+    assert_eq!(ready("second"), Readiness::NoMember);
+    manager.set_admin_state("app", "10.0.0.1:80", down).unwrap();
+    assert_eq!(manager.readiness(None), Readiness::NoMember);
 }
 
 #[tokio::test]

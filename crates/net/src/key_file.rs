@@ -5,6 +5,8 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use evenkeel_config::kept;
+
 /// Longest file, in bytes.
 const MAX_LENGTH: u64 = 4096;
 
@@ -32,7 +34,7 @@ enum Why {
     Content(Box<dyn Error + Send + Sync>),
 }
 
-/// What `parse` makes of the text of the file at `path`.
+/// What `parse` makes of the text of the file at `path`; if the file is broken, of its last good text ([`kept`]).
 ///
 /// # Errors
 ///
@@ -40,14 +42,20 @@ enum Why {
 /// access it, or `parse` does not understand it.
 pub fn load<T, E: Error + Send + Sync + 'static>(
     path: &Path,
-    parse: impl FnOnce(&str) -> Result<T, E>,
+    parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<T, KeyFileError> {
-    let content = |error| Why::Content(Box::new(error));
-    let parsed = read(path).and_then(|text| parse(&text).map_err(content));
-    parsed.map_err(|why| KeyFileError {
-        path: path.display().to_string(),
-        why,
-    })
+    let make = |source: &kept::Source| {
+        let text = source.read(path, |path| read(path).map(String::into_bytes));
+        let parsed = text.and_then(|text| {
+            let content = |error| Why::Content(Box::new(error));
+            parse(&String::from_utf8_lossy(&text)).map_err(content)
+        });
+        parsed.map_err(|why| KeyFileError {
+            path: path.display().to_string(),
+            why,
+        })
+    };
+    kept::load(make, KeyFileError::to_string)
 }
 
 fn read(path: &Path) -> Result<String, Why> {
@@ -86,6 +94,11 @@ mod tests {
         );
         mode(0o640).unwrap();
         assert_eq!(load(&path).unwrap(), 17);
+        // What was good is kept while the file is not.
+        mode(0o644).unwrap();
+        assert_eq!(load(&path).unwrap(), 17);
+        mode(0o640).unwrap();
+        kept::forget([path.as_path()], []);
         std::fs::write(&path, "1:2").unwrap();
         assert!(error(&path).ends_with("invalid digit found in string"));
         std::fs::write(&path, "1".repeat(5000)).unwrap();

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
+use std::path::Path;
 
 use bytes::Bytes;
-use evenkeel_manager::config::{FileName, Problem, Rule};
+use evenkeel_manager::config::{Problem, Rule, kept};
 
 /// Longest page in bytes. It is written as a whole.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -15,17 +16,22 @@ pub(crate) fn page(rule: &Rule) -> Result<Option<Bytes>, Box<Problem>> {
     let Some(name) = &rule.maintenance.page else {
         return Ok(None);
     };
-    match read(name) {
-        Ok(page) => Ok(Some(page.into())),
-        Err(error) => {
-            let path = name.path.display();
-            Err(Box::new(name.place.problem(format!("{path}: {error}"))))
-        }
+    let problem = |error: &io::Error| {
+        let path = name.path.display();
+        Box::new(name.place.problem(format!("{path}: {error}")))
+    };
+    let page = kept::load(
+        |source| source.read(&name.path, read),
+        |error| problem(error).to_string(),
+    );
+    match page {
+        Ok(page) => Ok(Some(Bytes::copy_from_slice(&page))),
+        Err(error) => Err(problem(&error)),
     }
 }
 
-fn read(name: &FileName) -> io::Result<Vec<u8>> {
-    let file = File::open(&name.path)?;
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }

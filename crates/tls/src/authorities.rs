@@ -3,6 +3,7 @@
 use evenkeel_config::{FileName, Problem};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 use crate::certificate::{CertificateError, items, read};
 
@@ -11,8 +12,7 @@ pub(crate) fn roots(
     file: &FileName,
     mut seen: impl FnMut(&[u8]),
 ) -> Result<RootCertStore, Vec<Problem>> {
-    read(file, |text| {
-        seen(text);
+    let (roots, text) = read(file, |text| {
         let mut roots = RootCertStore::empty();
         let all = items::<CertificateDer<'static>>(text, "certificate")?;
         for (index, der) in all.into_iter().enumerate() {
@@ -21,11 +21,13 @@ pub(crate) fn roots(
                 why: error.to_string(),
             })?;
         }
-        Ok(roots)
-    })
+        Ok((roots, text.to_vec()))
+    })?;
+    seen(&text);
+    Ok(roots)
 }
 
-/// The lists of revoked certificates in `file`, if there is one.
+/// The lists of revoked certificates in `file`, if there is one. `seen` gets all that is in it.
 pub(crate) fn revoked(
     file: Option<&FileName>,
     mut seen: impl FnMut(&[u8]),
@@ -33,8 +35,16 @@ pub(crate) fn revoked(
     let Some(file) = file else {
         return Ok(Vec::new());
     };
-    read(file, |text| {
-        seen(text);
-        items(text, "list of revoked certificates")
-    })
+    let (lists, text) = read(file, |text| {
+        let what = "list of revoked certificates";
+        let lists: Vec<CertificateRevocationListDer<'static>> = items(text, what)?;
+        for (index, der) in lists.iter().enumerate() {
+            CertificateRevocationList::from_der(der).map_err(|error| {
+                CertificateError::Content(format!("{what} {} in it is damaged: {error}", index + 1))
+            })?;
+        }
+        Ok((lists, text.to_vec()))
+    })?;
+    seen(&text);
+    Ok(lists)
 }

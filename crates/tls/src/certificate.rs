@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest;
-use evenkeel_config::{CertificateFiles, FileName, Problem};
+use evenkeel_config::{CertificateFiles, FileName, Problem, kept, one_line};
 use rustls::SignatureAlgorithm;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -95,16 +95,38 @@ fn names(names: &[String]) -> String {
     }
 }
 
-/// Reads a file that a configuration names, and what `parse` makes of it.
+/// Reads a file that a configuration names, and what `parse` makes of it. If it is broken, its last good content
+/// is used ([`kept`]).
 ///
 /// # Errors
 ///
 /// One that names the key in the configuration, the file and the reason.
 pub(crate) fn read<T>(
     file: &FileName,
+    parse: impl Fn(&[u8]) -> Result<T, CertificateError>,
+) -> Result<T, Vec<Problem>> {
+    read_by(file, bytes, parse)
+}
+
+/// The same, where `bytes` reads the file.
+pub(crate) fn read_by<T>(
+    file: &FileName,
+    bytes: impl Fn(&Path) -> Result<Vec<u8>, CertificateError>,
+    parse: impl Fn(&[u8]) -> Result<T, CertificateError>,
+) -> Result<T, Vec<Problem>> {
+    kept::load(
+        |source| read_from(source, file, &bytes, &parse),
+        |problems| one_line(problems),
+    )
+}
+
+fn read_from<T>(
+    source: &kept::Source,
+    file: &FileName,
+    bytes: impl FnOnce(&Path) -> Result<Vec<u8>, CertificateError>,
     parse: impl FnOnce(&[u8]) -> Result<T, CertificateError>,
 ) -> Result<T, Vec<Problem>> {
-    let text = bytes(&file.path);
+    let text = source.read(&file.path, bytes);
     text.and_then(|text| parse(&text))
         .map_err(|error| vec![problem(file, &error)])
 }
@@ -199,8 +221,11 @@ pub fn unix_now() -> i64 {
 }
 
 impl Certificate {
-    /// Reads a certificate and its key. `now` is in seconds since 1970; `None` allows one that is
-    /// not valid now. `is_first` is one that clients get that ask for no name.
+    /// Reads a certificate and its key. If they are broken, or do not fit, the last good ones are used
+    /// ([`kept`]). `is_first` is one that clients get that ask for no name.
+    ///
+    /// `now` is in seconds since 1970. A certificate that is not valid then is used if no good one is known, with
+    /// a complaint. `None` uses it without.
     ///
     /// # Errors
     ///
@@ -210,11 +235,37 @@ impl Certificate {
         now: Option<i64>,
         is_first: bool,
     ) -> Result<Self, Vec<Problem>> {
+        let load = |now| {
+            kept::load(
+                |source| Self::read(source, files, now, is_first),
+                |problems| one_line(problems),
+            )
+        };
+        let loaded = load(now);
+        let (Some(now), Err(problems)) = (now, &loaded) else {
+            return loaded;
+        };
+        let problems = problems.clone();
+        let loaded = load(None).map_err(|_| problems)?;
+        if let Some(error) = loaded.details.invalidity(now) {
+            let what = problem(&files.certificate, &error);
+            let what = format!("{what}: it is used all the same, but peers refuse it; renew it");
+            kept::complain(&files.certificate.path, what);
+        }
+        Ok(loaded)
+    }
+
+    fn read(
+        source: &kept::Source,
+        files: &CertificateFiles,
+        now: Option<i64>,
+        is_first: bool,
+    ) -> Result<Self, Vec<Problem>> {
         let key_file = files.key.as_ref().unwrap_or(&files.certificate);
-        let chain = read(&files.certificate, |text| {
+        let chain = read_from(source, &files.certificate, bytes, |text| {
             items::<CertificateDer<'static>>(text, "certificate")
         });
-        let key = read(key_file, private_key);
+        let key = read_from(source, key_file, bytes, private_key);
         let (chain, key) = match (chain, key) {
             (Ok(chain), Ok(key)) => (chain, key),
             (chain, key) => {
@@ -230,19 +281,7 @@ impl Certificate {
             file: files.certificate.path.display().to_string(),
             ..details
         };
-        let text = |time| {
-            let time = x509_parser::time::ASN1Time::from_timestamp(time);
-            time.map_or_else(|_| "?".into(), |time| time.to_string())
-        };
-        match now {
-            Some(now) if now > details.not_after => {
-                errors.push(here(CertificateError::Expired(text(details.not_after))));
-            }
-            Some(now) if now < details.not_before => {
-                errors.push(here(CertificateError::NotYet(text(details.not_before))));
-            }
-            _ => {}
-        }
+        errors.extend(now.and_then(|now| details.invalidity(now)).map(here));
         for name in &files.names {
             let name = name.to_ascii_lowercase();
             if !details.names.iter().any(|has| covers(has, &name)) {
@@ -278,6 +317,21 @@ impl Certificate {
 }
 
 impl Details {
+    /// Why the certificate is not valid at `now`, in seconds since 1970; `None` if it is.
+    fn invalidity(&self, now: i64) -> Option<CertificateError> {
+        let text = |time| {
+            let time = x509_parser::time::ASN1Time::from_timestamp(time);
+            time.map_or_else(|_| "?".into(), |time| time.to_string())
+        };
+        if now > self.not_after {
+            Some(CertificateError::Expired(text(self.not_after)))
+        } else if now < self.not_before {
+            Some(CertificateError::NotYet(text(self.not_before)))
+        } else {
+            None
+        }
+    }
+
     /// What the first certificate of a chain says; the others are looked at, too.
     fn of(chain: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
         let mut parsed = Vec::with_capacity(chain.len());
@@ -556,15 +610,63 @@ pub(crate) mod tests {
         );
         files.names.clear();
         assert!(Certificate::load(&files, None, true).is_ok());
+        let path = files.certificate.path.as_path();
+        assert!(kept::complaints([path]).is_empty());
+        // It is better than none, and than no start.
+        assert!(load(&files).is_ok());
+        let [complaint] = &kept::complaints([path])[..] else {
+            panic!("no complaint");
+        };
+        assert!(complaint.contains("has expired, on Jan  1"), "{complaint}");
         let mut young = params(&["a.example"]);
         young.not_before = date_time_ymd(2120, 1, 1);
         young.not_after = date_time_ymd(2121, 1, 1);
         let young = folder.certificate("young.pem", &sign(young, &root));
-        assert!(error(&young).contains("is not valid before"));
+        assert!(load(&young).is_ok());
+        let path = young.certificate.path.as_path();
+        assert!(kept::complaints([path])[0].contains("is not valid before"));
         let nameless = folder.certificate("nameless.pem", &sign(params(&[]), &root));
         assert!(load(&nameless).is_ok(), "the first one needs no name");
         let second = Certificate::load(&nameless, None, false);
         assert!(second.unwrap_err()[0].to_string().contains("no DNS name"));
+    }
+
+    #[test]
+    fn f1_a_good_pair_is_kept_until_there_is_another_one() {
+        let folder = Folder::new();
+        let (root, good, next) = (
+            authority(),
+            self_signed(&["a.example"]),
+            self_signed(&["a.example"]),
+        );
+        let files = CertificateFiles {
+            certificate: folder.write("a.pem", &good.pem),
+            key: Some(folder.write("a.key", &good.key)),
+            ..CertificateFiles::default()
+        };
+        let print = || load(&files).unwrap().details.fingerprint;
+        let first = print();
+        let mut old = params(&["a.example"]);
+        old.not_after = date_time_ymd(2020, 1, 1);
+        let old = sign(old, &root);
+        // A renewal that is stuck half-way, garbage, and one that has expired.
+        folder.write("a.pem", &next.pem);
+        assert_eq!(print(), first);
+        folder.write("a.pem", "garbage");
+        assert_eq!(print(), first);
+        folder.write("a.pem", &old.pem);
+        folder.write("a.key", &old.key);
+        assert_eq!(print(), first, "one that is good is known");
+        let path = files.certificate.path.as_path();
+        let complaint = kept::complaints([path]).remove(0);
+        assert!(
+            complaint.contains("has expired") && complaint.contains("stays in use"),
+            "{complaint}"
+        );
+        folder.write("a.pem", &next.pem);
+        folder.write("a.key", &next.key);
+        assert_ne!(print(), first);
+        assert!(kept::complaints([path]).is_empty());
     }
 
     #[test]

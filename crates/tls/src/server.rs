@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,9 @@ use rustls::server::{
 };
 use rustls::sign::CertifiedKey;
 
-use crate::certificate::{Certificate, CertificateError, Details, problem, read, unix_now};
+use crate::certificate::{
+    Certificate, CertificateError, Details, bytes, problem, read_by, unix_now,
+};
 use crate::ticket::{Keys, Tickets};
 use crate::{authorities, challenge, provider};
 
@@ -161,12 +164,15 @@ impl Server {
 
 fn read_secret(file: &evenkeel_config::FileName) -> Result<Keys, Vec<Problem>> {
     use std::os::unix::fs::PermissionsExt;
-    let mode = std::fs::metadata(&file.path).map(|file| file.permissions().mode());
-    if mode.is_ok_and(|mode| mode & 0o007 != 0) {
-        let what = "everybody may access it: run chmod o= on it";
-        return Err(vec![problem(file, &CertificateError::Content(what.into()))]);
-    }
-    read(file, Keys::parse)
+    let secret = |path: &Path| {
+        let mode = std::fs::metadata(path).map(|file| file.permissions().mode());
+        if mode.is_ok_and(|mode| mode & 0o007 != 0) {
+            let what = "everybody may access it: run chmod o= on it";
+            return Err(CertificateError::Content(what.into()));
+        }
+        bytes(path)
+    };
+    read_by(file, secret, Keys::parse)
 }
 
 /// What is asked of clients.

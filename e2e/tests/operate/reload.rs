@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 
 use evenkeel_e2e::agent::key_file;
-use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::balancer::{Balancer, evenkeel};
 use evenkeel_e2e::corba::LoadManager;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::{Clients, Wrk};
@@ -98,6 +98,50 @@ fn changes_under_load_cost_no_answer() {
     let tally = wrk.end();
     assert_eq!((tally.wrong, tally.errors), (0, 0), "{tally:?}");
     assert!(tally.requests > 100, "{tally:?}");
+}
+
+/// As a template leaves it that rendered nothing, or a disk that is full.
+#[test]
+fn f2_a_file_without_rules_takes_none_away_unless_it_is_forced() {
+    let member = Member::echoing_targets();
+    let text = config(&[member.address()], "");
+    let balancer = Balancer::start(&text);
+    let ask = || {
+        let mut wire = balancer.connect();
+        wire.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+        wire.read_response().text().to_owned()
+    };
+    let why = "has no rules any more";
+    for (count, empty) in ["", "# nothing\n", "[admin]\nlisten = \"127.0.0.1:0\"\n"]
+        .into_iter()
+        .enumerate()
+    {
+        balancer.write_config(empty);
+        eventually("it is refused", || {
+            balancer.log().matches(why).count() > count
+        });
+        assert_eq!(ask(), "/x");
+        // And when somebody asks for it, unless it is meant.
+        let refused = balancer.ctl("reload").unwrap_err();
+        assert!(refused.contains("ctl reload --force"), "{refused}");
+        balancer.write_config(&text);
+        eventually("the old text is in force", || {
+            balancer.status()["last_reload"]["error"].is_null()
+        });
+    }
+    let file = balancer.folder().write("empty.toml", "\n# nothing\n");
+    let file = file.display().to_string();
+    let said = evenkeel(&["check", &file]).unwrap_err();
+    assert!(said.contains("there is nothing in it"), "{said}");
+    let refused = balancer.ctl(&format!("config apply {file}")).unwrap_err();
+    assert!(refused.contains("has no rules"), "{refused}");
+    assert_eq!(ask(), "/x");
+    let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    balancer.write_config(admin);
+    balancer.ctl("reload --force").unwrap();
+    eventually("nobody listens", || {
+        TcpStream::connect(balancer.address("web")).is_err()
+    });
 }
 
 #[test]

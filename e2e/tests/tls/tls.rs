@@ -12,7 +12,7 @@ use evenkeel_e2e::load::Wrk;
 use evenkeel_e2e::member::{Member, ok};
 use evenkeel_e2e::process::{curl, installed, try_curl};
 use evenkeel_e2e::server::Server;
-use evenkeel_e2e::tls::{Key, certificate, s_client, secret};
+use evenkeel_e2e::tls::{Key, certificate, expired, revocations, s_client, secret};
 use evenkeel_e2e::wire::Wire;
 
 fn config(member: SocketAddr, tls: &str) -> String {
@@ -381,12 +381,110 @@ fn certificates_change_under_load_and_broken_ones_do_not_count() {
         assert_eq!(serial(), known);
     }
     let log = balancer.log();
-    assert!(log.contains("the configuration stays as it was"), "{log}");
+    assert!(log.contains("stays in use until it is right"), "{log}");
     assert!(log.contains("rule.web.tls.certificates"), "{log}");
     let tally = wrk.end();
     assert!(
         tally.requests > 0 && (tally.wrong, tally.errors) == (0, 0),
         "{tally:?}"
+    );
+}
+
+#[test]
+fn f1_one_bad_file_harms_nothing_but_what_it_is_for() {
+    if !installed(&["openssl", "curl"]) {
+        return;
+    }
+    let member = Member::echoing_targets();
+    let rule = |name: &str, more: &str| {
+        format!(
+            "[rule.{name}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nmembers = [\"{}\"]\n{more}\n",
+            member.address()
+        )
+    };
+    let tls = |name: &str| format!("tls = {{ certificates = \"{name}.pem\" }}");
+    let text = [
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned(),
+        rule("web", &tls("a")),
+        rule("late", &tls("late")),
+        rule("old", &tls("old")),
+        rule(
+            "known",
+            "[rule.known.tls]\ncertificates = \"a.pem\"\n\
+             client_certificates = { ca_file = \"authority.crt\", crl_file = \"list.crl\" }",
+        ),
+        rule(
+            "plain",
+            "[[rule.plain.routes]]\npath = \"/hi\"\nanswer = { status = 200, file = \"hi.txt\" }",
+        ),
+    ]
+    .concat();
+    let mut balancer = Balancer::start_with(&text, |folder| {
+        certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+        certificate(folder, "late", Key::Ecdsa, "DNS:a.example", None);
+        certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        let by = Some("authority");
+        certificate(folder, "client", Key::Ecdsa, "DNS:client.example", by);
+        expired(folder, "old", "DNS:a.example", "authority");
+        let none = revocations(folder, "authority", &[]);
+        folder.write("list.crl", none);
+        folder.write("hi.txt", "first");
+    });
+    let shown = |balancer: &Balancer, rule: &str| {
+        let said = s_client(balancer.address(rule), &["-servername", "a.example"], "");
+        let begin = said.find("-----BEGIN CERTIFICATE-----");
+        begin.map(|begin| said[begin..].split("-----END").next().unwrap().to_owned())
+    };
+    let hi = |balancer: &Balancer| {
+        let url = format!("http://{}/hi", balancer.address("plain"));
+        String::from_utf8(try_curl(&[&url]).stdout).unwrap()
+    };
+    let gets_in = |balancer: &Balancer| {
+        let at = balancer.address("known");
+        let client = balancer.folder().join("client.pem").display().to_string();
+        let connect = format!("a.example:{0}:127.0.0.1:{0}", at.port());
+        let url = format!("https://a.example:{}/", at.port());
+        let arguments = ["-k", "--cert", &client, "--connect-to", &connect, &url];
+        try_curl(&arguments).status.success()
+    };
+    // One that has expired is no reason not to start.
+    balancer.wait_for_log("old.pem: the certificate has expired, on Jan  1 00:00:00 2021");
+    assert!(shown(&balancer, "old").is_some());
+    let (first, late) = (shown(&balancer, "web"), shown(&balancer, "late"));
+    assert!(first.is_some() && late.is_some() && gets_in(&balancer));
+    secret(balancer.folder(), "late.pem", "nonsense");
+    balancer.wait_for_log("late.pem: holds no certificate");
+    // Renewal, revocation, what others read, and changes of other rules take effect.
+    certificate(balancer.folder(), "a", Key::Ecdsa, "DNS:a.example", None);
+    eventually("the new certificate is in use", || {
+        shown(&balancer, "web") != first
+    });
+    let revoked = revocations(balancer.folder(), "authority", &["client"]);
+    balancer.folder().write("list.crl", revoked);
+    eventually("the client is revoked", || !gets_in(&balancer));
+    balancer.folder().write("hi.txt", "second");
+    eventually("the new text is sent", || hi(&balancer) == "second");
+    balancer.reconfigure(&format!("{text}{}", rule("more", "")));
+    balancer.reconfigure(&text);
+    assert_eq!(shown(&balancer, "late"), late);
+    let problems = |balancer: &Balancer| balancer.metric("evenkeel_file_problems");
+    assert_eq!(problems(&balancer), Some(2.0));
+    let check = |balancer: &Balancer| {
+        let file = balancer.folder().join("evenkeel.toml");
+        evenkeel(&["check", &file.display().to_string()])
+    };
+    assert!(check(&balancer).unwrap_err().contains("late.pem"));
+    // The process that takes over has what was good from the one before.
+    balancer.upgrade().unwrap();
+    assert_eq!(shown(&balancer, "late"), late);
+    assert_eq!(hi(&balancer), "second");
+    certificate(balancer.folder(), "late", Key::Ecdsa, "DNS:a.example", None);
+    eventually("it is right again", || shown(&balancer, "late") != late);
+    assert_eq!(problems(&balancer), Some(1.0));
+    let said = check(&balancer).unwrap();
+    assert!(
+        said.contains("warning: ") && said.contains("old.pem: the certificate has expired"),
+        "{said}"
     );
 }
 

@@ -447,3 +447,27 @@ fn secrets_are_for_administrators() {
     assert!(!examined.ok);
     assert_eq!(balancer.on_disk(), now.text);
 }
+
+/// Whoever breaks into the process, and so has its API, must not become root at the next start.
+#[test]
+fn n9_whom_the_process_is_says_the_file_alone() {
+    let balancer = Balancer::start(&two_members(), None);
+    let start = balancer.in_force();
+    let user = json!([{ "op": "set", "path": ["process", "user"], "value": "root" }]);
+    let refused = balancer.edit(&start.revision, user);
+    assert_eq!(refusal(refused), (403, "own_file_only".into()));
+    assert_eq!(balancer.on_disk(), start.text);
+}
+
+#[test]
+fn f2_a_text_without_rules_must_be_meant() {
+    let balancer = Balancer::start(&two_members(), None);
+    let start = balancer.in_force();
+    let client = balancer.client();
+    let put = |body| client.change::<Changed>("PUT", CONFIG, &start.revision, &body);
+    let refused = put(json!({ "text": "# nothing\n" }));
+    assert_eq!(refusal(refused), (409, "no_rules".into()));
+    assert_eq!(balancer.on_disk(), start.text);
+    put(json!({ "text": "# nothing\n", "force": true })).unwrap();
+    assert_eq!(balancer.on_disk(), "# nothing\n");
+}

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use toml_edit::{Document, Item, TableLike, Value};
 
-use crate::reference::is_secret;
+use crate::reference::{is_login, is_secret};
 
 /// What stands in place of a secret.
 pub const MASK: &str = "********";
@@ -29,49 +29,84 @@ pub fn masked(text: &str) -> bool {
     !places(text, |value| value.as_str() == Some(MASK)).is_empty()
 }
 
+/// True if `text` has a token or a login in it.
+pub fn holds_login(text: &str) -> bool {
+    let Ok(document) = Document::parse(text) else {
+        return false;
+    };
+    let mut places = Vec::new();
+    // What stands in the environment does not stand here.
+    let is_here = |value: &Value| value.as_str().is_none_or(|text| !text.starts_with("${"));
+    look(
+        document.as_table(),
+        &mut Vec::new(),
+        &|path, _| is_login(path),
+        &is_here,
+        &mut places,
+    );
+    !places.is_empty()
+}
+
 /// Where in `text` secrets stand that are as wanted, in the order of the file.
 fn places(text: &str, wanted: impl Fn(&Value) -> bool) -> Vec<Range<usize>> {
     let Ok(document) = Document::parse(text) else {
         return Vec::new();
     };
     let mut places = Vec::new();
-    look(document.as_table(), &mut Vec::new(), &wanted, &mut places);
+    look(
+        document.as_table(),
+        &mut Vec::new(),
+        &|path, item| is_secret(path) || has_query(path, item),
+        &wanted,
+        &mut places,
+    );
     places.sort_unstable_by_key(|place| place.start);
     places
 }
 
+/// True if the value at a path is one that is looked for.
+type IsMeant<'a> = &'a dyn Fn(&[String], &Item) -> bool;
+
 fn look(
     table: &dyn TableLike,
     path: &mut Vec<String>,
+    is_meant: IsMeant<'_>,
     wanted: &dyn Fn(&Value) -> bool,
     places: &mut Vec<Range<usize>>,
 ) {
     for (key, item) in table.iter() {
         path.push(key.to_owned());
-        if is_secret(path) {
+        if is_meant(path, item) {
             hide(item, wanted, places);
         } else {
-            descend(item, path, wanted, places);
+            descend(item, path, is_meant, wanted, places);
         }
         path.pop();
     }
 }
 
+/// True if the item is the path of a health check with a query, which may hold a key.
+fn has_query(path: &[String], item: &Item) -> bool {
+    let is_check = matches!(path, [.., table, key] if table == "health_check" && key == "path");
+    is_check && item.as_str().is_some_and(|path| path.contains('?'))
+}
+
 fn descend(
     item: &Item,
     path: &mut Vec<String>,
+    is_meant: IsMeant<'_>,
     wanted: &dyn Fn(&Value) -> bool,
     places: &mut Vec<Range<usize>>,
 ) {
     if let Some(table) = item.as_table_like() {
-        look(table, path, wanted, places);
+        look(table, path, is_meant, wanted, places);
     }
     for table in item.as_array_of_tables().into_iter().flatten() {
-        look(table, path, wanted, places);
+        look(table, path, is_meant, wanted, places);
     }
     for value in item.as_array().into_iter().flatten() {
         if let Some(table) = value.as_inline_table() {
-            look(table, path, wanted, places);
+            look(table, path, is_meant, wanted, places);
         }
     }
 }

@@ -703,3 +703,39 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn n15_what_may_be_a_secret_in_routes_and_checks_is_masked() {
+    let text = r#"
+[rule.web]
+listen = "127.0.0.1:1"
+members = ["10.0.0.1:1"]
+health_check = { path = "/up?key=SECRET" }
+
+[[rule.web.routes]]
+headers = ["X-Api-Key = SECRET"]
+query = ["key = SECRET"]
+cookies = ["id = SECRET"]
+group = "web"
+response_fields = { set = { "X-Key" = "SECRET" }, add = { "X-Other" = "SECRET" } }
+
+[group.app.health_check]
+path = "/up"
+
+[group.other]
+members = ["10.0.0.1:1"]
+health_check.path = "/up?token=SECRET"
+"#;
+    let seen = mask(text);
+    assert!(!seen.contains("SECRET"), "{seen}");
+    assert!(
+        seen.contains("path = \"/up\"") && seen.contains("group = \"web\""),
+        "{seen}"
+    );
+    assert!(!holds_login(text));
+    assert!(holds_login("[admin]\ntoken = \"a-long-token\"\n"));
+    assert!(holds_login(
+        "[tracing]\nheaders = { Authorization = \"x\" }\n"
+    ));
+    assert!(!holds_login("[admin]\ntoken_file = \"x\"\n"));
+}

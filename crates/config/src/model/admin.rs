@@ -13,7 +13,7 @@ use crate::schema::field::{Field, FileName, Limits, Texts, WRONG_TYPE};
 use crate::schema::key::{DAY, docs, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::source::read_secret;
+use crate::schema::source::load_secret;
 use crate::schema::table::Table;
 
 section! {
@@ -146,12 +146,14 @@ fn resolve_token(admin: &mut Admin, table: &Table<'_>, folder: &Path, report: &m
 
 fn read_token(path: &Path) -> Result<String, String> {
     let shown = path.display();
-    let text = read_secret(path, 4096).map_err(|reason| format!("{shown} {reason}"))?;
     let (what, is_token) = TOKEN;
-    let token = Some(text.trim()).filter(|token| is_token(token));
-    token
-        .map(str::to_owned)
-        .ok_or_else(|| format!("{shown} does not hold a token: {what}"))
+    let parse = |text: &str| {
+        let token = Some(text.trim()).filter(|token| is_token(token));
+        token
+            .map(str::to_owned)
+            .ok_or_else(|| format!("does not hold a token: {what}"))
+    };
+    load_secret(path, 4096, parse).map_err(|reason| format!("{shown} {reason}"))
 }
 
 /// Where the access log goes.

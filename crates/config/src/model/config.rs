@@ -241,7 +241,8 @@ impl Config {
         let users = users.filter_map(|auth| auth.users_file.as_ref());
         let cookies = self.groups.iter().flat_map(|group| &group.sticky);
         let cookies = cookies.filter_map(|sticky| sticky.key_file.as_ref());
-        let answers = rules.flat_map(|rule| rule.routes.files());
+        let pages = self.rules.iter().flat_map(|rule| &rule.maintenance.page);
+        let answers = rules.flat_map(|rule| rule.routes.files()).chain(pages);
         let administrators = self.admin.iter().flat_map(|admin| &admin.users_file);
         let users = users.chain(administrators);
         let answers = answers.chain(cookies).chain(users).map(|file| &file.path);

@@ -13,7 +13,7 @@ use crate::schema::field::{Field, Limits, Texts, WRONG_TYPE, blank, choice_field
 use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::source::read_secret;
+use crate::schema::source::load_secret;
 use crate::schema::table::{AsTable, Table};
 
 section! {
@@ -149,14 +149,15 @@ impl HealthCheck {
         }
         *file = folder.join(&*file);
         let shown = file.display();
-        let text = read_secret(file, 4096).map_err(|reason| format!("{shown} {reason}"))?;
-        let password = text.trim_end_matches(['\r', '\n']);
-        if password.is_empty() || password.chars().any(char::is_control) {
-            return Err(format!(
-                "{shown} does not hold a password: one line of text"
-            ));
-        }
-        self.password = Some(Secret(password.into()));
+        let parse = |text: &str| {
+            let password = text.trim_end_matches(['\r', '\n']);
+            if password.is_empty() || password.chars().any(char::is_control) {
+                return Err("does not hold a password: one line of text".to_owned());
+            }
+            Ok(Secret(password.into()))
+        };
+        let password = load_secret(file, 4096, parse);
+        self.password = Some(password.map_err(|reason| format!("{shown} {reason}"))?);
         Ok(())
     }
 

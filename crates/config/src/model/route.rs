@@ -15,6 +15,7 @@ use super::limits::RequestLimit;
 use super::mirror::Mirror;
 use super::timeouts::Timeouts;
 use super::tls::SERVER_NAMES;
+use crate::kept;
 use crate::routing::path::{self, MAX_SEGMENT};
 use crate::routing::template::{Part, Template};
 use crate::routing::{Conditions, Index, Pattern, depth};
@@ -853,11 +854,13 @@ const MAX_ANSWER: u64 = 64 * 1024;
 ///
 /// It cannot be read.
 pub fn content_of(file: &FileName) -> Result<Arc<[u8]>, Box<Problem>> {
-    let bytes = read_bytes(&file.path, MAX_ANSWER);
-    bytes.map(Into::into).map_err(|error| {
+    let problem = |error: &String| {
         let message = format!("{}: {error}", file.path.display());
         Box::new(file.place.problem(message))
-    })
+    };
+    let read = |source: &kept::Source| source.read(&file.path, |path| read_bytes(path, MAX_ANSWER));
+    let content = kept::load(read, |error| problem(error).to_string());
+    content.map_err(|error| problem(&error))
 }
 
 /// What the reference says of the tables.

@@ -40,8 +40,7 @@ section! {
         /// Whether clients that ask for a name without a certificate, or for none, are refused.
         /// Otherwise they get the first certificate.
         strict_sni: bool = false; "true",
-        /// Whether certificates may be used that are no longer valid or not yet. Otherwise they are
-        /// an error when the configuration is read.
+        /// Whether certificates that are no longer valid, or not yet, are used without a warning.
         allow_expired: bool = false; "true",
         /// Oldest version of TLS that clients may use.
         min_version: TlsVersion = TlsVersion::Tls12; r#""1.3""#,

@@ -36,6 +36,9 @@ pub(crate) enum Command {
     Apply {
         /// A configuration on this machine
         file: PathBuf,
+        /// Apply a configuration without rules, too: all listeners of rules close
+        #[arg(long)]
+        force: bool,
         /// What it is a change of, and why.
         #[command(flatten)]
         change: ChangeArgs,
@@ -132,11 +135,16 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
             })?;
             here.passed(ctl, printed, compared.problems)
         }
-        Command::Apply { file, change } => {
+        Command::Apply {
+            file,
+            force,
+            change,
+        } => {
             let here = Here::of(ctl, file)?;
             let body = PutConfig {
                 text: here.text()?,
                 comment: change.comment.clone(),
+                force: *force,
             };
             let base = change.base.as_deref().or(Some(&here.revision));
             let done = ctl.configure("PUT", None, base, &body)?;

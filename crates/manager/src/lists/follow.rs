@@ -108,7 +108,7 @@ impl Manager {
                 files,
                 ..inputs.lists.clone()
             };
-            let inputs = inputs.with_lists(lists);
+            let inputs = inputs.with_lists(lists, self.clock().now());
             match self.change(&mut owned.state, inputs) {
                 Ok(()) => info!("members of files have changed"),
                 Err(error) => warn!("members of files are not used: {error}"),
@@ -150,7 +150,7 @@ impl Manager {
         let mut lists = inputs.lists.clone();
         info!(service = name, ?records, "a service has new members");
         lists.services.insert(name.to_owned(), records);
-        let mut inputs = inputs.with_lists(lists);
+        let mut inputs = inputs.with_lists(lists, self.clock().now());
         inputs.addresses.extend(addresses);
         if let Err(error) = self.change(&mut owned.state, inputs) {
             warn!(service = name, "its new members are not used: {error}");

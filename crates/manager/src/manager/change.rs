@@ -81,7 +81,7 @@ impl Manager {
         wanted: Wanted,
     ) -> Result<(Arc<str>, How, Option<Arc<Entry>>), ChangeError> {
         Ok(match wanted {
-            Wanted::Text(text) => (text.into(), How::Put, None),
+            Wanted::Text(text) | Wanted::AnyText(text) => (text.into(), How::Put, None),
             Wanted::Edits(edits) => {
                 let old = Arc::clone(&in_force.text);
                 // What is shared includes nothing.
@@ -123,6 +123,7 @@ impl Manager {
         author: Author,
     ) -> Result<Changed, ChangeError> {
         let in_force = self.is_in_force(base)?;
+        let is_guarded = matches!(wanted, Wanted::Text(_));
         let (text, how, _) = self.wanted(file, &in_force, wanted).await?;
         if text == in_force.text {
             return Ok(self.no_change(&in_force));
@@ -130,7 +131,10 @@ impl Manager {
         if edit::masked(&text) {
             return Err(ChangeError::Masked);
         }
-        self.parse(file, &text)?;
+        let config = self.parse(file, &text)?;
+        if is_guarded && self.loses_all_rules(&config) {
+            return Err(ChangeError::NoRules);
+        }
         let who = author.who.clone();
         let change = Change {
             before: base.to_owned(),
@@ -171,6 +175,7 @@ impl Manager {
         let _one_at_a_time = self.reloading.lock().await;
         let in_force = self.is_in_force(base)?;
         unchanged(file, &in_force.text)?;
+        let is_guarded = matches!(wanted, Wanted::Text(_));
         let (text, how, undoes) = self.wanted(file, &in_force, wanted).await?;
         if text == in_force.text {
             return Ok(self.no_change(&in_force));
@@ -179,6 +184,12 @@ impl Manager {
             return Err(ChangeError::Masked);
         }
         let config = config::parse(&file.display().to_string(), &text)?;
+        if is_guarded && self.loses_all_rules(&config) {
+            return Err(ChangeError::NoRules);
+        }
+        if config.process != self.lock().state.inputs.config.process {
+            return Err(ChangeError::Process);
+        }
         let (path, new) = (file.to_owned(), Arc::clone(&text));
         let prepared = blocking(move || Replacement::write(&path, &new)).await;
         let prepared = prepared.map_err(|error| write_error(file, &error.to_string()))?;

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use evenkeel_core::learnt;
 use evenkeel_core::member::Weight;
 use evenkeel_core::strategy::Values;
@@ -10,7 +12,7 @@ use tracing::warn;
 
 use super::Manager;
 use crate::changes::Changes;
-use crate::config::Config;
+use crate::config::{Config, kept};
 use crate::handover::Handover;
 use crate::inputs::Inputs;
 use crate::measured::strategy_of;
@@ -20,6 +22,10 @@ use crate::state::All;
 /// Parts of a [`Handover`].
 const LEARNT: &str = "learnt";
 const CHANGES: &str = "changes";
+const FILES: &str = "files";
+
+/// The form of the files: pairs of a path and its content in base64.
+const FILES_VERSION: u32 = 1;
 
 /// The form of [`Changes`].
 const CHANGES_VERSION: u32 = 1;
@@ -29,6 +35,11 @@ impl Manager {
     pub fn hand_over(&self, to: &mut Handover) {
         let text = self.in_force().map(|entry| entry.text.to_string());
         let owned = self.lock();
+        let files = kept::differing(owned.state.inputs.config.files());
+        let files = files
+            .iter()
+            .map(|(path, content)| (path, BASE64.encode(content)));
+        to.give(FILES, FILES_VERSION, &files.collect::<Vec<_>>());
         to.give(
             LEARNT,
             learnt::VERSION,
@@ -44,6 +55,11 @@ impl Manager {
     /// Goes on with what the process before knew, once the first configuration comes; both have it
     /// from `file`.
     pub fn take_over(&self, from: &Handover, file: &Path) {
+        let files: Option<Vec<(PathBuf, String)>> = from.take(FILES, FILES_VERSION);
+        let files = files.into_iter().flatten();
+        kept::take_over(
+            files.filter_map(|(path, content)| Some((path, BASE64.decode(content).ok()?))),
+        );
         let mut owned = self.lock();
         owned.state.learnt = from.take(LEARNT, learnt::VERSION);
         owned.changes = from.take(CHANGES, CHANGES_VERSION);

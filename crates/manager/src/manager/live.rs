@@ -111,7 +111,7 @@ impl Manager {
             return Ok(());
         }
         let mut inputs = owned.state.inputs.clone();
-        inputs.live.joined = joined;
+        inputs.set_joined(joined, self.clock.now());
         self.change(&mut owned.state, inputs)
     }
 
@@ -140,7 +140,8 @@ impl Manager {
         if present.len() == groups.len() && groups.iter().all(known) {
             return Ok(());
         }
-        let inputs = owned.state.inputs.with_groups(owner, groups);
+        let now = self.clock.now();
+        let inputs = owned.state.inputs.with_groups(owner, groups, now);
         self.change(&mut owned.state, inputs)
     }
 
@@ -165,7 +166,7 @@ impl Manager {
         owned.state.check_names(owner, &groups)?;
         let now = self.clock.now();
         for name in gone {
-            owned.state.remove_owned(owner, name);
+            owned.state.remove_owned(owner, name, now);
         }
         let mut handles = Vec::with_capacity(groups.len());
         for group in groups {

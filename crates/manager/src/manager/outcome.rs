@@ -15,12 +15,14 @@ use crate::subsystem::ApplyError;
 /// Whether clients should be sent to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Every enabled rule has a member that may be used.
+    /// Clients are served.
     Ready,
     /// There is no configuration yet.
     NoConfig,
-    /// An enabled rule has no member that may be used.
+    /// No enabled rule has a member that may be used; or not the one that was asked for.
     NoMember,
+    /// There is no such rule.
+    NoRule,
 }
 
 /// A configuration that is in effect.
@@ -42,6 +44,11 @@ pub enum ReloadError {
     /// The file is right, but it cannot be done.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// The file has no rule any more.
+    #[error(
+        "{0} has no rules any more, so that all listeners would close; if that is meant, run `evenkeel ctl reload --force`"
+    )]
+    NoRules(String),
 }
 
 /// How the last start or reload went.
@@ -115,8 +122,10 @@ fn strategy_names() -> String {
 /// What the configuration shall be.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wanted {
-    /// This text.
+    /// This text, unless it takes all rules away.
     Text(String),
+    /// This text, even if it takes all rules away.
+    AnyText(String),
     /// The text in force with these edits.
     Edits(Vec<Edit>),
     /// What it was before the last change.
@@ -201,6 +210,18 @@ pub enum ChangeError {
     /// There is no such revision.
     #[error("there is no revision {0:?} in the history")]
     NoRevision(String),
+    /// The text says something else of whom the process is.
+    #[error(
+        "[process] says as whom the balancer runs: it can be changed in the file on its machine only. Nothing was \
+         changed"
+    )]
+    Process,
+    /// The text has no rule, and there are some.
+    #[error(
+        "the text has no rules, so that all listeners would close: nothing was changed. If that is meant, send \
+         `\"force\": true` (`evenkeel ctl config apply --force`)"
+    )]
+    NoRules,
     /// There is nothing to go back to.
     #[error("there is no earlier configuration to go back to")]
     NothingToUndo,

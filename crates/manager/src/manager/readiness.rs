@@ -1,45 +1,70 @@
 //! Whether clients should be sent here.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use evenkeel_core::group::Request;
 
 use super::{Manager, Readiness};
 use crate::snapshot::{GroupHandle, RuleSnapshot};
 
-/// How long an answer of [`Manager::readiness`] counts.
+/// How long an answer of [`Manager::readiness`] counts, in milliseconds.
 const READY_AGE: u64 = 100;
 
-impl Manager {
-    /// Whether clients should be sent here. Everybody may ask, as often as they like: the
-    /// answer takes no lock of the manager, and is found at most ten times a second, or
-    /// when the configuration has changed.
-    pub fn readiness(&self) -> Readiness {
-        const ANSWERS: [Readiness; 3] =
-            [Readiness::Ready, Readiness::NoConfig, Readiness::NoMember];
-        let now = self.clock.now().as_nanos() / 1_000_000 + 1;
-        let known = self.ready.load(Ordering::Acquire);
-        if known != 0
-            && now.saturating_sub(known / 4) < READY_AGE
-            && let Some(answer) = ANSWERS.get((known % 4) as usize)
-        {
-            return *answer;
-        }
-        let answer = self.find_readiness();
-        // Unless the configuration has changed meanwhile.
-        let found = now * 4 + answer as u64;
-        let _ = self
-            .ready
-            .compare_exchange(known, found, Ordering::AcqRel, Ordering::Relaxed);
-        answer
-    }
+/// Rules that can serve, and those that cannot.
+#[derive(Debug)]
+pub(super) struct ReadyRules {
+    /// When it was found out, in milliseconds.
+    at: u64,
+    /// The configuration; 0 is none.
+    generation: u64,
+    /// The rules, by name: true if clients of one are served. A rule that is not enabled serves nobody.
+    rules: HashMap<String, bool>,
+    /// True if there is an enabled rule.
+    some_enabled: bool,
+}
 
-    fn find_readiness(&self) -> Readiness {
-        let snapshot = Arc::clone(&self.snapshots.borrow());
-        if snapshot.generation == 0 {
+impl Manager {
+    /// Whether clients should be sent here: clients of `rule`, or of any rule. Everybody may ask, as often as they like:
+    /// the answer takes no lock of the manager, and is found at most ten times a second, or
+    /// when the configuration has changed.
+    ///
+    /// One rule whose members are all down is no reason to send the clients of all others elsewhere. So without `rule`
+    /// the answer is [`Readiness::NoMember`] only if no enabled rule can serve.
+    pub fn readiness(&self, rule: Option<&str>) -> Readiness {
+        let found = self.ready_rules();
+        if found.generation == 0 {
             return Readiness::NoConfig;
         }
+        let is_ready = match rule {
+            None => !found.some_enabled || found.rules.values().any(|is_ready| *is_ready),
+            Some(name) => match found.rules.get(name) {
+                Some(is_ready) => *is_ready,
+                None => return Readiness::NoRule,
+            },
+        };
+        match is_ready {
+            true => Readiness::Ready,
+            false => Readiness::NoMember,
+        }
+    }
+
+    fn ready_rules(&self) -> Arc<ReadyRules> {
+        let now = self.clock.now().as_nanos() / 1_000_000 + 1;
+        let known = self.ready.load_full();
+        if let Some(known) = known.filter(|known| now.saturating_sub(known.at) < READY_AGE) {
+            return known;
+        }
+        let found = Arc::new(self.find_readiness(now));
+        // Unless the configuration has changed meanwhile.
+        if found.generation == self.snapshots.borrow().generation {
+            self.ready.store(Some(Arc::clone(&found)));
+        }
+        found
+    }
+
+    fn find_readiness(&self, at: u64) -> ReadyRules {
+        let snapshot = Arc::clone(&self.snapshots.borrow());
         let request = Request::at(self.clock.now());
         let serves = |group: &Arc<GroupHandle>| {
             let group = group.current.load();
@@ -47,16 +72,22 @@ impl Manager {
             (0..group.members().len())
                 .any(|index| view.is_eligible_unless_full(index) && view.weight(index) > 0.0)
         };
-        let mut enabled = snapshot.rules.iter().filter(|rule| rule.rule.enabled);
         // One without a group answers by itself.
         let is_ready = |rule: &Arc<RuleSnapshot>| {
             let targets = rule.targets().filter(|target| !target.serves_nobody);
             let mut targets = targets.peekable();
             targets.peek().is_none() || targets.any(|target| serves(&target.group))
         };
-        match enabled.all(is_ready) {
-            true => Readiness::Ready,
-            false => Readiness::NoMember,
+        let rules = snapshot.rules.iter();
+        let rules = rules.map(|rule| {
+            let is_ready = rule.rule.enabled && is_ready(rule);
+            (rule.rule.name.clone(), is_ready)
+        });
+        ReadyRules {
+            at,
+            generation: snapshot.generation,
+            rules: rules.collect(),
+            some_enabled: snapshot.rules.iter().any(|rule| rule.rule.enabled),
         }
     }
 }

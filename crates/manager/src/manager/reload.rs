@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use tracing::{error, info, warn};
 
 use super::{Applied, Manager, Owned, Reload, ReloadError};
-use crate::config::{self, Admin, Config, Errors};
+use crate::config::{self, Admin, Config, Errors, kept};
 use crate::inputs::hosts;
 use crate::member_tls;
 use crate::revisions::{Author, How};
@@ -26,9 +26,20 @@ impl Manager {
         how: How,
         author: Author,
     ) -> Result<Applied, ReloadError> {
+        self.reload_with(path, how, author, false).await
+    }
+
+    /// The same. `force` applies a file that takes all rules away, too.
+    pub async fn reload_with(
+        &self,
+        path: &Path,
+        how: How,
+        author: Author,
+        force: bool,
+    ) -> Result<Applied, ReloadError> {
         let _one_at_a_time = self.reloading.lock().await;
         let text = self.text_of(path);
-        self.reload_text(path, text, how, author).await
+        self.reload_text(path, text, how, author, force).await
     }
 
     /// Applies what a store has, beside what the file at `path` says.
@@ -43,7 +54,9 @@ impl Manager {
         author: Author,
     ) -> Result<Applied, ReloadError> {
         let _one_at_a_time = self.reloading.lock().await;
-        self.reload_text(path, Ok(text), How::Store, author).await
+        // Whoever wrote it there was asked.
+        self.reload_text(path, Ok(text), How::Store, author, true)
+            .await
     }
 
     /// The text as it is kept: in the file at `path`, or that of the store which is in force.
@@ -68,7 +81,7 @@ impl Manager {
             return None;
         }
         let author = Author::default();
-        Some(self.reload_text(path, text, How::File, author).await)
+        Some(self.reload_text(path, text, How::File, author, false).await)
     }
 
     async fn reload_text(
@@ -77,9 +90,19 @@ impl Manager {
         text: Result<String, Errors>,
         how: How,
         author: Author,
+        force: bool,
     ) -> Result<Applied, ReloadError> {
-        let parsed = text.and_then(|text| Ok((self.parse(path, &text)?, text)));
+        let parsed = text.and_then(|text| {
+            let config = self.parse(path, &text)?;
+            for complaint in config::rights(path, &config.included) {
+                warn!("{complaint}");
+            }
+            Ok((config, text))
+        });
         let result = match parsed {
+            Ok((config, _)) if !force && self.loses_all_rules(&config) => {
+                Err(ReloadError::NoRules(path.display().to_string()))
+            }
             Ok((config, text)) => {
                 let applied = self.replace(config).await;
                 applied.map_err(ReloadError::from).inspect(|applied| {
@@ -137,12 +160,13 @@ impl Manager {
         let files = routes::load(&config.rules, &files).map_err(PrepareError::files)?;
 
         let mut owned = self.lock();
+        let before = owned.state.inputs.config.clone();
         if owned.started.is_none() {
             // What the process before has told was about the same ones.
             owned.state.inputs.lists = lists.clone();
         }
         let old = &owned.state.inputs;
-        let mut inputs = old.with_config(config, lists);
+        let mut inputs = old.with_config(config, lists, self.clock.now());
         inputs.addresses.extend(found);
         inputs.clients = clients;
         inputs.files = files;
@@ -152,10 +176,18 @@ impl Manager {
         let mut notes: Vec<String> = warnings.map(ToString::to_string).collect();
         self.install(&mut owned.state, inputs, generation)?;
         notes.extend(self.needs_restart(&owned));
+        let config = &owned.state.inputs.config;
+        kept::forget(before.files(), config.files());
+        notes.extend(kept::complaints(config.files()));
         if owned.started.is_none() {
             owned.started = Some(owned.state.inputs.config.clone());
         }
         Ok(Applied { generation, notes })
+    }
+
+    /// True if there are rules now, and none in `config`: as with a file that was emptied by mistake.
+    pub(super) fn loses_all_rules(&self, config: &Config) -> bool {
+        config.rules.is_empty() && !self.lock().state.inputs.config.rules.is_empty()
     }
 
     /// What of the configuration has no effect on the running process.

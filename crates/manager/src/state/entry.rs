@@ -49,7 +49,7 @@ pub(crate) struct GroupEntry {
 /// server that gives a part of its addresses at a time gives each of them again
 /// sooner; it must find its slot then, or it would start slowly again and again, and
 /// get more than `max_connections` while its old requests run.
-pub(super) const DEPARTED_FOR: Duration = Duration::from_secs(300);
+pub(crate) const DEPARTED_FOR: Duration = Duration::from_secs(300);
 
 /// What makes an endpoint of a group the same one in the next state: host and port as
 /// in the file, and the address.

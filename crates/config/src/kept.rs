@@ -1,0 +1,243 @@
+//! Files that the configuration names, each of which is taken or kept by itself.
+//!
+//! A followed file may be broken for a while: a renewal that got stuck, a wrong line, a full disk. What it
+//! said when it was last good stays in use then, and everything else goes on: other files, changes of the
+//! configuration, an upgrade. Each reader of such a file reads it through [`load`]. Where nothing good is known,
+//! as at a start or for a file that was not named before, a file that cannot be used is an error.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// Files that were good, and complaints about those that are not.
+#[derive(Default)]
+struct Store {
+    /// Content of files when they were last good.
+    good: HashMap<PathBuf, Arc<[u8]>>,
+    /// Complaints about files that are in use all the same, by the first file of what was read.
+    complaints: BTreeMap<PathBuf, Vec<String>>,
+}
+
+/// The files of this process.
+static STORE: LazyLock<Mutex<Store>> = LazyLock::new(Mutex::default);
+
+fn store() -> MutexGuard<'static, Store> {
+    STORE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A file that was asked for, with what was read.
+type Asked = (PathBuf, Option<Arc<[u8]>>);
+
+/// Source of the contents of files: the disk, or what was last good.
+pub struct Source {
+    /// Contents that take the place of those on disk.
+    good: HashMap<PathBuf, Arc<[u8]>>,
+    /// Files that were asked for.
+    asked: RefCell<Vec<Asked>>,
+    used_good: Cell<bool>,
+}
+
+impl Source {
+    fn new(good: HashMap<PathBuf, Arc<[u8]>>) -> Self {
+        Source {
+            good,
+            asked: RefCell::default(),
+            used_good: Cell::new(false),
+        }
+    }
+
+    /// Returns the content of the file at `path`, which `read` reads from disk.
+    ///
+    /// # Errors
+    ///
+    /// The error of `read`.
+    pub fn read<E>(
+        &self,
+        path: &Path,
+        read: impl FnOnce(&Path) -> Result<Vec<u8>, E>,
+    ) -> Result<Arc<[u8]>, E> {
+        if let Some(good) = self.good.get(path) {
+            self.used_good.set(true);
+            return Ok(Arc::clone(good));
+        }
+        let content: Result<Arc<[u8]>, E> = read(path).map(Into::into);
+        let kept = content.as_ref().ok().cloned();
+        self.asked.borrow_mut().push((path.to_owned(), kept));
+        content
+    }
+}
+
+/// Makes something of one or more files. If that fails with what is on disk, and the files were good before, the
+/// contents from then are used, and there is a complaint with the text of `why`. `make` may be called twice.
+///
+/// # Errors
+///
+/// What is wrong with the files on disk, if nothing good is known of them.
+pub fn load<T, E>(
+    make: impl Fn(&Source) -> Result<T, E>,
+    why: impl FnOnce(&E) -> String,
+) -> Result<T, E> {
+    let disk = Source::new(HashMap::new());
+    let made = make(&disk);
+    let asked = disk.asked.into_inner();
+    let error = match made {
+        Ok(made) => {
+            let mut store = store();
+            for (path, content) in asked {
+                store.complaints.remove(&path);
+                if let Some(content) = content {
+                    store.good.insert(path, content);
+                }
+            }
+            return Ok(made);
+        }
+        Err(error) => error,
+    };
+    let Some((first, _)) = asked.first() else {
+        return Err(error);
+    };
+    let good = {
+        let store = store();
+        let known = asked.iter().filter_map(|(path, _)| {
+            let content = store.good.get(path)?;
+            Some((path.clone(), Arc::clone(content)))
+        });
+        known.collect()
+    };
+    let before = Source::new(good);
+    let Ok(made) = make(&before) else {
+        return Err(error);
+    };
+    if !before.used_good.get() {
+        return Err(error);
+    }
+    let complaint = format!(
+        "{}; what the file said before stays in use until it is right",
+        why(&error)
+    );
+    store().complaints.insert(first.clone(), vec![complaint]);
+    Ok(made)
+}
+
+/// Adds a complaint about a file that is used all the same.
+pub fn complain(path: &Path, what: String) {
+    let mut store = store();
+    let complaints = store.complaints.entry(path.to_owned()).or_default();
+    if !complaints.contains(&what) {
+        complaints.push(what);
+    }
+}
+
+/// Returns the complaints about these files.
+pub fn complaints<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<String> {
+    let files: HashSet<&Path> = files.into_iter().collect();
+    let store = store();
+    let all = store.complaints.iter();
+    all.filter(|(path, _)| files.contains(path.as_path()))
+        .flat_map(|(_, complaints)| complaints.iter().cloned())
+        .collect()
+}
+
+/// Forgets those of the files `before` that are not among `now`.
+pub fn forget<'a>(
+    before: impl IntoIterator<Item = &'a Path>,
+    now: impl IntoIterator<Item = &'a Path>,
+) {
+    let now: HashSet<&Path> = now.into_iter().collect();
+    let mut store = store();
+    for path in before.into_iter().filter(|path| !now.contains(path)) {
+        store.good.remove(path);
+        store.complaints.remove(path);
+    }
+}
+
+/// Returns the good contents of those of `files` that say something else now, for a process that takes the
+/// place of this one.
+pub fn differing<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<(PathBuf, Arc<[u8]>)> {
+    let store = store();
+    let files: HashSet<&Path> = files.into_iter().collect();
+    let known = files.into_iter().filter_map(|path| {
+        let good = store.good.get(path)?;
+        Some((path.to_owned(), Arc::clone(good)))
+    });
+    let known: Vec<_> = known.collect();
+    drop(store);
+    let is_same = |(path, good): &(PathBuf, Arc<[u8]>)| {
+        let now = crate::schema::source::read_bytes(path, good.len() as u64);
+        now.is_ok_and(|now| *now == **good)
+    };
+    known.into_iter().filter(|one| !is_same(one)).collect()
+}
+
+/// Takes over what was good in the process before.
+pub fn take_over(files: impl IntoIterator<Item = (PathBuf, Vec<u8>)>) {
+    let mut store = store();
+    for (path, content) in files {
+        store.good.insert(path, content.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::tests::scratch;
+
+    /// Two numbers, in a file each, the second of which is twice the first.
+    fn pair(one: &Path, two: &Path) -> Result<(u32, u32), String> {
+        let number = |source: &Source, path: &Path| {
+            let text = source.read(path, |path| {
+                fs::read(path).map_err(|error| error.to_string())
+            })?;
+            let text = String::from_utf8_lossy(&text).into_owned();
+            text.parse::<u32>().map_err(|error| error.to_string())
+        };
+        let make = |source: &Source| {
+            let (one, two) = (number(source, one), number(source, two));
+            match (one?, two?) {
+                (one, two) if two == 2 * one => Ok((one, two)),
+                _ => Err("do not fit".to_owned()),
+            }
+        };
+        load(make, |error| format!("numbers: {error}"))
+    }
+
+    #[test]
+    fn f1_files_are_kept_until_all_of_them_fit_again() {
+        let folder = scratch("kept-pair");
+        let (one, two) = (folder.join("one"), folder.join("two"));
+        let files = [one.as_path(), two.as_path()];
+        assert!(pair(&one, &two).is_err(), "nothing good is known");
+        fs::write(&one, "1").unwrap();
+        fs::write(&two, "2").unwrap();
+        assert_eq!(pair(&one, &two), Ok((1, 2)));
+        assert!(complaints(files).is_empty());
+        assert!(differing(files).is_empty());
+        for broken in ["3", "x"] {
+            fs::write(&one, broken).unwrap();
+            assert_eq!(pair(&one, &two), Ok((1, 2)), "{broken}");
+            assert_eq!(complaints(files).len(), 1, "{broken}");
+        }
+        let handed = differing(files);
+        assert_eq!(handed, [(one.clone(), Arc::from(*b"1"))]);
+        fs::write(&two, "6").unwrap();
+        fs::write(&one, "3").unwrap();
+        assert_eq!(pair(&one, &two), Ok((3, 6)));
+        assert!(complaints(files).is_empty());
+        fs::remove_file(&one).unwrap();
+        assert_eq!(pair(&one, &two), Ok((3, 6)));
+        let [complaint] = &complaints(files)[..] else {
+            panic!("{:?}", complaints(files));
+        };
+        assert!(complaint.starts_with("numbers: "), "{complaint}");
+        assert!(complaint.contains("stays in use"), "{complaint}");
+        // The process that follows knows only what was handed over.
+        forget(files, []);
+        assert!(pair(&one, &two).is_err());
+        take_over([(one.clone(), b"3".to_vec())]);
+        assert_eq!(pair(&one, &two), Ok((3, 6)));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
