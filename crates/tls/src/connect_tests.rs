@@ -62,9 +62,18 @@ impl Rig {
         known: &[&str],
     ) -> Result<Agreed, Failure> {
         let server = Server::load(&self.server, "web", known, &self.keys).unwrap();
+        Self::meet_server(&server, client, host, offered).await
+    }
+
+    async fn meet_server(
+        server: &Server,
+        client: &Arc<Client>,
+        host: &str,
+        offered: &[&str],
+    ) -> Result<Agreed, Failure> {
         let (ours, theirs) = pair().await;
         let serve = async {
-            let (mut stream, _) = Accepting::new(theirs, &server).await.ok()?;
+            let (mut stream, _) = Accepting::new(theirs, server).await.ok()?;
             let mut got = [0; 4];
             stream.read_exact(&mut got).await.ok()?;
             stream.write_all(&got).await.ok()?;
@@ -113,6 +122,20 @@ async fn bytes_pass_both_ways_with_both_versions() {
     rig.server.min_version = TlsVersion::Tls13;
     rig.client.min_version = TlsVersion::Tls13;
     assert!(rig.meet(&rig.client(), "b.example").await.is_ok());
+}
+
+#[tokio::test]
+async fn n21_messages_in_several_records_are_put_together() {
+    let rig = Rig::new();
+    for records in [32, 33, 45, 64, 100] {
+        let mut server = Server::load(&rig.server, "web", &[], &rig.keys).unwrap();
+        let config = Arc::make_mut(&mut server.config);
+        // A record's header counts, too: a ticket is in up to a dozen records.
+        config.max_fragment_size = Some(records);
+        config.send_tls13_tickets = 4;
+        let met = Rig::meet_server(&server, &rig.client(), "a.example", &[]).await;
+        assert_eq!(met.unwrap().version, "TLSv1.3", "{records}");
+    }
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use crate::identity;
 use crate::messages::{Messages, Next, drain};
 use crate::server::{Server, take_asked};
 use crate::stream::{Kernel, Stream};
+use crate::ticket::{self, Span};
 
 /// Most bytes of a first message: no browser needs a quarter of it.
 const MAX_HELLO: usize = 16 * 1024;
@@ -169,6 +170,8 @@ pub struct Accepting {
     header: Option<Box<str>>,
     /// The name that the client asks for.
     name: Option<Box<str>>,
+    /// When the session began and when it ends, once that is known.
+    span: Option<Span>,
     /// Most bytes of `input`.
     most: usize,
     most_later: usize,
@@ -194,6 +197,7 @@ impl Accepting {
             connection,
             header: server.header.clone(),
             name: None,
+            span: None,
             most: MAX_HELLO,
             most_later: server.most_input + MAX_HELLO,
             failed,
@@ -218,9 +222,10 @@ impl Accepting {
             }
             let reads = !is_over && self.failed.is_none();
             let of = &mut **connection;
-            let next = self
-                .messages
-                .process(reads, move |input| of.process_tls_records(input));
+            let messages = &mut self.messages;
+            let next = ticket::with_span(&mut self.span, || {
+                messages.process(reads, move |input| of.process_tls_records(input))
+            });
             if let Some(name) = take_asked() {
                 self.name = Some(name);
             }
@@ -529,6 +534,11 @@ mod tests {
 
     /// Whether a client's session was resumed.
     fn served(config: &Arc<ClientConfig>, server: &Server) -> bool {
+        session(config, server).0
+    }
+
+    /// The same, and the session's span.
+    fn session(config: &Arc<ClientConfig>, server: &Server) -> (bool, Option<Span>) {
         run(async {
             let config = Arc::clone(config);
             let (socket, client) = connect(move |socket| {
@@ -538,10 +548,11 @@ mod tests {
                 client.conn.send_close_notify();
                 client.flush().unwrap();
             });
-            let (mut stream, agreed) = Accepting::new(socket, server).await.unwrap();
+            let mut accepting = Accepting::new(socket, server);
+            let (mut stream, agreed) = (&mut accepting).await.unwrap();
             echo(&mut stream).await.unwrap();
             client.join().unwrap();
-            agreed.resumed
+            (agreed.resumed, accepting.span)
         })
     }
 
@@ -700,6 +711,86 @@ mod tests {
         let crl_file = rule.folder.write("ca.crl", list);
         rule.tls.client_certificates.as_mut().unwrap().crl_file = Some(crl_file);
         assert_eq!(cause(&rule.server(), again), Cause::ClientCertificate);
+    }
+
+    #[test]
+    fn n2_however_often_a_session_is_resumed_it_ends_with_the_certificate() {
+        let mut rule = Rule::new();
+        let root = authority();
+        rule.tls.client_certificates = Some(ClientCertificates {
+            ca_file: rule.folder.write("ca.pem", root.pem()),
+            ..ClientCertificates::default()
+        });
+        let server = rule.server();
+        let end = rcgen::date_time_ymd(2121, 1, 1);
+        let mut params = params(&["client.example"]);
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        params.not_after = end;
+        let made = sign(params, &root);
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            let chain = vec![CertificateDer::from_pem_slice(made.pem.as_bytes()).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(made.key.as_bytes()).unwrap();
+            let config = ClientConfig::builder_with_provider(Arc::clone(crate::provider()));
+            let config = config.with_protocol_versions(&[version]).unwrap();
+            let config = config.with_root_certificates(rule.roots());
+            let config = Arc::new(config.with_client_auth_cert(chain, key).unwrap());
+            let (resumed, first) = session(&config, &server);
+            assert_eq!(
+                (resumed, first.map(Span::until)),
+                (false, Some(end.unix_timestamp())),
+                "{version:?}"
+            );
+            for _ in 0..3 {
+                assert_eq!(session(&config, &server), (true, first), "{version:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn n11_a_client_that_asks_for_keys_and_reads_nothing_is_answered_once() {
+        const UPDATES: usize = 4000;
+        let rule = Rule::new();
+        run(async {
+            let config = Arc::new(rule.client());
+            let (go, may_go) = std::sync::mpsc::channel();
+            let (socket, client) = connect(move |socket| {
+                let mut client = speak(&config, "a.example", socket);
+                client.write_all(b"x").unwrap();
+                let _ = may_go.recv().unwrap();
+                for _ in 0..UPDATES {
+                    client.conn.refresh_traffic_keys().unwrap();
+                    client.write_all(b"x").unwrap();
+                }
+                // Whoever reads at last gets everything.
+                let written = may_go.recv().unwrap();
+                client.read_exact(&mut vec![0; written]).unwrap();
+            });
+            let (mut stream, _) = Accepting::new(socket, &rule.server()).await.unwrap();
+            stream.read_exact(&mut [0]).await.unwrap();
+            let piece = [0; 10_000];
+            let mut written = 0;
+            std::future::poll_fn(|cx| {
+                while let Poll::Ready(n) =
+                    tokio::io::AsyncWrite::poll_write(Pin::new(&mut *stream), cx, &piece)
+                {
+                    written += n.unwrap();
+                }
+                Poll::Ready(())
+            })
+            .await;
+            let full = stream.held();
+            assert!(full > 0);
+            go.send(0).unwrap();
+            for read in 0..UPDATES {
+                stream.read_exact(&mut [0]).await.unwrap();
+                let held = stream.held();
+                // What has arrived and was not read is held, too.
+                assert!(held < full + 48 * 1024, "{held} after {read} key updates");
+            }
+            go.send(written).unwrap();
+            stream.flush().await.unwrap();
+            client.join().unwrap();
+        });
     }
 
     #[test]

@@ -7,17 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_config::{ClientCertificates, Problem, Protocol, Rule, Tls, TlsVersion};
-use rustls::ServerConfig;
-use rustls::server::danger::ClientCertVerifier;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::certificate::{
     Certificate, CertificateError, Details, bytes, problem, read_by, unix_now,
 };
-use crate::ticket::{Keys, Tickets};
+use crate::ticket::{self, Keys, Span, Tickets};
 use crate::{authorities, challenge, provider};
 
 /// Tickets that a client of TLS 1.3 gets, so that it can open two connections at once.
@@ -209,10 +212,73 @@ impl Clients {
         })?;
         all.push(u8::from(wanted.required));
         Ok(Clients {
-            verifier: Some(verifier),
+            verifier: Some(Arc::new(Dated(verifier))),
             read: all,
         })
     }
+}
+
+/// A verifier that has the session end with the certificates that it has found good.
+#[derive(Debug)]
+struct Dated(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Dated {
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
+        let chain = std::iter::once(end_entity).chain(intermediates);
+        let until = chain.map(end_of).min().unwrap_or(i64::MIN);
+        ticket::set_span(Span::new(until));
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// When a certificate expires, in seconds since 1970. One that cannot be read has expired.
+fn end_of(certificate: &CertificateDer<'_>) -> i64 {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.map_or(i64::MIN, |(_, parsed)| {
+        parsed.validity().not_after.timestamp()
+    })
 }
 
 thread_local! {

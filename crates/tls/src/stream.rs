@@ -28,8 +28,14 @@ const RECORDS: usize = 5;
 /// Slices of bytes that are written at once.
 const MAX_SLICES: usize = 4;
 
-/// Records in a row that carry nothing, or ask for new keys.
+/// Records in a row that carry nothing, or ask for new keys. A message in several records is one.
 const MAX_IDLE_RECORDS: u32 = 32;
+
+/// Longest message after a handshake, in bytes: a ticket may have the client's certificates in it.
+const MAX_MESSAGE: usize = 64 * 1024;
+
+/// Bytes before the content of a message: its kind and its length.
+const MESSAGE_HEAD: usize = 4;
 
 thread_local! {
     /// For what is read. Nobody holds it over a wait.
@@ -74,9 +80,13 @@ pub struct Stream {
     /// What is decrypted and did not fit into the caller's buffer.
     plain: Vec<u8>,
     plain_from: usize,
+    /// The beginning of a message whose other parts are in the next records.
+    message: Vec<u8>,
     /// What is encrypted and was not taken by the socket.
     output: Vec<u8>,
     output_from: usize,
+    /// An answer to a message is in `output`. One is enough, however often the other side asks.
+    answer_waits: bool,
     /// Records without content since the last one with some.
     idle_records: u32,
     /// The other side has said that nothing more comes.
@@ -120,8 +130,10 @@ impl Stream {
             input,
             plain,
             plain_from: 0,
+            message: Vec::new(),
             output: Vec::new(),
             output_from: 0,
+            answer_waits: false,
             idle_records: 0,
             ended: false,
             closed: false,
@@ -136,7 +148,8 @@ impl Stream {
 
     /// Bytes that it holds because somebody does not take them.
     pub fn held(&self) -> usize {
-        self.input.capacity() + self.plain.capacity() + self.output.capacity()
+        let buffers = [&self.input, &self.plain, &self.message, &self.output];
+        buffers.iter().map(|buffer| buffer.capacity()).sum()
     }
 
     /// From now on the other side is told nothing, not even that this is the end: what is cut must
@@ -240,7 +253,7 @@ impl Stream {
                 let (kind, n) = self.opener.open(one, place)?;
                 match kind {
                     Kind::Data => {
-                        self.count(n)?;
+                        self.take_data(n)?;
                         space.advance(n);
                     }
                     other => {
@@ -255,7 +268,7 @@ impl Stream {
                 let (kind, n) = self.opener.open(one, &mut place)?;
                 place.truncate(n);
                 if kind == Kind::Data {
-                    self.count(n)?;
+                    self.take_data(n)?;
                     (self.plain, self.plain_from) = (place, 0);
                     return Ok(done + length);
                 }
@@ -277,8 +290,22 @@ impl Stream {
         }
     }
 
-    /// Takes in a message that is not for the caller.
+    /// Counts a record with `n` bytes for the caller. None comes between the parts of a message.
+    fn take_data(&mut self, n: usize) -> Result<(), Violation> {
+        if !self.message.is_empty() {
+            return Err(Violation::Unexpected);
+        }
+        self.count(n)
+    }
+
+    /// Takes in a record that is not for the caller.
     fn handle(&mut self, kind: Kind, message: &[u8]) -> Result<(), Violation> {
+        if !self.message.is_empty() {
+            return match kind {
+                Kind::Handshake => self.handle_part(message),
+                _ => Err(Violation::Unexpected),
+            };
+        }
         self.count(0)?;
         match (kind, message) {
             (Kind::Alert, [_, CLOSE_NOTIFY]) => {
@@ -288,19 +315,62 @@ impl Stream {
             (Kind::Alert, [_, USER_CANCELED]) => Ok(()),
             (Kind::Alert, [1, _]) if self.kernel.is_none() => Ok(()),
             (Kind::Alert, [_, alert]) => Err(Violation::Alert((*alert).into())),
+            (Kind::Handshake, []) => Err(Violation::Unexpected),
             (Kind::Handshake, messages) if self.kernel.is_some() => self.handle_all(messages),
             // TLS 1.2: it may be told once that there will be no other handshake.
-            (Kind::Handshake, _) if self.idle_records == 1 => {
-                self.say(Kind::Alert, &[1, NO_RENEGOTIATION])
-            }
+            (Kind::Handshake, _) if self.idle_records == 1 => match self.answer_waits {
+                true => Ok(()),
+                false => self.answer(Kind::Alert, &[1, NO_RENEGOTIATION]),
+            },
             _ => Err(Violation::Unexpected),
         }
     }
 
+    /// Takes in another part of a message (RFC 8446, section 5.1).
+    fn handle_part(&mut self, part: &[u8]) -> Result<(), Violation> {
+        if part.is_empty() {
+            return Err(Violation::Unexpected);
+        }
+        self.message.extend_from_slice(part);
+        let is_whole = match self.message_length(&self.message)? {
+            Some(length) => self.message.len() >= MESSAGE_HEAD + length,
+            None => false,
+        };
+        if !is_whole {
+            return Ok(());
+        }
+        self.count(0)?;
+        let messages = mem::take(&mut self.message);
+        self.handle_all(&messages)
+    }
+
+    /// Length of the content of the message that `bytes` begin with, once its head is there. What this side never
+    /// gets ends the connection before it is kept.
+    fn message_length(&self, bytes: &[u8]) -> Result<Option<usize>, Violation> {
+        let Some(([kind, high, middle, low], _)) = bytes.split_first_chunk::<MESSAGE_HEAD>() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
+        let most = match (*kind, self.kernel.as_deref()) {
+            (NEW_SESSION_TICKET, Some(Kernel::Client(_))) => MAX_MESSAGE,
+            (KEY_UPDATE, Some(_)) => 1,
+            _ => return Err(Violation::Unexpected),
+        };
+        match length <= most {
+            true => Ok(Some(length)),
+            false => Err(Violation::Unexpected),
+        }
+    }
+
     fn handle_all(&mut self, mut messages: &[u8]) -> Result<(), Violation> {
-        while let [kind, high, middle, low, rest @ ..] = messages {
-            let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
-            let (message, rest) = rest.split_at_checked(length).ok_or(Violation::Unexpected)?;
+        while let [kind, content @ ..] = messages {
+            let length = self.message_length(messages)?;
+            let content = content.get(MESSAGE_HEAD - 1..).zip(length);
+            let whole = content.and_then(|(content, length)| content.split_at_checked(length));
+            let Some((message, rest)) = whole else {
+                self.message = messages.to_vec();
+                return Ok(());
+            };
             messages = rest;
             match (*kind, message, self.kernel.as_deref_mut()) {
                 (NEW_SESSION_TICKET, ticket, Some(Kernel::Client(kernel))) => {
@@ -311,17 +381,17 @@ impl Stream {
                 (KEY_UPDATE, [asks @ (0 | 1)], Some(kernel)) if rest.is_empty() => {
                     let secrets = kernel.next_rx().map_err(|_| Violation::Unexpected)?;
                     self.opener = Opener::new(secrets, true).map_err(|_| Violation::Unexpected)?;
-                    if *asks == 1 {
+                    // One that is not on its way yet is the answer to all that have asked (RFC 8446,
+                    // section 4.6.3).
+                    if *asks == 1 && !self.answer_waits {
                         self.renew()?;
+                        self.answer_waits = true;
                     }
                 }
                 _ => return Err(Violation::Unexpected),
             }
         }
-        match messages {
-            [] => Ok(()),
-            _ => Err(Violation::Unexpected),
-        }
+        Ok(())
     }
 
     /// Encrypts with another key from now on.
@@ -334,6 +404,12 @@ impl Stream {
         let secrets = secrets.and_then(Result::ok).ok_or(Violation::Exhausted)?;
         self.sealer = Sealer::new(secrets, true).map_err(|_| Violation::Exhausted)?;
         Ok(())
+    }
+
+    /// Has an answer to a message sent.
+    fn answer(&mut self, kind: Kind, message: &[u8]) -> Result<(), Violation> {
+        self.answer_waits = true;
+        self.say(kind, message)
     }
 
     /// Has a message sent with what is written next.
@@ -373,6 +449,7 @@ impl Stream {
         }
         self.output_from = 0;
         self.output = Vec::new();
+        self.answer_waits = false;
         Poll::Ready(Ok(()))
     }
 

@@ -3,8 +3,11 @@
 //!
 //! A ticket is the state of a session, encrypted (AES-256-GCM). What it is bound to is
 //! authenticated with it: a ticket of one rule, or from before its client certificates came from
-//! another authority, is of no use at another.
+//! another authority, is of no use at another. A ticket also says when the full handshake was and when
+//! the client's certificates expire. A session that is resumed hands both on, so that however often it is
+//! resumed, it ends.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -22,8 +25,72 @@ const ROTATION: i64 = 3600;
 /// Older keys of our own that still decrypt.
 const KEPT: usize = 12;
 
-/// How long clients may resume a session.
+/// How long clients may resume a session after its full handshake, in seconds.
 const LIFETIME: u32 = 12 * 3600;
+
+/// Form of what is sealed: a ticket of another form cannot be opened.
+const FORM: &[u8] = b"evenkeel ticket with a span";
+
+/// When a session began and when it ends at the latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Time of the full handshake, in seconds since 1970.
+    begun: i64,
+    /// The earliest end of the client's certificates, in seconds since 1970.
+    until: i64,
+}
+
+impl Span {
+    /// Length in a ticket.
+    const BYTES: usize = 16;
+
+    /// Span of a session that begins now and ends with `until`.
+    pub(crate) fn new(until: i64) -> Self {
+        let begun = unix_now();
+        Span { begun, until }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn until(self) -> i64 {
+        self.until
+    }
+
+    /// True if the session may be resumed at `now`.
+    fn allows(self, now: i64) -> bool {
+        now <= self.until && now.saturating_sub(self.begun) <= i64::from(LIFETIME)
+    }
+
+    fn to_bytes(self) -> [u8; Self::BYTES] {
+        let both = (i128::from(self.begun) << 64) | i128::from(self.until.cast_unsigned());
+        both.to_be_bytes()
+    }
+
+    fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let both = i128::from_be_bytes(bytes);
+        Span {
+            begun: (both >> 64) as i64,
+            until: both as i64,
+        }
+    }
+}
+
+thread_local! {
+    /// Span of the session whose handshake goes on now: rustls tells those who make tickets nothing of it.
+    static SPAN: Cell<Option<Span>> = const { Cell::new(None) };
+}
+
+/// Does a step of the handshake of a session with this span, which the step may set.
+pub(crate) fn with_span<T>(span: &mut Option<Span>, step: impl FnOnce() -> T) -> T {
+    SPAN.set(*span);
+    let result = step();
+    *span = SPAN.take();
+    result
+}
+
+/// Sets the span of the session whose handshake goes on now.
+pub(crate) fn set_span(span: Span) {
+    SPAN.set(Some(span));
+}
 
 const NAME_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
@@ -195,6 +262,7 @@ impl Tickets {
     /// Tickets that are good wherever the same `parts` count.
     pub(crate) fn new(keys: Arc<Keys>, parts: &[&[u8]]) -> Self {
         let mut context = digest::Context::new(&digest::SHA256);
+        context.update(FORM);
         for part in parts {
             context.update(&(part.len() as u64).to_be_bytes());
             context.update(part);
@@ -207,13 +275,20 @@ impl Tickets {
         }
     }
 
+    /// Seals a session at `now`, which began then if no span of it is known.
     fn seal(&self, plain: &[u8], now: i64) -> Option<Vec<u8>> {
+        let span = SPAN.get().unwrap_or(Span {
+            begun: now,
+            until: i64::MAX,
+        });
         let key = self.keys.first(now)?;
         let nonce: [u8; NONCE_LEN] = random()?;
-        let mut ticket = Vec::with_capacity(NAME_BYTES + NONCE_LEN + plain.len() + TAG_BYTES);
+        let around = NAME_BYTES + NONCE_LEN + Span::BYTES + TAG_BYTES;
+        let mut ticket = Vec::with_capacity(around + plain.len());
         ticket.extend_from_slice(&key.name);
         ticket.extend_from_slice(&nonce);
         let start = ticket.len();
+        ticket.extend_from_slice(&span.to_bytes());
         ticket.extend_from_slice(plain);
         let nonce = Nonce::assume_unique_for_key(nonce);
         let aad = Aad::from(self.bound_to);
@@ -223,7 +298,8 @@ impl Tickets {
         Some(ticket)
     }
 
-    fn open(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+    /// Opens a ticket at `now`, if its session has not ended by then; its span is that of the handshake.
+    fn open(&self, ticket: &[u8], now: i64) -> Option<Vec<u8>> {
         let (name, rest) = ticket.split_first_chunk::<NAME_BYTES>()?;
         let (nonce, sealed) = rest.split_first_chunk::<NONCE_LEN>()?;
         let key = self.keys.named(name)?;
@@ -232,6 +308,12 @@ impl Tickets {
         let aad = Aad::from(self.bound_to);
         let length = key.key.open_in_place(nonce, aad, &mut plain).ok()?.len();
         plain.truncate(length);
+        let span = plain.first_chunk().copied().map(Span::from_bytes)?;
+        if !span.allows(now) {
+            return None;
+        }
+        set_span(span);
+        plain.drain(..Span::BYTES);
         Some(plain)
     }
 }
@@ -250,7 +332,7 @@ impl ProducesTickets for Tickets {
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
-        self.open(cipher)
+        self.open(cipher, unix_now())
     }
 }
 
@@ -293,8 +375,9 @@ mod tests {
         let after = Arc::new(Keys::rotating());
         after.take_over(&serde_json::from_str(&text).unwrap());
         let tickets = Tickets::new(Arc::clone(&after), &[]);
-        assert_eq!(tickets.open(&old).unwrap(), b"old");
-        assert_eq!(tickets.open(&new).unwrap(), b"new");
+        let open = |ticket: &[u8]| tickets.open(ticket, 1000 + ROTATION);
+        assert_eq!(open(&old).unwrap(), b"old");
+        assert_eq!(open(&new).unwrap(), b"new");
         // The same key goes on, as long as it would have.
         let again = tickets.seal(b"x", 1000 + 2 * ROTATION - 1).unwrap();
         assert_eq!(again[..NAME_BYTES], new[..NAME_BYTES]);
@@ -303,7 +386,43 @@ mod tests {
         // Nothing of it is seen in a log, and none changes nothing.
         assert_eq!(format!("{:?}", before.secrets()), "Secrets { .. }");
         after.take_over(&Secrets::default());
-        assert!(tickets.open(&old).is_some());
+        assert!(open(&old).is_some());
+    }
+
+    #[test]
+    fn n2_a_session_ends_with_its_certificates_and_some_hours_after_its_full_handshake() {
+        let tickets = Tickets::new(Arc::new(Keys::rotating()), &[]);
+        let lifetime = i64::from(LIFETIME);
+        for (until, end) in [(i64::MAX, 1000 + lifetime), (5000, 5000), (0, 0)] {
+            let mut session = Some(Span { begun: 1000, until });
+            let seal = |span: &mut _, now| with_span(span, || tickets.seal(b"x", now)).unwrap();
+            let mut ticket = seal(&mut session, 1000);
+            // A client that comes again and again gets a new ticket each time, and no new time.
+            for now in [1000, end - 1, end] {
+                if now > end {
+                    continue;
+                }
+                let mut resumed = None;
+                let opened = with_span(&mut resumed, || tickets.open(&ticket, now));
+                assert_eq!(opened.as_deref(), Some(&b"x"[..]), "{until} {now}");
+                assert_eq!(resumed, session);
+                ticket = seal(&mut resumed, now);
+            }
+            let mut other = None;
+            let opened = with_span(&mut other, || tickets.open(&ticket, end + 1));
+            assert_eq!((opened, other), (None, None), "{until}");
+        }
+        // Without a span a session begins with its ticket.
+        let mut none = None;
+        let ticket = with_span(&mut none, || tickets.seal(b"x", 7)).unwrap();
+        assert!(tickets.open(&ticket, 7 + lifetime).is_some());
+        assert!(tickets.open(&ticket, 8 + lifetime).is_none());
+        for span in [(i64::MIN, i64::MAX), (-1, -1), (0, i64::MIN), (7, 9)] {
+            let (begun, until) = span;
+            let span = Span { begun, until };
+            assert_eq!(Span::from_bytes(span.to_bytes()), span);
+        }
+        SPAN.set(None);
     }
 
     #[test]
@@ -317,7 +436,9 @@ mod tests {
             now += ROTATION;
             let next = tickets.seal(b"x", now).unwrap();
             assert_ne!(first[..NAME_BYTES], next[..NAME_BYTES]);
-            assert_eq!(tickets.open(&first).is_some(), round <= KEPT, "{round}");
+            let opened = tickets.open(&first, now.min(1000 + i64::from(LIFETIME)));
+            assert_eq!(opened.is_some(), round <= KEPT, "{round}");
+            SPAN.set(None);
         }
     }
 
