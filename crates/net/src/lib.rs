@@ -29,6 +29,7 @@ pub mod http2;
 pub mod inherited;
 pub mod key_file;
 pub mod listen;
+pub mod network;
 pub mod replacement;
 pub mod stream;
 pub mod tasks;

@@ -6,6 +6,7 @@
 //! the clients.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +75,8 @@ pub struct Ledger {
     places: HashMap<Arc<str>, Place>,
     /// The locations that each client has said something of.
     clients: HashMap<u64, Vec<Arc<str>>>,
+    /// The members of each group that somebody has reported of.
+    tables: HashMap<Box<str>, Arc<Members>>,
 }
 
 /// What came of a report.
@@ -99,12 +102,11 @@ impl Ledger {
         let mut taken = Taken::default();
         let mut said: HashMap<Arc<str>, (Arc<Location>, Figures)> = HashMap::new();
         for stats in &report.cluster_stats {
-            let Some(group) = group(&stats.cluster_name) else {
+            let Some(members) = self.members(&stats.cluster_name, &group) else {
                 taken.unknown += 1;
                 continue;
             };
             let seconds = seconds(stats.load_report_interval.as_ref(), interval);
-            let members = Members::of(&group);
             for place in &stats.upstream_locality_stats {
                 members.each(place, &mut taken, |member, counts| {
                     let location = &member.location;
@@ -133,6 +135,27 @@ impl Ledger {
             place.report(now);
         }
         taken
+    }
+
+    /// The members of the group of that name. They are listed once for each state of a group, and not for each
+    /// report of it.
+    fn members(
+        &mut self,
+        name: &str,
+        group: impl Fn(&str) -> Option<Arc<Group>>,
+    ) -> Option<Arc<Members>> {
+        let current = group(name)?;
+        let known = self.tables.get(name);
+        if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.group, &current)) {
+            return Some(Arc::clone(known));
+        }
+        // Those of groups that are not there any more go.
+        self.tables.retain(|name, table| {
+            group(name).is_some_and(|current| Arc::ptr_eq(&current, &table.group))
+        });
+        let members = Arc::new(Members::of(current));
+        self.tables.insert(name.into(), Arc::clone(&members));
+        Some(members)
     }
 
     /// A client is gone, and what it said with it.
@@ -186,22 +209,26 @@ impl Counts {
 }
 
 /// The members of a group by what clients call them.
-struct Members<'g> {
-    by_name: HashMap<&'g str, &'g Member>,
-    by_address: HashMap<(String, u32), &'g Member>,
+#[derive(Debug)]
+struct Members {
+    group: Arc<Group>,
+    /// Their places in the group.
+    by_name: HashMap<Arc<str>, usize>,
+    by_address: HashMap<(IpAddr, u32), usize>,
 }
 
-impl<'g> Members<'g> {
-    fn of(group: &'g Group) -> Self {
-        let all = group.members().iter();
-        let by_address = all.clone().filter_map(|member| {
+impl Members {
+    fn of(group: Arc<Group>) -> Self {
+        let all = group.members().iter().enumerate();
+        let by_address = all.clone().filter_map(|(place, member)| {
             let address = member.address.socket()?;
-            let key = (address.ip().to_string(), u32::from(address.port()));
-            Some((key, member))
+            Some(((address.ip(), u32::from(address.port())), place))
         });
+        let by_name = all.map(|(place, member)| (Arc::clone(&member.name), place));
         Members {
             by_address: by_address.collect(),
-            by_name: all.map(|member| (&*member.name, member)).collect(),
+            by_name: by_name.collect(),
+            group,
         }
     }
 
@@ -213,7 +240,10 @@ impl<'g> Members<'g> {
         taken: &mut Taken,
         mut act: impl FnMut(&Member, Counts),
     ) {
-        let mut one = |member: Option<&&Member>, counts: Counts| match member {
+        let members = self.group.members();
+        let mut one = |place: Option<&usize>, counts: Counts| match place
+            .and_then(|place| members.get(*place))
+        {
             Some(member) => {
                 taken.members += 1;
                 act(member, counts);
@@ -224,8 +254,8 @@ impl<'g> Members<'g> {
             let address = endpoint.address.as_ref();
             let address = address.and_then(|address| address.socket_address.as_ref());
             let member = address.and_then(|address| {
-                let key = (address.address.clone(), address.port_value);
-                self.by_address.get(&key)
+                let ip = address.address.parse().ok()?;
+                self.by_address.get(&(ip, address.port_value))
             });
             let counts = Counts {
                 in_progress: endpoint.total_requests_in_progress,
@@ -400,6 +430,35 @@ mod tests {
             ledger.take(1, &elsewhere, SECOND, known, at(6000)).unknown,
             1
         );
+    }
+
+    #[test]
+    fn n6_members_are_listed_once_however_often_a_report_names_their_group() {
+        let (mut ledger, first) = (Ledger::default(), group());
+        let current = std::cell::RefCell::new(Arc::clone(&first));
+        let known = |name: &str| (name == "pool").then(|| Arc::clone(&current.borrow()));
+        let mut many = report("pool", Vec::new(), 1);
+        many.cluster_stats = vec![many.cluster_stats[0].clone(); 8000];
+        assert_eq!(
+            ledger.take(1, &many, SECOND, known, at(0)),
+            Taken::default()
+        );
+        let table = Arc::clone(&ledger.tables["pool"]);
+        assert_eq!(
+            Arc::strong_count(&first),
+            3,
+            "this one, the handle, the table"
+        );
+        ledger.take(2, &many, SECOND, known, at(1));
+        assert!(Arc::ptr_eq(&table, &ledger.tables["pool"]));
+        // Another state of the group has another table, and the old one goes.
+        *current.borrow_mut() = group();
+        let one = report("pool", vec![by_endpoint(vec![endpoint(80, [1, 2, 0])])], 1);
+        assert_eq!(ledger.take(1, &one, SECOND, known, at(2)).members, 1);
+        assert!(!Arc::ptr_eq(&table, &ledger.tables["pool"]));
+        assert_eq!(loads(&current.borrow(), 0, at(3))[0], Some(1.0));
+        drop(table);
+        assert_eq!(Arc::strong_count(&first), 1);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | [`stream`] | one client's stream: what it wants, has and is to get; no I/O |
 //! | [`groups`] | groups, and the shares of their members over time |
 //! | [`ledger`] | load reports of clients |
+//! | `holdings` | memory for what clients want by name |
 //! | [`Xds`] | the subsystem: a thread with the server |
 
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@
 
 pub mod content;
 pub mod groups;
+mod holdings;
 pub mod kind;
 pub mod ledger;
 mod metrics;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use evenkeel_config::Xds as Section;
 use evenkeel_core::time::Instant;
+use evenkeel_limits::memory::Shares;
 use evenkeel_limits::{Shortage, warn_throttled};
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_net::Clock;
@@ -29,6 +30,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info};
 
 use crate::groups::Groups;
+use crate::holdings::{Holding, Holdings};
 use crate::kind::Kind;
 use crate::ledger::Ledger;
 use crate::proto::{LoadStatsRequest, LoadStatsResponse};
@@ -94,6 +96,8 @@ pub(crate) struct Server {
     end: watch::Sender<u64>,
     /// Streams of resources that are open.
     streams: Cell<usize>,
+    /// Memory for what they want.
+    holdings: Rc<Holdings>,
 }
 
 impl Server {
@@ -116,6 +120,7 @@ impl Server {
             sections: watch::Sender::new(()),
             end: watch::Sender::new(0),
             streams: Cell::new(0),
+            holdings: Holdings::new(memory_for_names()),
         }
     }
 
@@ -338,7 +343,8 @@ impl Server {
         let id = self
             .registry
             .enter(client, variant.name(), self.clock.now());
-        let ended = self.talk(id, variant, messages, &mut sender).await;
+        let holding = self.holdings.enter(client.ip());
+        let ended = self.talk(id, variant, messages, &mut sender, holding).await;
         self.registry.leave(id);
         self.streams.set(self.streams.get() - 1);
         match ended {
@@ -357,6 +363,7 @@ impl Server {
         variant: Variant,
         mut messages: Messages,
         sender: &mut Sender,
+        mut holding: Holding,
     ) -> Result<(u16, String), CallError> {
         let (limits, patience) = {
             let section = self.section.borrow();
@@ -389,13 +396,18 @@ impl Server {
                         Err(error) => return refused(error),
                     };
                     let is_known = stream.identity().is_some();
-                    let told = match stream.request(&message) {
+                    let told = stream.request(&message);
+                    let told = match holding.set(stream.held()) {
+                        true => told,
+                        false => Err(Refused::TooMuch),
+                    };
+                    let told = match told {
                         Ok(told) => told,
                         Err(error) => {
                             warn_throttled!(client = id, %error, "xds: a stream is refused");
                             let code = match error {
-                                Refused::Malformed => code::INVALID_ARGUMENT,
-                                Refused::TooMany(_) => code::RESOURCE_EXHAUSTED,
+                                Refused::Malformed | Refused::LongName => code::INVALID_ARGUMENT,
+                                Refused::TooMany(_) | Refused::TooMuch => code::RESOURCE_EXHAUSTED,
                             };
                             return Ok((code, error.to_string()));
                         }
@@ -409,6 +421,8 @@ impl Server {
                         tell_of_nack(&stream, kind);
                     }
                     self.registry.note(id, &stream);
+                    // Others have their turn, however much this one sends.
+                    tokio::task::yield_now().await;
                 }
                 _ = changes.changed() => {}
                 _ = end.changed() => return Ok(ending()),
@@ -484,6 +498,8 @@ impl Server {
             if !is_first || !report.cluster_stats.is_empty() {
                 self.take(id, interval, &report, self.clock.now());
             }
+            // Others have their turn, however much this one sends.
+            tokio::task::yield_now().await;
         }
     }
 
@@ -506,6 +522,11 @@ impl Server {
             .unknown_load_reports
             .fetch_add(taken.unknown as u64, Ordering::Relaxed);
     }
+}
+
+/// Most bytes for what clients want by name: a part of what is kept back for such things.
+fn memory_for_names() -> usize {
+    usize::try_from(Shares::of_process().reserve / 4).unwrap_or(usize::MAX)
 }
 
 /// With which status streams end when the process does.

@@ -31,6 +31,12 @@ const LONGEST_TEXT: usize = 1000;
 /// Longest name of a client, in characters.
 const LONGEST_NAME: usize = 200;
 
+/// Longest name of a resource that a client may want, in bytes.
+const LONGEST_RESOURCE: usize = 1024;
+
+/// Memory for a name that is wanted, beside its bytes.
+const NAME_BYTES: usize = 128;
+
 /// A variant of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
@@ -73,6 +79,12 @@ pub enum Refused {
     /// A request cannot be read.
     #[error("the request is not a message of xDS")]
     Malformed,
+    /// A resource is wanted that there cannot be.
+    #[error("the name of a resource has more than {LONGEST_RESOURCE} bytes")]
+    LongName,
+    /// There is no memory for the names of all that is wanted.
+    #[error("this client and others want more resources by name than there is memory for")]
+    TooMuch,
     /// More is wanted than a client may want.
     #[error("more than {0} resources of a type: raise max_subscriptions in [xds]")]
     TooMany(usize),
@@ -140,6 +152,22 @@ pub struct Subscription {
     refused: Option<Nack>,
     pushes: u64,
     nacks: u64,
+    /// Bytes for what the client has named.
+    held: usize,
+}
+
+/// Memory for a name, in bytes.
+fn bytes_of(name: &str) -> usize {
+    NAME_BYTES + name.len()
+}
+
+/// Checks names of resources that are to be kept.
+fn check_names<'n>(names: impl IntoIterator<Item = &'n String>) -> Result<(), Refused> {
+    let is_long = |name: &String| name.len() > LONGEST_RESOURCE;
+    match names.into_iter().any(is_long) {
+        true => Err(Refused::LongName),
+        false => Ok(()),
+    }
 }
 
 impl Subscription {
@@ -207,7 +235,15 @@ impl Subscription {
         if self.names.contains(name) {
             return false;
         }
+        self.held += bytes_of(name);
         self.names.insert(name.into())
+    }
+
+    /// One that is wanted is to be sent, whether the client has it or not.
+    fn owe(&mut self, name: &str) {
+        if let Some(name) = self.names.get(name) {
+            self.owed.insert(Arc::clone(name));
+        }
     }
 
     /// One is not wanted any more.
@@ -219,7 +255,9 @@ impl Subscription {
             self.owed.retain(|name| names.contains(name));
             return;
         }
-        self.names.remove(name);
+        if self.names.remove(name) {
+            self.held = self.held.saturating_sub(bytes_of(name));
+        }
         if !self.wildcard {
             self.has.remove(name);
             self.owed.remove(name);
@@ -308,6 +346,11 @@ impl Stream {
         self.subscriptions.get(&kind)
     }
 
+    /// Bytes for all that the client has named.
+    pub fn held(&self) -> usize {
+        self.subscriptions.values().map(|of| of.held).sum()
+    }
+
     /// Takes a request in.
     ///
     /// # Errors
@@ -343,6 +386,7 @@ impl Stream {
         if request.resource_names.len() > most {
             return Err(Refused::TooMany(most));
         }
+        check_names(&request.resource_names)?;
         let of = self.subscriptions.entry(kind).or_default();
         // What is wanted counts even if the client has not seen the last answer yet: it may have dropped
         // something that it wants again by the time it has.
@@ -367,7 +411,7 @@ impl Stream {
         for name in wanted {
             let is_new = of.want(name);
             if is_new && name != ALL {
-                of.owed.insert(name.into());
+                of.owe(name);
                 of.answer |= kind.is_whole();
             }
         }
@@ -393,6 +437,9 @@ impl Stream {
         if more.saturating_add(of.names.len()) > most || known > most {
             return Err(Refused::TooMany(most));
         }
+        let before = request.initial_resource_versions.iter();
+        let before = before.map(|pair| &pair.key);
+        check_names(before.chain(&request.resource_names_subscribe))?;
         let told = match of.heard(&request.response_nonce, request.error_detail) {
             Some(true) => Told::Accepted(kind),
             Some(false) => Told::Refused(kind),
@@ -402,6 +449,7 @@ impl Stream {
             // What it has from a stream before. A version that is none of ours is no version.
             let known = request.initial_resource_versions.into_iter();
             let known = known.map(|pair| {
+                of.held += bytes_of(&pair.key);
                 let version = u64::from_str_radix(&pair.value, 16).unwrap_or(0);
                 (Arc::from(pair.key), version)
             });
@@ -418,7 +466,7 @@ impl Stream {
                 of.answer |= is_new;
             } else if !is_first || !of.has.contains_key(&**name) {
                 // Even what it had, as it may have forgotten that since.
-                of.owed.insert(name.as_str().into());
+                of.owe(name);
             }
         }
         for name in &request.resource_names_unsubscribe {

@@ -618,3 +618,59 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn n5_names_have_a_length_and_what_they_take_is_counted() {
+    let incremental = |subscribe: &[String], unsubscribe: &[String]| DeltaDiscoveryRequest {
+        type_url: Kind::Endpoints.url().into(),
+        resource_names_subscribe: subscribe.to_vec(),
+        resource_names_unsubscribe: unsubscribe.to_vec(),
+        ..DeltaDiscoveryRequest::default()
+    };
+    let stream = |variant| Stream::new(variant, "x".into(), Limits::default());
+    let long = "n".repeat(LONGEST_RESOURCE + 1);
+    let longest = "n".repeat(LONGEST_RESOURCE);
+    let mut delta = stream(Variant::Incremental);
+    let mut ask = |subscribe: &[String], unsubscribe: &[String]| {
+        let request = incremental(subscribe, unsubscribe).encode_to_vec();
+        let told = delta.request(&request);
+        (told, delta.held())
+    };
+    let one = NAME_BYTES + LONGEST_RESOURCE;
+    assert_eq!(ask(&[longest.clone()], &[]), (Ok(Told::Nothing), one));
+    // However often it is wanted.
+    assert_eq!(ask(&[longest.clone()], &[]), (Ok(Told::Nothing), one));
+    let two = one + NAME_BYTES + 1;
+    assert_eq!(ask(&["a".into()], &[]), (Ok(Told::Nothing), two));
+    assert_eq!(
+        ask(&["b".into(), long.clone()], &[]),
+        (Err(Refused::LongName), two)
+    );
+    let gone = [longest.clone(), "a".into(), "c".into()];
+    assert_eq!(ask(&[], &gone), (Ok(Told::Nothing), 0));
+
+    let mut before = incremental(&[], &[]);
+    before.initial_resource_versions = vec![Pair {
+        key: long.clone(),
+        value: "1".into(),
+    }];
+    let told = stream(Variant::Incremental).request(&before.encode_to_vec());
+    assert_eq!(told, Err(Refused::LongName));
+    before.initial_resource_versions[0].key = longest.clone();
+    let mut has = stream(Variant::Incremental);
+    assert_eq!(has.request(&before.encode_to_vec()), Ok(Told::Nothing));
+    assert_eq!(has.held(), one);
+
+    let mut world = stream(Variant::StateOfTheWorld);
+    let mut ask = |names: &[String]| {
+        let request = DiscoveryRequest {
+            type_url: Kind::Endpoints.url().into(),
+            resource_names: names.to_vec(),
+            ..DiscoveryRequest::default()
+        };
+        (world.request(&request.encode_to_vec()), world.held())
+    };
+    assert_eq!(ask(&[longest, "a".into()]), (Ok(Told::Nothing), two));
+    assert_eq!(ask(&["a".into()]), (Ok(Told::Nothing), NAME_BYTES + 1));
+    assert_eq!(ask(&[long]), (Err(Refused::LongName), NAME_BYTES + 1));
+}
