@@ -90,11 +90,18 @@ impl Charge {
     /// The right to `bytes`, which are no fewer.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
         let more = bytes.saturating_sub(self.bytes);
-        if !take(&self.memory.held, &self.memory.most, more) {
+        if more > 0 && !take(&self.memory.held, &self.memory.most, more) {
             return Err(OutOfMemory);
         }
         self.bytes += more;
         Ok(())
+    }
+
+    /// Gives back all but `bytes`.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        let fewer = self.bytes.saturating_sub(bytes);
+        self.memory.held.fetch_sub(fewer, Ordering::Relaxed);
+        self.bytes -= fewer;
     }
 }
 
@@ -138,6 +145,11 @@ pub(crate) mod tests {
         assert_eq!(third.grow(60_001), Err(OutOfMemory));
         assert_eq!(third.grow(60_000), Ok(()));
         assert_eq!(memory.take(1).unwrap_err(), OutOfMemory);
+        third.shrink(50_000);
+        third.shrink(70_000);
+        drop(memory.take(10_000).unwrap());
+        assert_eq!(memory.take(10_001).unwrap_err(), OutOfMemory);
+        assert_eq!(third.grow(60_000), Ok(()));
         drop(third);
         drop(second);
         assert!(memory.take(100_000).is_ok());

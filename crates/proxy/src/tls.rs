@@ -41,7 +41,7 @@ const HANDSHAKE_BYTES: usize = 32 * 1024;
 /// What a connection takes beside what every client has, in bytes: two keys and what makes others.
 const IDLE_BYTES: usize = 4 * 1024;
 
-/// Most that is held of what a side does not take.
+/// What is charged at once for what a side does not take, in bytes: seldom is it more.
 const HELD_BYTES: usize = 96 * 1024;
 
 /// A connection with TLS.
@@ -118,15 +118,19 @@ impl Tls {
     /// Counts what the connection holds.
     #[inline]
     fn count(&mut self) -> io::Result<()> {
-        let much = self.stream.held() > SMALL_BYTES;
-        if much && self.held.is_none() {
-            let charge = self.memory.take(HELD_BYTES);
-            let charge = charge.map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM));
-            self.held = Some(charge?);
-        } else if !much {
+        let held = self.stream.held();
+        if held <= SMALL_BYTES {
             self.held = None;
+            return Ok(());
         }
-        Ok(())
+        let charged = match &mut self.held {
+            Some(charge) => charge.grow(held),
+            None => {
+                let charge = self.memory.take(held.max(HELD_BYTES));
+                charge.map(|charge| self.held = Some(charge))
+            }
+        };
+        charged.map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))
     }
 
     #[inline]

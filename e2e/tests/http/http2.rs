@@ -89,6 +89,9 @@ def both(requests, context):
         yield request.upper()
 def fails(request, context):
     context.abort(grpc.StatusCode.NOT_FOUND, "no such thing: 100%")
+def flood(request, context):
+    while context.is_active():
+        yield b"x" * 60000
 def slow(request, context):
     import time
     while context.is_active():
@@ -101,8 +104,9 @@ handlers = grpc.method_handlers_generic_handler("test.Test", {
     "Both": grpc.stream_stream_rpc_method_handler(both),
     "Fails": grpc.unary_unary_rpc_method_handler(fails),
     "Slow": grpc.unary_unary_rpc_method_handler(slow),
+    "Flood": grpc.unary_stream_rpc_method_handler(flood),
 })
-server = grpc.server(futures.ThreadPoolExecutor(max_workers=16))
+server = grpc.server(futures.ThreadPoolExecutor(max_workers=48))
 server.add_generic_rpc_handlers([handlers])
 port = server.add_insecure_port("127.0.0.1:0")
 server.start()
@@ -116,6 +120,7 @@ import sys
 import grpc
 channel = grpc.insecure_channel(sys.argv[1])
 unary = channel.unary_unary("/test.Test/Unary")
+paused = []
 def status(call, *arguments, **more):
     try:
         call(*arguments, timeout=10, **more) if "timeout" not in more else call(*arguments, **more)
@@ -152,6 +157,12 @@ def ask(words):
         return status(channel.unary_unary("/test.Test/None"), b"").split(":")[0]
     if words == "slow":
         return status(channel.unary_unary("/test.Test/Slow"), b"", timeout=0.3).split(":")[0]
+    if words == "pause":
+        # Streams of which the first message is taken, and then no more.
+        paused.extend(channel.unary_stream("/test.Test/Flood")(b"") for _ in range(24))
+        return str(all(len(next(stream)) == 60000 for stream in paused))
+    if words == "go on":
+        return str(all(len(next(stream)) == 60000 for stream in paused for _ in range(5)))
     if words == "wait":
         return status(unary, b"hello").split(":")[0]
 for line in sys.stdin:
@@ -193,6 +204,29 @@ fn calls_of_grpc_are_balanced_one_by_one() {
     assert_eq!(client.ask("slow"), "DEADLINE_EXCEEDED");
     drop(servers);
     assert_eq!(client.ask("wait"), "UNAVAILABLE");
+}
+
+#[test]
+fn d1_streams_that_pause_stop_nobody_elses_calls() {
+    if !has_grpc() {
+        return;
+    }
+    let folder = Folder::new();
+    let (_server, address) = server(&folder, "anna");
+    let balancer = Balancer::http(&[address], "[rule.web.http]\nmember_protocol = \"h2\"");
+    let file = folder.write("client.py", CLIENT);
+    let target = balancer.address("web").to_string();
+    let client = || Script::start(program(PYTHON).arg(&file).arg(&target));
+    let (mut pausing, mut other) = (client(), client());
+    assert_eq!(pausing.ask("pause"), "True");
+    for _ in 0..5 {
+        assert_eq!(other.ask("unary"), "anna");
+        assert_eq!(other.ask("down"), "True");
+        assert_eq!(other.ask("up"), "True");
+    }
+    // Those that pause go on where they were.
+    assert_eq!(pausing.ask("go on"), "True");
+    assert_eq!(other.ask("unary"), "anna");
 }
 
 /// What h2spec finds only in the clear: a port that serves HTTP/1.1, too, answers what is no preface

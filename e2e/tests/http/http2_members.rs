@@ -132,6 +132,59 @@ fn websocket_passes_to_members_over_http2() {
     assert!(metrics.contains(refused), "{metrics}");
 }
 
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let header = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&header[..], payload].concat()
+}
+
+#[test]
+fn d1_clients_that_read_nothing_stop_nobody_else() {
+    const STREAMS: u32 = 40;
+    if !installed(&["nginx"]) {
+        return;
+    }
+    let member = Server::nginx_http2();
+    member.serve("large", vec![b'x'; 4_000_000]);
+    member.serve("small", vec![b'y'; 200_000]);
+    let balancer = Balancer::http(&[member.address()], "http = { member_protocol = \"h2\" }");
+    // One connection whose windows are never opened: GET, http, the path, the host.
+    let mut stuck = Wire::connect(balancer.address("web"));
+    let path = b"/files/large";
+    let fields = [
+        &[0x82, 0x86, 0x04, path.len() as u8][..],
+        path,
+        &[0x01, 1, b'a'],
+    ]
+    .concat();
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    sent.extend(frame(4, 0, 0, &[]));
+    for number in 0..STREAMS {
+        sent.extend(frame(1, 5, 2 * number + 1, &fields));
+    }
+    stuck.send(sent);
+    let in_flight = || balancer.member("web", member.address())["in_flight"].as_u64();
+    eventually("all are under way", || in_flight() == Some(STREAMS.into()));
+    // More than the window of the shared connection.
+    let mut other = Wire::connect(balancer.address("web"));
+    for number in 0..20 {
+        other.send("GET /files/small HTTP/1.1\r\nHost: a\r\n\r\n");
+        let answer = other.read_response();
+        assert_eq!(answer.second_word(), "200", "{number}");
+        assert_eq!(answer.body.len(), 200_000, "{number}");
+    }
+    eventually("the others are stuck", || {
+        in_flight() == Some(STREAMS.into())
+    });
+    let connections = member.access_log();
+    assert!(connections.iter().all(|line| line.contains("small")));
+    drop(stuck);
+    eventually("they are given up", || in_flight() == Some(0));
+    other.send("GET /files/small HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(other.read_response().body.len(), 200_000);
+}
+
 #[test]
 fn http_checks_speak_http2() {
     let folder = Folder::new();

@@ -235,7 +235,7 @@ impl Call {
                 "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {accept}\r\n"
             );
             self.put_head(StatusCode::SWITCHING_PROTOCOLS, &fields, Some(&switch));
-            self.incoming = Some(Incoming::new(stream, false));
+            self.receive(Incoming::new(stream, false));
             return;
         }
         let has_none = self.asks_for_head
@@ -248,7 +248,15 @@ impl Call {
         };
         let chunked = framing.is_some_and(|framing| framing.starts_with('T'));
         self.put_head(status, &fields, framing);
-        self.incoming = Some(Incoming::new(stream, chunked));
+        self.receive(Incoming::new(stream, chunked));
+    }
+
+    /// Reads a body from now on.
+    fn receive(&mut self, mut incoming: Incoming) {
+        if !incoming.is_empty() {
+            self.place.receive(incoming.flow_control());
+        }
+        self.incoming = Some(incoming);
     }
 
     fn put_head(&mut self, status: StatusCode, fields: &HeaderMap, framing: Option<&str>) {
@@ -332,6 +340,7 @@ impl AsyncWrite for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
+        self.place.stop_receiving();
         let answer = std::mem::take(&mut self.answer);
         self.place.worker.buffers.give_head(answer);
         if self.cut.get()

@@ -57,7 +57,10 @@ impl Held {
             }
         }
         if here.is_empty() {
-            self.waiting.borrow_mut().push(cx.waker().clone());
+            let mut waiting = self.waiting.borrow_mut();
+            if !waiting.iter().any(|known| known.will_wake(cx.waker())) {
+                waiting.push(cx.waker().clone());
+            }
             return Poll::Pending;
         }
         self.bytes.set(self.bytes.get() + here.len());
@@ -134,6 +137,7 @@ mod tests {
         let third = piece(60_000);
         assert_eq!(length(&third), Some(FREE_BYTES - 10_000));
         assert!(piece(1).is_none());
+        assert_eq!(held.waiting.borrow().len(), 1, "however often it asks");
         drop(second);
         assert!(memory.take(10_000).is_ok(), "it was given back");
         drop(third);

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use h2::RecvStream;
+use h2::{FlowControl, RecvStream};
 use http::HeaderMap;
 use tokio::io::ReadBuf;
 
@@ -44,6 +44,11 @@ impl Incoming {
     /// Whether there is no body, and never was.
     pub(super) fn is_empty(&self) -> bool {
         self.stream.is_end_stream()
+    }
+
+    /// Tells how many bytes have arrived and were not read.
+    pub(super) fn flow_control(&mut self) -> FlowControl {
+        self.stream.flow_control().clone()
     }
 
     pub(super) fn set_chunked(&mut self, chunked: bool) {

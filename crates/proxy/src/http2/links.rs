@@ -12,8 +12,9 @@ use std::time::Duration;
 use evenkeel_core::address::Address;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
+use evenkeel_limits::Shortage;
 use h2::client::{Builder, SendRequest};
-use h2::{Ping, PingPong};
+use h2::{FlowControl, Ping, PingPong, StreamId};
 use http::uri::Scheme;
 use tokio::sync::Notify;
 
@@ -21,6 +22,7 @@ use super::held::{Held, Part};
 use super::meter::Meter;
 use super::wire::{Metered, Wire};
 use crate::io::Io;
+use crate::memory::{Charge, Memory};
 use crate::metrics::RuleMetrics;
 use crate::pool::Upstream;
 use crate::watch::{ServiceId, Stop};
@@ -29,8 +31,12 @@ use crate::worker::Worker;
 /// What a member may send in a stream before some of it is passed on, in bytes.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// The same for all streams of a connection.
+/// The same for all streams of a connection whose clients take what comes.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// Bytes of content after which it is looked at what clients have not taken, and in steps of which the
+/// connection gets more room for the others.
+const WINDOW_STEP: u32 = 128 * 1024;
 
 /// What waits in a stream for a member to take it, in bytes.
 const SEND_BUFFER: usize = 32 * 1024;
@@ -74,6 +80,69 @@ pub(crate) struct Link {
     /// Whether the member has said what it can, and who waits for that.
     settled: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
+    /// Streams with responses that are being read.
+    receiving: RefCell<Vec<FlowControl>>,
+    /// There is no memory for what clients do not take, so that they may stop others.
+    is_short: Cell<bool>,
+}
+
+/// Room in a connection for what arrives: what some clients do not take leaves as much as before for others.
+#[derive(Debug, Default)]
+struct Window {
+    /// Bytes of content that had been sent by the member at the last look.
+    seen: u64,
+    /// Bytes of room beyond [`CONNECTION_WINDOW`], and memory for them.
+    extra: u32,
+    charge: Option<Charge>,
+    /// There was no memory for as much as is needed.
+    is_short: bool,
+}
+
+impl Window {
+    /// Looks at what is `unread`, if the member has sent enough since the last time. Answers the window that the
+    /// connection is to have, if that is another one.
+    fn adjust(
+        &mut self,
+        sent: u64,
+        unread: impl FnOnce() -> usize,
+        memory: &Arc<Memory>,
+    ) -> Option<u32> {
+        if !self.is_short && sent.saturating_sub(self.seen) < u64::from(WINDOW_STEP) {
+            return None;
+        }
+        self.seen = sent;
+        let most = MOST_STREAMS as u32 * STREAM_WINDOW;
+        let unread = u32::try_from(unread()).unwrap_or(most).min(most);
+        let extra = unread - unread % WINDOW_STEP;
+        let was_short = std::mem::replace(&mut self.is_short, false);
+        if extra == self.extra {
+            return None;
+        }
+        let bytes = extra as usize;
+        let charged = match &mut self.charge {
+            Some(charge) if bytes > 0 => {
+                charge.shrink(bytes);
+                charge.grow(bytes).is_ok()
+            }
+            None if bytes > 0 => {
+                self.charge = memory.take(bytes).ok();
+                self.charge.is_some()
+            }
+            _ => {
+                self.charge = None;
+                true
+            }
+        };
+        if !charged {
+            self.is_short = true;
+            if !was_short {
+                Shortage::Memory.met("hold what clients do not take from a member over HTTP/2");
+            }
+            return None;
+        }
+        self.extra = extra;
+        Some(CONNECTION_WINDOW + extra)
+    }
 }
 
 /// When a connection ends by itself.
@@ -95,6 +164,8 @@ pub(crate) struct Limits {
 pub(super) struct Place {
     pub(super) link: Rc<Link>,
     pub(super) worker: Rc<Worker>,
+    /// The stream, while its response is being read.
+    receiving: Option<StreamId>,
     /// The connection was used before, and idle: the member may have closed it just then.
     was_idle: bool,
 }
@@ -217,14 +288,22 @@ impl Links {
             task: RefCell::default(),
             settled: Cell::new(false),
             waiting: RefCell::default(),
+            receiving: RefCell::default(),
+            is_short: Cell::new(false),
         });
         let mut members = worker.links.members.borrow_mut();
         members.entry(member).or_default().push(Rc::clone(&link));
         let (kept, worker) = (Rc::clone(&link), Rc::clone(worker));
         tokio::task::spawn_local(async move {
             let pings = connection.ping_pong();
+            let mut window = Window::default();
             let end = kept.run(&worker, pings, &limits, |cx| {
                 let ended = Pin::new(&mut connection).poll(cx).map(drop);
+                let sent = metered.borrow().meter.data();
+                if let Some(size) = window.adjust(sent, || kept.unread(), &worker.memory) {
+                    connection.set_target_window_size(size);
+                }
+                kept.is_short.set(window.is_short);
                 if !kept.settled.get() && metered.borrow().meter.has_settings() {
                     kept.settle();
                 }
@@ -279,7 +358,14 @@ impl Link {
 
     fn has_room(&self) -> bool {
         let most = self.send.borrow().current_max_send_streams();
-        !self.closed.get() && self.streams.get() < most.min(MOST_STREAMS)
+        let has_places = self.streams.get() < most.min(MOST_STREAMS);
+        !self.closed.get() && has_places && !self.is_short.get()
+    }
+
+    /// Bytes that have arrived in streams and were not read.
+    fn unread(&self) -> usize {
+        let receiving = self.receiving.borrow();
+        receiving.iter().map(FlowControl::used_capacity).sum()
     }
 
     /// Waits for the member's settings: whether it takes other protocols in streams (RFC 8441).
@@ -374,8 +460,27 @@ impl Place {
         Place {
             link,
             worker,
+            receiving: None,
             was_idle,
         }
+    }
+
+    /// The response in the stream of `flow` is being read from now on.
+    pub(super) fn receive(&mut self, flow: FlowControl) {
+        self.receiving = Some(flow.stream_id());
+        self.link.receiving.borrow_mut().push(flow);
+    }
+
+    /// The response is not read any more: the stream may be given up.
+    pub(super) fn stop_receiving(&mut self) {
+        let Some(stream) = self.receiving.take() else {
+            return;
+        };
+        let mut receiving = self.link.receiving.borrow_mut();
+        let at = receiving.iter().position(|flow| flow.stream_id() == stream);
+        let flow = at.map(|at| receiving.swap_remove(at));
+        drop(receiving);
+        drop(flow);
     }
 
     /// Whether a connection that was idle has ended.
@@ -386,6 +491,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.stop_receiving();
         let link = &self.link;
         link.streams.set(link.streams.get().saturating_sub(1));
         if link.streams.get() == 0 {
@@ -394,5 +500,44 @@ impl Drop for Place {
                 link.wake();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::tests::memory;
+
+    #[test]
+    fn what_clients_do_not_take_leaves_room_for_others_and_is_counted() {
+        let step = WINDOW_STEP as usize;
+        let memory = memory(4 * step);
+        let mut window = Window::default();
+        let mut sent = 0;
+        let mut look = |window: &mut Window, unread: usize| {
+            sent += u64::from(WINDOW_STEP);
+            window.adjust(sent, || unread, &memory)
+        };
+        assert_eq!(look(&mut window, 0), None);
+        assert_eq!(look(&mut window, step - 1), None, "little is free");
+        assert_eq!(window.adjust(0, || unreachable!(), &memory), None);
+        let with = |steps: u32| Some(CONNECTION_WINDOW + steps * WINDOW_STEP);
+        assert_eq!(look(&mut window, 3 * step + 5), with(3));
+        assert_eq!(look(&mut window, 3 * step + 9), None);
+        assert!(memory.take(step + 1).is_err() && memory.take(step).is_ok());
+        // There is no memory for more: what there was stays, and it is tried again each time.
+        assert_eq!(look(&mut window, 5 * step), None);
+        assert!(window.is_short);
+        assert_eq!(window.adjust(0, || 4 * step, &memory), with(4));
+        assert!(!window.is_short);
+        assert_eq!(look(&mut window, step), with(1));
+        assert!(memory.take(3 * step).is_ok());
+        assert_eq!(look(&mut window, 0), with(0));
+        assert!(memory.take(4 * step).is_ok(), "all of it is given back");
+        // However much it is said to be.
+        let memory = crate::memory::tests::memory(1 << 30);
+        let most = CONNECTION_WINDOW + MOST_STREAMS as u32 * STREAM_WINDOW;
+        let mut window = Window::default();
+        assert_eq!(window.adjust(1 << 20, || usize::MAX, &memory), Some(most));
     }
 }

@@ -115,6 +115,8 @@ pub struct Meter {
     last: Flood,
     /// Frames that have begun, up to two.
     begun: u8,
+    /// Bytes of content that have begun to arrive.
+    data: u64,
 }
 
 impl Meter {
@@ -129,7 +131,13 @@ impl Meter {
             renewed: now,
             last: Flood::Control,
             begun: 0,
+            data: 0,
         }
+    }
+
+    /// Bytes of content that the peer has sent, with all of a frame whose header has arrived.
+    pub fn data(&self) -> u64 {
+        self.data
     }
 
     /// Whether the first frame has arrived, which has the peer's settings (RFC 9113, section 3.4).
@@ -199,6 +207,9 @@ impl Meter {
             3 => Flood::Resets,
             _ => Flood::Control,
         };
+        if kind == 0 {
+            self.data = self.data.saturating_add(u64::from(len));
+        }
         match kind {
             1 => self.allow(PER_REQUEST),
             // How small the others may be on average, `h2` knows.

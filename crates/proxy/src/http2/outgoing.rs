@@ -233,7 +233,11 @@ fn poll_send(
         };
     }
     let here = bytes.get(..room.min(bytes.len())).unwrap_or(bytes);
-    let part = ready!(held.poll_part(cx, here));
+    let Poll::Ready(part) = held.poll_part(cx, here) else {
+        // Room in the connection is for streams that can use it.
+        stream.reserve_capacity(0);
+        return Poll::Pending;
+    };
     let n = part.remaining();
     let sent = stream.send_data(part, n as u64 == left);
     Poll::Ready(sent.map(|()| n).map_err(broken))
