@@ -1,26 +1,30 @@
 //! Passwords of users: compared by threads of their own, as that takes long on purpose, and remembered
 //! by workers when they were right.
+//!
+//! The clients' networks have their turns, whatever each of them sends: whoever guesses waits behind its own
+//! guesses, and not others.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use aws_lc_rs::hmac;
 use evenkeel_manager::auth::Users;
+use evenkeel_net::network::network_of;
 use tokio::sync::oneshot;
 
 /// Threads that compare passwords, of all rules together: however many are guessed, workers have
 /// CPUs left.
 const THREADS: usize = 2;
 
-/// Most passwords that wait for one. With a tenth of a second each that is three
+/// Most passwords that wait for one, of all clients. With a tenth of a second each that is three
 /// seconds.
 const QUEUE: usize = 64;
 
 /// Most proofs that a worker remembers.
 const MAX_PROOFS: usize = 4096;
 
-/// What is to be compared.
+/// A password that is to be compared.
 struct Job {
     users: Arc<Users>,
     user: Box<str>,
@@ -28,21 +32,116 @@ struct Job {
     answer: oneshot::Sender<bool>,
 }
 
+/// Shows nothing of the password.
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job").finish_non_exhaustive()
+    }
+}
+
 /// Too many passwords wait to be compared.
 #[derive(Debug)]
 pub(crate) struct Busy;
 
-/// Has a password compared.
+/// Jobs of clients: each client's in order, and the clients in turn.
+#[derive(Debug)]
+struct FairQueue<T> {
+    /// Those of each client that has some.
+    clients: HashMap<IpAddr, VecDeque<T>>,
+    /// The same clients, in the order of their turns.
+    turns: VecDeque<IpAddr>,
+    len: usize,
+    most: usize,
+}
+
+impl<T> FairQueue<T> {
+    fn new(most: usize) -> Self {
+        FairQueue {
+            clients: HashMap::new(),
+            turns: VecDeque::new(),
+            len: 0,
+            most,
+        }
+    }
+
+    /// Adds a job of a client. If there are too many, the newest job of the client with the most of them has to go:
+    /// the job that is answered. Between clients with equally many the one that comes last is that.
+    fn push(&mut self, client: IpAddr, job: T) -> Option<T> {
+        let own = self.clients.get(&client).map_or(0, VecDeque::len);
+        let mut displaced = None;
+        if self.len >= self.most {
+            let jobs_of = |client: &&IpAddr| self.clients.get(client).map_or(0, VecDeque::len);
+            let longest = self.turns.iter().max_by_key(jobs_of);
+            let longest = longest.and_then(|client| self.clients.get_mut(client));
+            // It has more than the client has with this one, and so keeps one at least.
+            displaced = longest
+                .filter(|jobs| jobs.len() > own + 1)
+                .and_then(VecDeque::pop_back);
+            if displaced.is_none() {
+                return Some(job);
+            }
+            self.len -= 1;
+        }
+        if own == 0 {
+            self.turns.push_back(client);
+        }
+        self.clients.entry(client).or_default().push_back(job);
+        self.len += 1;
+        displaced
+    }
+
+    /// The next job.
+    fn pop(&mut self) -> Option<T> {
+        let client = self.turns.pop_front()?;
+        let jobs = self.clients.get_mut(&client)?;
+        let job = jobs.pop_front();
+        if jobs.is_empty() {
+            self.clients.remove(&client);
+        } else {
+            self.turns.push_back(client);
+        }
+        self.len -= usize::from(job.is_some());
+        job
+    }
+}
+
+/// The queue of the threads that compare.
+#[derive(Debug)]
+struct Waiting {
+    jobs: Mutex<FairQueue<Job>>,
+    /// Told of each job.
+    arrived: Condvar,
+}
+
+impl Waiting {
+    fn jobs(&self) -> MutexGuard<'_, FairQueue<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Job {
+        let mut jobs = self.jobs();
+        loop {
+            if let Some(job) = jobs.pop() {
+                return job;
+            }
+            let waited = self.arrived.wait(jobs);
+            jobs = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Has a password of a client compared. If there is no answer then, others have taken its place.
 ///
 /// # Errors
 ///
 /// There is no room, or no thread.
 pub(crate) fn compare(
+    client: IpAddr,
     users: &Arc<Users>,
     user: &str,
     password: &str,
 ) -> Result<oneshot::Receiver<bool>, Busy> {
-    static QUEUE_OF_PROCESS: OnceLock<Option<SyncSender<Job>>> = OnceLock::new();
+    static QUEUE_OF_PROCESS: OnceLock<Option<Arc<Waiting>>> = OnceLock::new();
     let queue = QUEUE_OF_PROCESS.get_or_init(|| match start() {
         Ok(queue) => Some(queue),
         Err(error) => {
@@ -58,26 +157,29 @@ pub(crate) fn compare(
         answer,
     };
     let queue = queue.as_ref().ok_or(Busy)?;
-    queue.try_send(job).map_err(|_| Busy)?;
+    // Whoever has asked for a job that has to go sees that there will be no answer.
+    drop(queue.jobs().push(network_of(client), job));
+    queue.arrived.notify_one();
     Ok(answered)
 }
 
-fn start() -> std::io::Result<SyncSender<Job>> {
-    let (sender, jobs) = sync_channel(QUEUE);
-    let jobs = Arc::new(Mutex::new(jobs));
+fn start() -> std::io::Result<Arc<Waiting>> {
+    let waiting = Arc::new(Waiting {
+        jobs: Mutex::new(FairQueue::new(QUEUE)),
+        arrived: Condvar::new(),
+    });
     for _ in 0..THREADS {
-        let jobs = Arc::clone(&jobs);
+        let waiting = Arc::clone(&waiting);
         std::thread::Builder::new()
             .name("passwords".into())
-            .spawn(move || work(&jobs))?;
+            .spawn(move || work(&waiting))?;
     }
-    Ok(sender)
+    Ok(waiting)
 }
 
-fn work(jobs: &Mutex<Receiver<Job>>) {
+fn work(waiting: &Waiting) {
     loop {
-        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = job else { return };
+        let job = waiting.next();
         // Whoever has asked may have gone.
         if !job.answer.is_closed() {
             let _ = job.answer.send(job.users.are(&job.user, &job.password));
@@ -145,6 +247,37 @@ impl Proofs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn n16_one_client_waits_behind_itself_and_not_others() {
+        let mut queue = FairQueue::new(6);
+        let [bad, good, late] = [1, 2, 3].map(|last| IpAddr::from([192, 0, 2, last]));
+        for number in 0..6 {
+            assert_eq!(queue.push(bad, number), None);
+        }
+        assert_eq!(queue.push(bad, 6), Some(6), "its own has to go");
+        // Others find room, and what comes last of the client with the most goes.
+        assert_eq!(queue.push(good, 10), Some(5));
+        assert_eq!(queue.push(good, 11), Some(4));
+        assert_eq!(queue.push(late, 20), Some(3));
+        assert_eq!(queue.push(good, 12), Some(12), "it would have the most");
+        assert_eq!(queue.push(late, 21), Some(2));
+        assert_eq!(queue.push(IpAddr::from([192, 0, 2, 4]), 30), Some(21));
+        assert_eq!((queue.len, queue.clients.len()), (6, 4));
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, [0, 10, 20, 30, 1, 11]);
+        assert!(queue.len == 0 && queue.clients.is_empty() && queue.turns.is_empty());
+        assert_eq!(queue.push(bad, 7), None);
+        assert_eq!((queue.pop(), queue.pop()), (Some(7), None));
+    }
+
+    #[test]
+    fn n16_as_many_clients_as_there_are_places_keep_them() {
+        let mut queue = FairQueue::new(3);
+        let clients = [1, 2, 3, 4].map(|last| IpAddr::from([192, 0, 2, last]));
+        let pushed = clients.map(|client| queue.push(client, client));
+        assert_eq!(pushed, [None, None, None, Some(clients[3])]);
+    }
 
     #[test]
     fn proofs_are_of_one_user_and_password_and_the_oldest_are_forgotten() {

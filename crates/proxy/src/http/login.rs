@@ -1,6 +1,7 @@
 //! Requests that are not taken from everybody: of users with passwords (RFC 7617), and those that a group is
 //! asked about ([`super::ask`]).
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -200,7 +201,9 @@ impl Client {
         if of.is_proved {
             return Verdict::Right;
         }
-        let Ok(mut answered) = compare(users, &of.user, &of.password) else {
+        let client = self.session.peer.ip();
+        let client = client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let Ok(mut answered) = compare(client, users, &of.user, &of.password) else {
             return Verdict::Busy;
         };
         let Client {
