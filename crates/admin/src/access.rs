@@ -1,14 +1,16 @@
 //! Who is logged in, and who tries too often.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use evenkeel_manager::auth::{MAX_PASSWORD, MAX_USER};
 use evenkeel_manager::config::Admin;
+use evenkeel_net::network::network_of;
 use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
@@ -34,6 +36,9 @@ const FORGET: Duration = Duration::from_secs(30 * 60);
 
 /// Most addresses and users whose failures are counted.
 const MAX_COUNTED: usize = 10_000;
+
+/// Most networks and users of which it is kept that they have logged in.
+const MAX_WELCOME: usize = 1000;
 
 /// Passwords that are checked at a time, and most that wait for that: each takes 19 MiB or what its hash says,
 /// and a tenth of a second of a core.
@@ -116,6 +121,9 @@ impl Access {
         from: IpAddr,
         now: Instant,
     ) -> Result<Login, NoLogin> {
+        if name.len() > MAX_USER || password.len() > MAX_PASSWORD {
+            return Err(self.refuse_long(name, from, now));
+        }
         let Ok(_place) = self.queue.try_acquire() else {
             return Err(NoLogin::Busy);
         };
@@ -146,8 +154,27 @@ impl Access {
             self.failures.lock().count(name, from, now);
             return Err(NoLogin::Wrong);
         };
-        self.failures.lock().forget(name, from);
+        self.failures.lock().succeeded(name, from, now);
         self.begin(name, user, now)
+    }
+
+    /// Counts a login whose name or password is longer than any can be. Nothing is compared.
+    fn refuse_long(&self, name: &str, from: IpAddr, now: Instant) -> NoLogin {
+        let name = if name.len() > MAX_USER { "" } else { name };
+        let mut failures = self.failures.lock();
+        if let Some(wait) = failures.wait(name, from, now) {
+            return NoLogin::Wait(wait);
+        }
+        failures.count(name, from, now);
+        NoLogin::Wrong
+    }
+
+    /// True if there is a user of that name.
+    pub(crate) fn is_user(&self, name: &str) -> bool {
+        let users = self.users.load();
+        users
+            .as_ref()
+            .is_some_and(|users| users.get(name).is_some())
     }
 
     fn begin(&self, name: &str, user: &User, now: Instant) -> Result<Login, NoLogin> {
@@ -269,28 +296,26 @@ struct Count {
 #[derive(Debug, Default)]
 struct Failures {
     counts: HashMap<Whose, Count>,
-}
-
-/// The network of an address that one customer has: with IPv6 the first 64 bits.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-        address => address,
-    }
+    /// From where each user has logged in before, and when: the failures of others do not keep that user out there.
+    welcome: HashMap<(IpAddr, String), Instant>,
 }
 
 impl Failures {
     fn both(name: &str, from: IpAddr) -> [(Whose, u32); 2] {
         [
-            (Whose::Address(network(from)), FREE_FAILURES),
+            (Whose::Address(network_of(from)), FREE_FAILURES),
             (Whose::User(name.to_owned()), FREE_FAILURES_OF_USER),
         ]
     }
 
     /// How long somebody must wait who comes from there.
     fn wait(&self, name: &str, from: IpAddr, now: Instant) -> Option<Duration> {
+        let is_welcome = self
+            .welcome
+            .contains_key(&(network_of(from), name.to_owned()));
         let waits = Self::both(name, from)
             .into_iter()
+            .filter(|(whose, _)| !is_welcome || matches!(whose, Whose::Address(_)))
             .filter_map(|(whose, free)| {
                 let count = self.counts.get(&whose)?;
                 let beyond = count.failures.checked_sub(free)?;
@@ -328,10 +353,19 @@ impl Failures {
         }
     }
 
-    fn forget(&mut self, name: &str, from: IpAddr) {
+    /// A user has logged in: failures before that are forgotten.
+    fn succeeded(&mut self, name: &str, from: IpAddr, now: Instant) {
         for (whose, _) in Self::both(name, from) {
             self.counts.remove(&whose);
         }
+        let whose = (network_of(from), name.to_owned());
+        if self.welcome.len() >= MAX_WELCOME && !self.welcome.contains_key(&whose) {
+            let oldest = self.welcome.iter().min_by_key(|(_, at)| **at);
+            if let Some(oldest) = oldest.map(|(whose, _)| whose.clone()) {
+                self.welcome.remove(&oldest);
+            }
+        }
+        self.welcome.insert(whose, now);
     }
 }
 
@@ -441,13 +475,58 @@ pub(crate) mod tests {
         assert_eq!(failures.wait("bert", FROM, later), None);
     }
 
+    #[tokio::test]
+    async fn n7_what_is_longer_than_any_password_is_wrong_at_once_and_counts() {
+        let (access, now) = (access(), Instant::now());
+        // Nobody compares anything now, so that whoever waits for it would wait for ever.
+        let _busy = access.checks.acquire_many(CHECKS as u32).await.unwrap();
+        let _full = access.queue.acquire_many((CHECKS + MAX_WAITING) as u32);
+        let (long, longer) = ("x".repeat(MAX_PASSWORD + 1), "x".repeat(60_000));
+        for (name, password) in [("anna", &long), ("anna", &longer), (&*longer, &longer)] {
+            let login = access.login(name, password, FROM, now).await;
+            assert_eq!(login, Err(NoLogin::Wrong));
+        }
+        for _ in 3..FREE_FAILURES {
+            let login = access.login("anna", &long, FROM, now).await;
+            assert_eq!(login, Err(NoLogin::Wrong));
+        }
+        let login = access.login("anna", &long, FROM, now).await;
+        assert_eq!(login, Err(NoLogin::Wait(FIRST_WAIT)));
+        let longest = |whose: &Whose| match whose {
+            Whose::User(name) => name.len(),
+            Whose::Address(_) => 0,
+        };
+        let failures = access.failures.lock();
+        assert!(
+            failures
+                .counts
+                .keys()
+                .all(|whose| longest(whose) <= MAX_USER)
+        );
+    }
+
     #[test]
-    fn an_ipv6_network_is_one() {
-        let [a, b, c] = ["2001:db8::1", "2001:db8::ffff:1", "2001:db8:0:1::1"]
-            .map(|address| network(address.parse().unwrap()));
-        assert_eq!(a, b);
-        assert_ne!(a, c);
-        assert_eq!(network("::ffff:192.0.2.1".parse().unwrap()), FROM);
+    fn n17_a_user_is_not_kept_out_by_others_where_the_user_has_been_before() {
+        let (mut failures, now) = (Failures::default(), Instant::now());
+        failures.succeeded("anna", FROM, now);
+        for number in 0..2 * FREE_FAILURES_OF_USER {
+            let from = std::net::Ipv4Addr::from_bits(number).into();
+            failures.count("anna", from, now);
+        }
+        let elsewhere = "192.0.2.2".parse().unwrap();
+        assert_eq!(failures.wait("anna", elsewhere, now), Some(LONGEST_WAIT));
+        assert_eq!(failures.wait("anna", FROM, now), None);
+        // Its own failures count there, too.
+        for _ in 0..FREE_FAILURES {
+            failures.count("anna", FROM, now);
+        }
+        assert_eq!(failures.wait("anna", FROM, now), Some(FIRST_WAIT));
+        for number in 0..2 * MAX_WELCOME as u32 {
+            let from = std::net::Ipv4Addr::from_bits(number).into();
+            failures.succeeded("bert", from, now + Duration::from_millis(number.into()));
+        }
+        assert_eq!(failures.welcome.len(), MAX_WELCOME);
+        assert!(!failures.welcome.contains_key(&(FROM, "anna".into())));
     }
 
     #[test]

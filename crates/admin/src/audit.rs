@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::Request;
@@ -13,6 +14,7 @@ use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use evenkeel_net::network::network_of;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,8 +25,21 @@ use crate::conn::Peer;
 /// So many are kept in memory.
 const KEPT: usize = 500;
 
+/// So many of them at most have no user: those of users are not pushed out by them.
+const KEPT_OF_NOBODY: usize = 50;
+
+/// Entries without a user: at most one of each network, and so many in all, in this time.
+const NOBODYS_TIME: Duration = Duration::from_secs(60);
+const NOBODYS_ENTRIES: usize = 20;
+
+/// A file of this size gets no more entries without a user, in bytes.
+const MAX_FILE_FOR_NOBODY: u64 = 64 << 20;
+
 /// Most bytes of a request's body that are written down.
 const MAX_WHAT: usize = 1024;
+
+/// The path by which a session is ended, which has no body.
+const LOGOUT: &str = "/v1/logout";
 
 /// Longest path that is written down.
 const MAX_PATH: usize = 512;
@@ -54,10 +69,69 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct What(pub(crate) String);
 
+/// User that the request has made known, and the role.
+#[derive(Clone, Debug)]
+pub(crate) struct Who(pub(crate) String, pub(crate) Role);
+
+/// Entries in memory.
+#[derive(Debug, Default)]
+struct Last {
+    entries: VecDeque<Entry>,
+    sample: Sample,
+}
+
+/// Choice of entries without a user: anybody can make those, as fast as the network allows.
+#[derive(Debug, Default)]
+struct Sample {
+    /// From which networks there was one of late, and when.
+    written: Vec<(Option<IpAddr>, Instant)>,
+    /// Number of entries that were left out since the last one.
+    left_out: u64,
+}
+
+impl Sample {
+    /// Takes an entry that comes from there; answers how many were left out before. `None` if this one is, too.
+    fn take(&mut self, from: Option<IpAddr>, now: Instant) -> Option<u64> {
+        let network = from.map(network_of);
+        self.written
+            .retain(|(_, at)| now.duration_since(*at) < NOBODYS_TIME);
+        let is_known = self.written.iter().any(|(known, _)| *known == network);
+        if is_known || self.written.len() >= NOBODYS_ENTRIES {
+            self.left_out += 1;
+            return None;
+        }
+        self.written.push((network, now));
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+impl Last {
+    /// Keeps an entry, unless it is one of too many without a user; answers the entry as it is to be written.
+    fn keep(&mut self, mut entry: Entry, now: Instant) -> Option<Entry> {
+        if entry.user.is_empty() {
+            let left_out = self.sample.take(entry.from, now)?;
+            if left_out > 0 {
+                let more = format!(" ({left_out} others without a user were not written down)");
+                entry.what.push_str(&more);
+            }
+            let nobodys = self.entries.iter().filter(|entry| entry.user.is_empty());
+            if nobodys.count() >= KEPT_OF_NOBODY {
+                let oldest = self.entries.iter().position(|entry| entry.user.is_empty());
+                oldest.and_then(|oldest| self.entries.remove(oldest));
+            }
+        }
+        if self.entries.len() == KEPT {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(entry.clone());
+        Some(entry)
+    }
+}
+
 /// The last changes, and the file that all are written to.
 #[derive(Debug)]
 pub(crate) struct Audit {
-    last: Mutex<VecDeque<Entry>>,
+    last: Mutex<Last>,
     file: Option<PathBuf>,
     /// One line at a time.
     writing: tokio::sync::Mutex<()>,
@@ -74,25 +148,25 @@ impl Audit {
 
     /// The last ones, newest first.
     pub(crate) fn last(&self) -> Vec<Entry> {
-        self.last.lock().iter().rev().cloned().collect()
+        self.last.lock().entries.iter().rev().cloned().collect()
     }
 
     /// Writes one down. Whoever has asked is answered after that.
     async fn add(&self, entry: Entry) {
-        let line = serde_json::to_string(&entry);
-        {
-            let mut last = self.last.lock();
-            if last.len() == KEPT {
-                last.pop_front();
-            }
-            last.push_back(entry);
-        }
-        let (Some(file), Ok(line)) = (&self.file, line) else {
+        let kept = self.last.lock().keep(entry, Instant::now());
+        let Some(entry) = kept else {
             return;
+        };
+        let (Some(file), Ok(line)) = (&self.file, serde_json::to_string(&entry)) else {
+            return;
+        };
+        let most = match entry.user.is_empty() {
+            true => MAX_FILE_FOR_NOBODY,
+            false => u64::MAX,
         };
         let _one_at_a_time = self.writing.lock().await;
         let (shown, path) = (file.display(), file.clone());
-        let written = tokio::task::spawn_blocking(move || append(&path, &line)).await;
+        let written = tokio::task::spawn_blocking(move || append(&path, &line, most)).await;
         if let Ok(Err(error)) = written {
             tracing::error!(
                 "the audit log {shown} cannot be written: {error}; the change has been made"
@@ -102,12 +176,16 @@ impl Audit {
 }
 
 /// Opened each time: the file may have been moved away by a program that rotates logs.
-fn append(path: &Path, line: &str) -> std::io::Result<()> {
+/// A file that has `most` bytes stays as it is.
+fn append(path: &Path, line: &str, most: u64) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o640)
         .open(path)?;
+    if file.metadata()?.len() >= most {
+        return Ok(());
+    }
     file.write_all(format!("{line}\n").as_bytes())
 }
 
@@ -128,13 +206,18 @@ pub(crate) async fn audited(
     let given = what_of(&path, &body);
     let response = next.run(Request::from_parts(head, body.into())).await;
     let told = response.extensions().get::<What>();
+    let actor = actor.map(|actor| (actor.user, actor.role));
+    let who = response.extensions().get::<Who>();
+    let actor = who.map(|Who(user, role)| (user.clone(), *role)).or(actor);
+    if actor.is_none() && path == LOGOUT {
+        // Nobody was logged in, so nothing has changed.
+        return response;
+    }
+    let (user, role) = actor.unzip();
     let entry = Entry {
         at: now(),
-        user: actor
-            .as_ref()
-            .map(|actor| actor.user.clone())
-            .unwrap_or_default(),
-        role: actor.as_ref().map(|actor| actor.role),
+        user: user.unwrap_or_default(),
+        role,
         from: Some(peer.address.ip()),
         method: method_name(&method),
         path: shortened(&path, MAX_PATH),
@@ -151,7 +234,7 @@ fn method_name(method: &Method) -> String {
 
 /// What a body says; nothing where it may hold secrets.
 fn what_of(path: &str, body: &Bytes) -> String {
-    let secret = path == "/v1/login" || path.starts_with("/v1/config");
+    let secret = path == "/v1/login" || path == LOGOUT || path.starts_with("/v1/config");
     match secret {
         true => String::new(),
         false => shortened(&String::from_utf8_lossy(body), MAX_WHAT),
@@ -175,4 +258,74 @@ fn now() -> String {
 /// The last changes.
 pub(crate) async fn show(Extension(audit): Extension<Arc<Audit>>) -> Json<Vec<Entry>> {
     Json(audit.last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(user: &str, from: [u8; 4]) -> Entry {
+        Entry {
+            at: now(),
+            user: user.into(),
+            role: None,
+            from: Some(from.into()),
+            method: "POST".into(),
+            path: "/v1/login".into(),
+            status: 401,
+            what: "login".into(),
+        }
+    }
+
+    #[test]
+    fn n8_entries_without_a_user_are_sampled_and_push_nobody_out() {
+        let (mut last, begun) = (Last::default(), Instant::now());
+        for _ in 0..KEPT - KEPT_OF_NOBODY {
+            assert!(last.keep(entry("anna", [192, 0, 2, 1]), begun).is_some());
+        }
+        // One address: the first one of a minute, with what was left out.
+        let bad = || entry("", [192, 0, 2, 66]);
+        let mut written = Vec::new();
+        for number in 0..6000u64 {
+            let now = begun + Duration::from_millis(20 * number);
+            written.extend(last.keep(bad(), now));
+        }
+        let texts: Vec<&str> = written.iter().map(|entry| &*entry.what).collect();
+        let later = "login (2999 others without a user were not written down)";
+        assert_eq!(texts, ["login", later]);
+        // Many addresses: a number of them a minute.
+        let now = begun + Duration::from_secs(300);
+        let all = (0..=255).filter(|last_byte| {
+            let entry = entry("", [198, 51, 100, *last_byte]);
+            last.keep(entry, now).is_some()
+        });
+        assert_eq!(all.count(), NOBODYS_ENTRIES);
+        // For days.
+        for minute in 0..10_000 {
+            let now = begun + Duration::from_secs(600 + 60 * minute);
+            assert!(last.keep(bad(), now).is_some());
+        }
+        let of = |user: &str| {
+            let entries = last.entries.iter();
+            entries.filter(|entry| entry.user == user).count()
+        };
+        assert_eq!(of("anna"), KEPT - KEPT_OF_NOBODY);
+        assert_eq!(of(""), KEPT_OF_NOBODY);
+        for _ in 0..KEPT {
+            last.keep(entry("bert", [192, 0, 2, 1]), begun);
+        }
+        assert_eq!(last.entries.len(), KEPT);
+    }
+
+    #[test]
+    fn n8_a_large_file_gets_no_more_entries_without_a_user() {
+        let name = format!("evenkeel-audit-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        for (most, lines) in [(u64::MAX, 1), (2, 1), (3, 2)] {
+            append(&path, "x", most).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(text.lines().count(), lines);
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 }

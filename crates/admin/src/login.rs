@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::access::{Access, NoLogin};
 use crate::actor::{Actor, Role};
 use crate::api::Body;
-use crate::audit::What;
+use crate::audit::{What, Who};
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{COOKIE, session_of};
@@ -102,12 +102,18 @@ pub(crate) async fn login(
             response
                 .headers_mut()
                 .extend(set.map(|set| (SET_COOKIE, set)));
+            let who = Who(given.user.clone(), login.role);
+            response.extensions_mut().insert(who);
             response
         }
         Err(refused) => refuse(refused),
     };
-    let told = What(format!("login of {:?}", given.user));
-    response.extensions_mut().insert(told);
+    // What is no name may be a password in the wrong field.
+    let told = match access.is_user(&given.user) {
+        true => format!("login of {:?}", given.user),
+        false => "login of an unknown user".to_owned(),
+    };
+    response.extensions_mut().insert(What(told));
     response
 }
 

@@ -1041,7 +1041,7 @@ fn roles_are_kept() {
         ("vera", "/v1/reload", 403),
         ("olga", weight, 200),
         ("olga", "/v1/reload", 403),
-        ("", "/v1/login", 200),
+        ("anna", "/v1/login", 200),
         ("anna", weight, 200),
         ("anna", "/v1/reload", 200),
     ];
@@ -1080,6 +1080,43 @@ fn changes_are_written_down_before_they_are_answered() {
     std::fs::rename(&file, folder.join("old")).unwrap();
     balancer.ask(path, &[&olga, JSON], "{}");
     assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn n8_who_is_not_logged_in_writes_little() {
+    let mut file = PathBuf::new();
+    let (balancer, _folder, _) = with_users(|admin| {
+        file = admin
+            .users_file
+            .as_ref()
+            .unwrap()
+            .path
+            .with_file_name("audit.log");
+        admin.audit_log = Some(file.clone());
+    });
+    let [cookie, csrf] = balancer.log_in();
+    let body = format!("{{\"x\": \"{}\"}}", "x".repeat(3000));
+    for _ in 0..20 {
+        assert_eq!(balancer.ask("POST /v1/logout", &[JSON], &body).0, 200);
+        let login = format!(r#"{{"user": "{}", "password": "x"}}"#, "secret".repeat(20));
+        let status = balancer.ask("POST /v1/login", &[JSON], &login).0;
+        assert!(status == 401 || status == 429, "{status}");
+    }
+    let fields = [&*cookie, &*csrf, JSON];
+    assert_eq!(balancer.ask("POST /v1/logout", &fields, &body).0, 200);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let entries = text.lines().map(|line| {
+        let entry: Value = serde_json::from_str(line).unwrap();
+        let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+        (text("user"), text("path"), text("what"))
+    });
+    let wanted = [
+        ("anna", "/v1/login", r#"login of "anna""#),
+        ("", "/v1/login", "login of an unknown user"),
+        ("anna", "/v1/logout", ""),
+    ];
+    let wanted = wanted.map(|(user, path, what)| (user.into(), path.into(), what.into()));
+    assert_eq!(entries.collect::<Vec<_>>(), wanted);
 }
 
 #[test]

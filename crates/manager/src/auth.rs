@@ -260,8 +260,12 @@ impl Hash {
         }
     }
 
-    /// Whether it is that of `password`. That takes up to a second of a CPU.
+    /// Whether it is that of `password`. That takes up to a second of a CPU, and no time for a password that is longer
+    /// than any can be.
     pub fn is_of(&self, password: &str) -> bool {
+        if password.len() > MAX_PASSWORD {
+            return false;
+        }
         let hash = match self.kind {
             Kind::Argon2 => {
                 let known = PasswordHash::new(&self.hash);
@@ -516,6 +520,14 @@ mod tests {
             assert!(!users.are(name, "secret"));
         }
         assert!(!Users::default().are("anna", "secret"));
+    }
+
+    #[test]
+    fn n7_what_is_longer_than_a_password_is_not_compared() {
+        // Even where it would be right.
+        let hash = "$6$0123456789abcdef$udlCgNgpzKJiaDm4DlXLiq.ncZgZ2T9JmlB7zdUCB3e32u5TI6GS1s./RjnGeMhzeEkogk.257nbU3VnNzlGh.";
+        let hash = Hash::parse(hash).unwrap();
+        assert!(!hash.is_of(&"x".repeat(300)));
     }
 
     #[test]
