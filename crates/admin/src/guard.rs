@@ -34,6 +34,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use evenkeel_manager::config::Admin;
+use evenkeel_manager::config::fields::{SECURE_SESSION_COOKIE, SESSION_COOKIE};
 use subtle::ConstantTimeEq;
 
 use crate::access::{Access, Session};
@@ -58,9 +59,6 @@ pub(crate) struct Guard {
     /// Paths for which nobody needs to say who asks.
     open: Arc<HashSet<&'static str>>,
 }
-
-/// The name of a session's cookie.
-pub(crate) const COOKIE: &str = "evenkeel_session";
 
 /// What a request of a session carries that changes anything.
 const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
@@ -168,7 +166,9 @@ impl Guard {
             });
         }
         let cookies = headers.get_all(COOKIES).iter();
-        let session = cookies.filter_map(session_of).find_map(session_of_cookie);
+        let name = session_cookie(is_secure(self.has_tls, self.behind_proxy, headers));
+        let mut sent = cookies.filter_map(|sent| session_of(sent, name));
+        let session = sent.find_map(session_of_cookie);
         if let Some((session, role)) = session {
             let given = single(headers, &CSRF)?;
             if changes && !given.is_some_and(|given| session.is_csrf(given)) {
@@ -271,10 +271,25 @@ fn is_page(path: &str) -> bool {
         || path.starts_with("/login/")
 }
 
-/// The value of the session's cookie.
-pub(crate) fn session_of(cookies: &HeaderValue) -> Option<&str> {
+/// The name of a session's cookie: that of one which came, or is to come, over HTTPS or not.
+pub(crate) fn session_cookie(is_secure: bool) -> &'static str {
+    match is_secure {
+        // No other host, port without TLS or path can have set it.
+        true => SECURE_SESSION_COOKIE,
+        false => SESSION_COOKIE,
+    }
+}
+
+/// True if the browser speaks HTTPS: to this process, or to a proxy before it that is trusted.
+pub(crate) fn is_secure(has_tls: bool, behind_proxy: bool, headers: &HeaderMap) -> bool {
+    let by_proxy = headers.get("x-forwarded-proto");
+    has_tls || behind_proxy && by_proxy.is_some_and(|proto| proto == "https")
+}
+
+/// The value of the session's cookie called `name`.
+pub(crate) fn session_of<'a>(cookies: &'a HeaderValue, name: &str) -> Option<&'a str> {
     let mut cookies = cookies.to_str().ok()?.split(';');
-    cookies.find_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+    cookies.find_map(|cookie| cookie.trim().strip_prefix(name)?.strip_prefix('='))
 }
 
 /// Fields that proxies add.

@@ -17,7 +17,7 @@ use crate::api::Body;
 use crate::audit::{What, Who};
 use crate::conn::Peer;
 use crate::error::ApiError;
-use crate::guard::{COOKIE, session_of};
+use crate::guard::{is_secure, session_cookie, session_of};
 use crate::wire::Done;
 
 /// Who wants to come in.
@@ -65,18 +65,17 @@ pub(crate) struct Cookies {
 }
 
 impl Cookies {
+    fn are_secure(self, headers: &HeaderMap) -> bool {
+        is_secure(self.has_tls, self.behind_proxy, headers)
+    }
+
     /// The field that sets the cookie, for so many seconds.
     fn set(self, value: &str, seconds: u64, headers: &HeaderMap) -> Option<HeaderValue> {
-        let by_proxy = headers
-            .get("x-forwarded-proto")
-            .is_some_and(|proto| proto == "https");
-        let secure = match self.has_tls || self.behind_proxy && by_proxy {
-            true => "; Secure",
-            false => "",
-        };
-        let text = format!(
-            "{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
-        );
+        let is_secure = self.are_secure(headers);
+        let secure = if is_secure { "; Secure" } else { "" };
+        let name = session_cookie(is_secure);
+        let text =
+            format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
         HeaderValue::try_from(text).ok()
     }
 }
@@ -170,7 +169,9 @@ pub(crate) async fn logout(
     Extension(cookies): Extension<Cookies>,
     headers: HeaderMap,
 ) -> Response {
-    for cookie in headers.get_all(COOKIES).iter().filter_map(session_of) {
+    let name = session_cookie(cookies.are_secure(&headers));
+    let sent = headers.get_all(COOKIES).iter();
+    for cookie in sent.filter_map(|sent| session_of(sent, name)) {
         access.logout(cookie);
     }
     let mut response = Json(Done { ok: true }).into_response();

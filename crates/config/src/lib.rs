@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod edit;
+pub mod fields;
 pub mod kept;
 mod model;
 pub mod reference;

@@ -70,6 +70,22 @@ impl Why {
     }
 }
 
+/// The place of a member in `group`, if it may keep a client that has a connection of its own there.
+pub fn find_pinned(group: &Group, member: MemberId) -> Option<usize> {
+    let index = group.find(member, 0)?;
+    let member = group.members().get(index)?;
+    keeps_bound(group, member.slot.reasons()).then_some(index)
+}
+
+/// True if a member keeps the clients that are bound to it, with these reasons against it.
+fn keeps_bound(group: &Group, reasons: u32) -> bool {
+    let mut ending = !(Reason::KEEPS_BOUND | Reason::SOFT);
+    if group.state().is_panicking() {
+        ending &= !Reason::OVERRIDDEN_BY_PANIC;
+    }
+    reasons & ending == 0
+}
+
 impl Binding {
     /// A binding to the member at `index` of `group`, from `now` on.
     pub fn new(group: &Group, index: usize, now: Instant, rng: &mut fastrand::Rng) -> Option<Self> {
@@ -154,12 +170,8 @@ impl Binding {
         };
         self.index = index;
         let member = &group.members()[index];
-        let mut ending = !(Reason::KEEPS_BOUND | Reason::SOFT);
-        if group.state().is_panicking() {
-            ending &= !Reason::OVERRIDDEN_BY_PANIC;
-        }
         let reasons = member.slot.reasons();
-        if reasons & ending != 0 {
+        if !keeps_bound(group, reasons) {
             return Verdict::Rebind(Why::Unusable);
         }
         if reasons & Reason::Standby as u32 != 0 && !backups_serve(group, now) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_config::fields::{DECIDING, RequestTrailers, is_in_family, is_same_name};
 use evenkeel_config::routing::Index;
 use evenkeel_config::routing::template::Template;
 
@@ -142,6 +143,8 @@ pub struct Route {
     pub request_fields: Option<Box<FieldChanges>>,
     /// Changes to responses.
     pub response_fields: Option<Box<FieldChanges>>,
+    /// Trailers of requests that members get.
+    pub request_trailers: Arc<RequestTrailers>,
 }
 
 /// Second requests to another member.
@@ -265,6 +268,7 @@ impl Route {
             rewrite: None,
             request_fields: None,
             response_fields: None,
+            request_trailers: Arc::new(trailers(rule, &FieldChanges::default())),
         }
     }
 
@@ -317,10 +321,29 @@ impl Route {
             retry_statuses: route.retry_statuses.iter().map(|status| status.0).collect(),
             max_body: route.max_body.map_or(rest.max_body, |most| Some(most.0)),
             rewrite: prefix.map(|prefix| (route.depth, prefix.into())),
+            request_trailers: match route.request_fields.is_empty() {
+                true => rest.request_trailers,
+                false => Arc::new(trailers(rule, &route.request_fields)),
+            },
             request_fields: changes(&route.request_fields),
             response_fields: changes(&route.response_fields),
         }
     }
+}
+
+/// The trailers of requests that pass where `changes` are made to heads: none that a head would not bring.
+fn trailers(rule: &Rule, changes: &FieldChanges) -> RequestTrailers {
+    let id = rule.http.request_id.as_ref();
+    RequestTrailers::new(&rule.http.request_trailers, |name| {
+        let reserved = &rule.http.reserved;
+        reserved.iter().any(|family| is_in_family(name, family))
+            || changes.takes_out(name)
+            || id.is_some_and(|id| is_same_name(name, &id.field))
+            || DECIDING.iter().any(|family| is_in_family(name, family))
+            || ["traceparent", "tracestate"]
+                .iter()
+                .any(|own| is_same_name(name, own))
+    })
 }
 
 fn of_auth(

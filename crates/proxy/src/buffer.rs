@@ -78,6 +78,17 @@ impl Buffer {
         &mut self.data[self.start..self.end]
     }
 
+    /// Takes the bytes between the first `kept` and those from `end` on out.
+    #[inline]
+    pub(crate) fn cut(&mut self, kept: usize, end: usize) {
+        if kept < end {
+            let bytes = self.bytes_mut();
+            let left = bytes.len().saturating_sub(end);
+            bytes.copy_within(end..end + left, kept);
+            self.truncate(kept + left);
+        }
+    }
+
     /// Keeps only the first `n` bytes.
     pub(crate) fn truncate(&mut self, n: usize) {
         self.end = self.end.min(self.start + n);
@@ -161,6 +172,17 @@ impl BufferPool {
     pub(crate) fn take(&self) -> Buffer {
         let spare = self.spare.borrow_mut().pop();
         spare.unwrap_or_else(|| self.fresh())
+    }
+
+    /// A buffer that begins with the bytes of another one, which are few.
+    #[cold]
+    pub(crate) fn take_with(&self, other: &Buffer) -> Buffer {
+        let mut buffer = self.take();
+        if let Some(place) = buffer.data.get_mut(..other.len()) {
+            place.copy_from_slice(other.bytes());
+            buffer.end = other.len();
+        }
+        buffer
     }
 
     #[cold]

@@ -250,6 +250,12 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_bad_responses_total",
+        help: "Responses of members that could not be read.",
+        label: "",
+        samples: &[("", |totals| totals.bad_responses)],
+    },
+    RuleFamily {
         name: "evenkeel_rule_http2_silent_members_total",
         help: "Connections of HTTP/2 to members that were closed since no sign of life (PING) came.",
         label: "",

@@ -369,7 +369,7 @@ pub(crate) mod tests {
     use std::net::{TcpListener, TcpStream as StdStream};
 
     use super::*;
-    use crate::http::flow::{Flow, TURN_BYTES};
+    use crate::http::flow::{Bounds, Flow, TURN_BYTES};
     use crate::http1::Body;
     use crate::worker::{Worker, tests::on_worker};
 
@@ -525,7 +525,7 @@ pub(crate) mod tests {
         each_way(async |from, to, worker| {
             let body = Body::Length(LONG as u64);
             let mut flow =
-                Flow::new(Vec::new(), body, false, None, u64::MAX, &worker.memory).unwrap();
+                Flow::new(Vec::new(), body, false, None, Bounds::NONE, &worker.memory).unwrap();
             let done = std::future::poll_fn(|cx| flow.poll(cx, from, to, worker, TURN_BYTES));
             assert_eq!(done.await, Ok(()));
             assert!(flow.is_done());
@@ -542,7 +542,7 @@ pub(crate) mod tests {
                 Body::None,
                 false,
                 None,
-                u64::MAX,
+                Bounds::NONE,
                 &worker.memory,
             )
             .unwrap();

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 
 use evenkeel_core::cost::Cost;
 use evenkeel_core::key::{Key, hash};
+use evenkeel_manager::config::fields::is_session;
 use httparse::Header;
 
 /// A field of a head: its name and its value.
@@ -32,6 +33,8 @@ pub struct Request<'a> {
     pub upgrade: bool,
     /// Whether the client takes trailers.
     pub takes_trailers: bool,
+    /// Whether its credentials are those of a connection rather than of a request (NTLM, Negotiate).
+    pub authenticates_connection: bool,
     /// All fields, in order.
     pub(crate) fields: &'a [Field<'a>],
     /// Those that end here.
@@ -110,12 +113,16 @@ impl<'a> Request<'a> {
         pairs.filter_map(move |pair| pair.trim_ascii().strip_prefix(name)?.strip_prefix(b"="))
     }
 
-    /// Whether it has a cookie of one of these names.
-    pub(crate) fn has_cookie_of(&self, names: &HashSet<Box<[u8]>>) -> bool {
+    /// Whether it has a cookie that is for the balancer.
+    #[inline]
+    pub(crate) fn has_cookie_of(&self, own: OwnCookies<'_>) -> bool {
+        if own.sticky.is_none() && !own.sessions {
+            return false;
+        }
         let mut pairs = self
             .values("cookie")
             .flat_map(|value| value.split(|&byte| byte == b';'));
-        pairs.any(|pair| is_of(pair, names))
+        pairs.any(|pair| own.has(pair))
     }
 
     /// The fields that do not end here, but for those that the pseudo-fields and frames of HTTP/2
@@ -139,6 +146,22 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Cookies that are for the balancer, and for no member.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OwnCookies<'a> {
+    /// Names of those that bind clients to members.
+    pub sticky: Option<&'a HashSet<Box<[u8]>>>,
+    /// Those of sessions at a console.
+    pub sessions: bool,
+}
+
+impl OwnCookies<'_> {
+    /// True if a pair of a field `Cookie` is one of them.
+    fn has(self, pair: &[u8]) -> bool {
+        self.sessions && is_session(pair) || self.sticky.is_some_and(|names| is_of(pair, names))
+    }
+}
+
 /// Whether a pair of a field `Cookie` is of one of these names.
 fn is_of(pair: &[u8], names: &HashSet<Box<[u8]>>) -> bool {
     let mut parts = pair.splitn(2, |&byte| byte == b'=');
@@ -146,12 +169,12 @@ fn is_of(pair: &[u8], names: &HashSet<Box<[u8]>>) -> bool {
     parts.next().is_some() && names.contains(name)
 }
 
-/// Appends the pairs of a field `Cookie` that are of none of these names, as they are. Answers whether
+/// Appends the pairs of a field `Cookie` that are not for the balancer, as they are. Answers whether
 /// there are any.
-pub(crate) fn put_cookies_but(value: &[u8], names: &HashSet<Box<[u8]>>, out: &mut Vec<u8>) -> bool {
+pub(crate) fn put_cookies_but(value: &[u8], own: OwnCookies<'_>, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let pairs = value.split(|&byte| byte == b';');
-    for (count, pair) in pairs.filter(|pair| !is_of(pair, names)).enumerate() {
+    for (count, pair) in pairs.filter(|pair| !own.has(pair)).enumerate() {
         if count == 0 {
             out.extend_from_slice(pair.trim_ascii_start());
         } else {
@@ -255,6 +278,10 @@ pub(crate) mod tests {
     #[test]
     fn cookies_of_some_names_are_taken_out_and_the_others_stay_as_they_are() {
         let names = [&b"at"[..], b"b2"].map(Box::from).into();
+        let own = OwnCookies {
+            sticky: Some(&names),
+            sessions: true,
+        };
         for (value, rest) in [
             ("at=1", ""),
             ("a=1; at=2; c=3", "a=1; c=3"),
@@ -264,9 +291,15 @@ pub(crate) mod tests {
             (" at=1; At=2; a=\"x\"; at=3", "At=2; a=\"x\""),
             ("", ""),
             (";;at=1;", ";;"),
+            ("a=1; evenkeel_session=2; at=3", "a=1"),
+            ("__Host-evenkeel_session=2", ""),
+            (
+                "Evenkeel_Session=2; evenkeel_session",
+                "Evenkeel_Session=2; evenkeel_session",
+            ),
         ] {
             let mut out = Vec::new();
-            let is_some = put_cookies_but(value.as_bytes(), &names, &mut out);
+            let is_some = put_cookies_but(value.as_bytes(), own, &mut out);
             assert_eq!(
                 out.escape_ascii().to_string(),
                 rest.as_bytes().escape_ascii().to_string(),

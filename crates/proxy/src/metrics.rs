@@ -259,6 +259,8 @@ counters! {
     http2_flood_headers,
     /// The same because of DATA that is empty, or next to it.
     http2_flood_data,
+    /// Responses of members that could not be read.
+    bad_responses,
     /// Connections of HTTP/2 to members that were closed since no sign of life came.
     http2_silent_members,
     /// Handshakes of TLS that were whole.

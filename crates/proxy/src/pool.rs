@@ -20,17 +20,29 @@ pub(crate) struct Upstream {
     /// The number of the [`Client`](evenkeel_tls::client::Client) that has done the handshake; 0 is
     /// none.
     tls: u64,
+    /// Whether the member knows a client by it, who alone may use it.
+    is_private: bool,
 }
 
 impl Upstream {
     pub(crate) fn new(io: Io, file: ConnectionFile) -> Self {
         let file = Some(file);
-        Upstream { io, file, tls: 0 }
+        Upstream {
+            io,
+            file,
+            tls: 0,
+            is_private: false,
+        }
     }
 
     /// The same connection after a handshake.
     pub(crate) fn secured(io: Io, file: Option<ConnectionFile>, tls: u64) -> Self {
-        Upstream { io, file, tls }
+        Upstream {
+            io,
+            file,
+            tls,
+            is_private: false,
+        }
     }
 
     /// A request in a connection that others use, too.
@@ -39,7 +51,18 @@ impl Upstream {
             io: Io::Call(Box::new(call)),
             file: None,
             tls: 0,
+            is_private: false,
         }
+    }
+
+    /// Keeps the connection from other clients from now on.
+    pub(crate) fn set_private(&mut self) {
+        self.is_private = true;
+    }
+
+    /// Whether it is one client's, and no others'.
+    pub(crate) fn is_private(&self) -> bool {
+        self.is_private
     }
 
     /// The number of what has done its handshake; 0 is nobody.
@@ -102,7 +125,7 @@ impl UpstreamPool {
     pub(crate) fn give(&self, member: MemberId, stream: Upstream, most: usize, expires: Instant) {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.entry(member).or_default();
-        if connections.len() < most && stream.file.is_some() {
+        if connections.len() < most && stream.file.is_some() && !stream.is_private {
             connections.push(Idle { stream, expires });
         }
     }

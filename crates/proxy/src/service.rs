@@ -13,7 +13,7 @@ use bytes::Bytes;
 use evenkeel_control::budget::RetryBudget;
 use evenkeel_control::queue::Class;
 use evenkeel_core::address::Address;
-use evenkeel_core::binding::{Binding, Verdict, Why};
+use evenkeel_core::binding::{Binding, Verdict, Why, find_pinned};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
@@ -340,7 +340,11 @@ impl Session {
         let group = handle.current.load();
         let rng = &mut *self.worker.rng.borrow_mut();
         let mut ended = None;
+        let pinned = request.pinned.filter(|member| !tried.contains(member));
+        let pinned = pinned.and_then(|member| find_pinned(&group, member));
+        let pinned = pinned.and_then(|index| group.bind_for(index, cost, now));
         let kept = match &mut binding {
+            _ if pinned.is_some() => pinned,
             Some(binding) if !tried.contains(&binding.member()) => {
                 match binding.check(&group, now) {
                     Verdict::Keep(index) => {

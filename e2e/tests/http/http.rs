@@ -39,7 +39,7 @@ fn in_chunks(body: &[u8]) -> Vec<u8> {
         rest = after;
         size = size * 3 % 70_001 + 1;
     }
-    chunked.extend_from_slice(b"0\r\nX-Sum: 1\r\n\r\n");
+    chunked.extend_from_slice(b"0\r\nDigest: 1\r\n\r\n");
     chunked
 }
 
@@ -76,7 +76,7 @@ fn a_request_may_come_byte_by_byte() {
     let balancer = Balancer::http(&[member.address()], "");
     let mut client = balancer.connect();
     let request = "POST /slow HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
-        5;x=y\r\nhello\r\n0\r\nX: y\r\n\r\nGET /next HTTP/1.1\r\nHost: a\r\n\r\n";
+        5;x=y\r\nhello\r\n0\r\nDigest: y\r\n\r\nGET /next HTTP/1.1\r\nHost: a\r\n\r\n";
     for byte in request.bytes() {
         client.send([byte]);
     }
@@ -85,7 +85,7 @@ fn a_request_may_come_byte_by_byte() {
     let (_, request) = member.next_request();
     assert_eq!(
         (request.text(), request.trailers.as_str()),
-        ("hello", "X: y\r\n")
+        ("hello", "Digest: y\r\n")
     );
 }
 
@@ -330,7 +330,7 @@ fn large_chunked_bodies_go_both_ways_unchanged() {
             request.body == *expected,
             "the request's body arrives whole"
         );
-        assert_eq!(request.trailers, "X-Sum: 1\r\n");
+        assert_eq!(request.trailers, "Digest: 1\r\n");
         wire.send(&response);
     });
     let balancer = Balancer::http(&[member.address()], "");
@@ -339,7 +339,7 @@ fn large_chunked_bodies_go_both_ways_unchanged() {
     let sending = send_all(&client, sent);
     let response = client.read_response();
     assert!(response.body == *body, "the response's body arrives whole");
-    assert_eq!(response.trailers, "X-Sum: 1\r\n");
+    assert_eq!(response.trailers, "Digest: 1\r\n");
     sending.join().unwrap();
 }
 

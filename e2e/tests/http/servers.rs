@@ -258,7 +258,7 @@ fn servers_learn_who_asked() {
         });
         let log = server.access_log();
         let line = log.iter().find(|line| line.contains("/name")).unwrap();
-        assert_eq!(line, "127.0.0.1|1.1 evenkeel|GET /name HTTP/1.1|200");
+        assert_eq!(line, "127.0.0.1|-|GET /name HTTP/1.1|200");
     });
 }
 

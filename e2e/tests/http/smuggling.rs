@@ -385,10 +385,6 @@ const REFUSED_RESPONSES: &[(&str, &str)] = &[
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
     ),
     (
-        "204 with a body",
-        "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello",
-    ),
-    (
         "101 not asked for",
         "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
     ),

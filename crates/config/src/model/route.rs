@@ -15,6 +15,7 @@ use super::limits::RequestLimit;
 use super::mirror::Mirror;
 use super::timeouts::Timeouts;
 use super::tls::SERVER_NAMES;
+use crate::fields::is_same_name;
 use crate::kept;
 use crate::routing::path::{self, MAX_SEGMENT};
 use crate::routing::template::{Part, Template};
@@ -167,10 +168,9 @@ impl FieldChanges {
             .map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Whether fields called `name` are taken out.
+    /// Whether fields are taken out that some server takes for ones called `name`.
     pub fn takes_out(&self, name: &str) -> bool {
-        self.taken_out()
-            .any(|known| known.eq_ignore_ascii_case(name))
+        self.taken_out().any(|known| is_same_name(known, name))
     }
 
     /// The names of the fields that are taken out.

@@ -21,6 +21,7 @@ use super::request_id::RequestId;
 use super::route::{self, MaxBody, Routes, RuleFacts};
 use super::timeouts::{TIMEOUTS, Timeouts};
 use super::tls::{SERVER_NAMES, Tls};
+use crate::fields;
 use crate::schema::document::Span;
 use crate::schema::field::{Texts, choice_field};
 use crate::schema::foreign;
@@ -213,8 +214,8 @@ section! {
         max_body: Option<MaxBody> = None; r#""10MiB""#,
         /// Rules with routes: whether paths are let through that servers read differently. They are
         /// refused with 400 otherwise, so that no spelling of a path gets around a route: those with
-        /// `.` or `..` as a segment, `//`, a backslash, and an encoded slash (`%2F`), backslash or
-        /// control character. If they are let through, routes compare them as they are.
+        /// `.` or `..` as a segment, also with dots or spaces behind it, `//`, a backslash, and an encoded slash (`%2F`), backslash,
+        /// semicolon or control character. If they are let through, routes compare them as they are.
         ambiguous_paths: bool = false; "true",
         /// What members speak: HTTP/1.1 (`http1`), or HTTP/2 (`h2`), with many requests at once in a
         /// connection. With `member_tls` that is what they are offered (ALPN); `auto` offers both, and
@@ -234,12 +235,20 @@ section! {
         x_forwarded: bool = true; "false",
         /// Whether members get a `Forwarded` field (RFC 7239).
         forwarded: bool = false; "true",
-        /// Name that the balancer adds to `Via`; `false` adds nothing.
-        via: Option<String> [Text(VIA)] = Some("evenkeel".into()); r#""edge-1""#,
+        /// Name that the balancer adds to `Via` (RFC 9110, section 7.6.3), or `false` for none. With a `Via` servers such as nginx and
+        /// IIS do not compress their responses unless they are told to (`gzip_proxied`, `noCompressionForProxies`).
+        via: Option<String> [Text(VIA)] = None; r#""edge-1""#,
         /// Whether these fields are kept as clients send them. Switch it on only behind another
         /// proxy: otherwise clients can forge their address. If off, the balancer removes them and
         /// writes its own.
         trust_forwarded: bool = false; "true",
+        /// Names of further [trailers of requests](routing.md#trailers) that members get. Others are taken
+        /// out, but for those that checksums, signatures and gRPC have: there are servers that take trailers for
+        /// fields of the head.
+        request_trailers: Vec<String> [Text(TRAILER)] = Vec::new(); r#"["X-Checksum"]"#,
+        /// Whether members are consoles of balancers, which get the cookies of sessions at a console. All others
+        /// do not: whoever has such a cookie is that administrator.
+        console_members: bool = false; "true",
         /// A name for each request, in a header field for members and in the access log: `true`, or a table, see below.
         /// Without it no request gets one. See [request ids](telemetry.md#request-ids).
         request_id: Option<RequestId> = None; "true",
@@ -286,6 +295,16 @@ const GROUP: Texts = ("the name of a group", is_name);
 
 /// The name of a field.
 const FIELD: Texts = ("the name of a header field", key::is_field_name);
+
+/// The name of a trailer.
+const TRAILER: Texts = (
+    "the name of a header field that may be a trailer, with at most 64 characters",
+    |text| {
+        key::is_field_name(text)
+            && text.len() <= fields::MAX_TRAILER_NAME
+            && !fields::is_no_trailer(text)
+    },
+);
 
 /// A token of RFC 9110, section 5.6.2.
 const VIA: Texts = (

@@ -25,6 +25,9 @@ pub struct Request<'a> {
     pub ahead: Option<u32>,
     /// Why the client has no member any more, if it had one: what explanations say.
     pub unbound: Option<&'static str>,
+    /// The member at which the client has a connection of its own, if it has one. Whoever carries the request looks at
+    /// it; strategies do not.
+    pub pinned: Option<MemberId>,
 }
 
 impl Request<'_> {
@@ -38,6 +41,7 @@ impl Request<'_> {
             tried: &[],
             ahead: None,
             unbound: None,
+            pinned: None,
         }
     }
 }

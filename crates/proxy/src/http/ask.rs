@@ -12,7 +12,7 @@ use evenkeel_manager::auth::{self, Auth};
 use evenkeel_wire::response::HeadScan;
 
 use super::failure::Failure;
-use super::flow::Flow;
+use super::flow::{Bounds, Flow};
 use super::hedge::Held;
 use super::progress::Progress;
 use super::response::{Head, MAX_INTERIM};
@@ -250,7 +250,7 @@ impl Client {
         let routed = request.routed.to_ask(asked.target);
         let routed = routed.ok_or(Failure::Connect(ConnectFailure::Refused))?;
         let Question { head, key } = question;
-        let up = Flow::new(head, Body::None, false, None, u64::MAX, &worker.memory);
+        let up = Flow::new(head, Body::None, false, None, Bounds::NONE, &worker.memory);
         let mut asking = request.once_more(routed, key, up?, worker.now());
         asking.asked = Asked {
             head: false,

@@ -1,5 +1,6 @@
 //! One request: bound to a member, sent, answered.
 
+use std::sync::Arc;
 use std::task::Poll;
 
 use evenkeel_core::group::{self, Outcome};
@@ -13,7 +14,7 @@ use super::progress::{Progress, Side};
 use super::response::{Head, take_reports};
 use super::route::Routed;
 use super::sticky::Stuck;
-use super::{After, Client, Request, Summary};
+use super::{After, Client, PrivateConnection, Request, Summary};
 use crate::access::{End, Hedged, Limit, Tries};
 use crate::http2::grpc;
 use crate::io::{Broken, Io};
@@ -80,7 +81,7 @@ impl Client {
         self.mirror(request, false);
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;
-        let mut not_reached = None;
+        let mut last = None;
         let after = loop {
             let stuck = request.stuck.as_deref();
             let bindings = stuck.map_or(&*self.bindings, |stuck| &stuck.bindings);
@@ -90,6 +91,7 @@ impl Client {
                 cost: request.cost,
                 tried: &tried,
                 unbound: stuck.and_then(Stuck::unbound),
+                pinned: self.pinned(&routed),
                 ahead: Some(0),
                 ..group::Request::at(now)
             };
@@ -105,11 +107,12 @@ impl Client {
             let mut bound = match bound {
                 Ok(bound) => bound,
                 Err(refusal) => {
-                    let refused = self.refused(request, &mut summary, refusal, not_reached);
+                    let refused = self.refused(request, &mut summary, refusal, last);
                     break refused.await;
                 }
             };
-            let answered = if request.is_hedged(&routed, summary.retries) {
+            let may_hedge = self.private.is_none();
+            let answered = if may_hedge && request.is_hedged(&routed, summary.retries) {
                 // In a box: the connections of others are to stay small.
                 let (bound, tried) = (&mut bound, &mut tried);
                 let both = Box::pin(self.attempt_both(request, &routed, bound, tried));
@@ -172,10 +175,8 @@ impl Client {
                 self.session.service.metrics.retries.add(1);
                 insert(&mut tried, bound.member);
                 request.next_span(|| trace::span(&mut self.session.worker.rng.borrow_mut()));
-                not_reached = match failure {
-                    Failure::Connect(failure) => Some(failure),
-                    _ => None,
-                };
+                // In a box: a connection is to stay small.
+                last = Some(Box::new(failure));
                 continue;
             }
             break self.failed(request, &mut summary, failure).await;
@@ -273,12 +274,28 @@ impl Client {
         there_is && self.pay_for_retry(head.at)
     }
 
-    /// An idle connection to a member, if it is one of HTTP/1.1 and there is one.
-    pub(super) fn idle(&self, routed: &Routed, bound: &Bound) -> Option<Upstream> {
+    /// The member at which the client has a connection of its own, if that is one of the request's group.
+    fn pinned(&self, routed: &Routed) -> Option<MemberId> {
+        let private = self.private.as_deref()?;
+        let is_here = Arc::ptr_eq(&private.group, &routed.target().group);
+        is_here.then_some(private.member)
+    }
+
+    /// An idle connection to a member, if it is one of HTTP/1.1 and there is one: the client's own, or one that all share.
+    pub(super) fn idle(&mut self, routed: &Routed, bound: &Bound) -> Option<Upstream> {
         let speaks_http2 = routed.rule.http.member_protocol == MemberProtocol::Http2;
         // A connection that a member takes for a client's is that client's.
         if speaks_http2 || !routed.target().shares_connections() {
             return None;
+        }
+        if self.pinned(routed) == Some(bound.member)
+            && let Some(mut private) = self.private.take()
+            && private.upstream.tls() == routed.target().tls_id()
+            && private.upstream.is_silent()
+        {
+            let metrics = &self.session.service.metrics;
+            metrics.member_connections_reused.add(1);
+            return Some(private.upstream);
         }
         let pool = &self.session.worker.upstreams;
         let upstream = pool.take(bound.member, routed.target().tls_id())?;
@@ -296,7 +313,9 @@ impl Client {
     ) -> Result<Upstream, ConnectFailure> {
         let protocol = routed.rule.http.member_protocol;
         // What is to become another protocol needs a connection of its own.
-        let may_choose = protocol == MemberProtocol::Auto && !request.asked.upgrade;
+        let may_choose = protocol == MemberProtocol::Auto
+            && !request.asked.upgrade
+            && !request.authenticates_connection;
         if protocol == MemberProtocol::Http2 {
             self.call(routed, bound, &["h2"]).await
         } else if may_choose && routed.target().tls.is_some() {
@@ -490,7 +509,7 @@ impl Client {
         routed: &Routed,
         bound: Bound,
         mut head: Head,
-        upstream: Upstream,
+        mut upstream: Upstream,
         delivered: &Delivered,
     ) -> After {
         let said = self.read_end(routed, &bound);
@@ -524,7 +543,21 @@ impl Client {
         }
         let sent_all = request.up.is_done();
         let shared = routed.target().shares_connections();
-        if head.keep_alive && sent_all && clean && !head.until_close && shared {
+        if request.authenticates_connection || head.authenticates_connection {
+            upstream.set_private();
+        }
+        let goes_on = head.keep_alive && sent_all && clean && !head.until_close && shared;
+        if goes_on && upstream.is_private() {
+            // A stream of HTTP/2 is no connection, and its client's others are not known to be the same user's.
+            let is_connection = !matches!(self.stream, Io::Stream(_) | Io::Nobody(_));
+            if is_connection && head.delivery.keep_alive {
+                self.private = Some(Box::new(PrivateConnection {
+                    group: Arc::clone(&routed.target().group),
+                    member: bound.member,
+                    upstream,
+                }));
+            }
+        } else if goes_on {
             let http = &routed.rule.http;
             let expires = worker.watchers.coarse_now().after(http.pool_idle_timeout);
             worker

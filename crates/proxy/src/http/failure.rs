@@ -118,14 +118,12 @@ impl Client {
         request: &mut Request,
         summary: &mut Summary,
         refusal: Refusal,
-        not_reached: Option<ConnectFailure>,
+        last: Option<Box<Failure>>,
     ) -> After {
         if refusal == Refusal::NoMember && summary.retries > 0 {
             // The members that were tried count for more than that none is left.
-            let failure = not_reached.unwrap_or(ConnectFailure::Refused);
-            return self
-                .failed(request, summary, Failure::Connect(failure))
-                .await;
+            let failure = last.map_or(Failure::Connect(ConnectFailure::Refused), |last| *last);
+            return self.failed(request, summary, failure).await;
         }
         summary.end = self.session.count_refusal(refusal);
         let text = match refusal {

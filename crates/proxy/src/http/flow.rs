@@ -8,11 +8,12 @@ use std::task::{Context, Poll, ready};
 
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::MIRRORED;
+use evenkeel_manager::config::fields::RequestTrailers;
 use tokio::io::AsyncWrite;
 
 use super::copy::{Copy, NoCopy, ToCopy};
 use super::encoder::Encoder;
-use crate::buffer::Buffer;
+use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::Body;
 use crate::http1::chunked::Decoder;
 use crate::io::{Broken, Io};
@@ -53,13 +54,30 @@ enum Framing {
     Done,
 }
 
+/// Bounds of a body.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    /// Most bytes of content.
+    pub(crate) most: u64,
+    /// Trailers that pass, if others are taken out.
+    pub(crate) trailers: Option<Arc<RequestTrailers>>,
+}
+
+impl Bounds {
+    /// None, as responses have them.
+    pub(crate) const NONE: Self = Bounds {
+        most: u64::MAX,
+        trailers: None,
+    };
+}
+
 impl Framing {
-    fn of(body: Body, strip: bool, most: u64) -> Self {
+    fn of(body: Body, strip: bool, bounds: Bounds) -> Self {
         match body {
             Body::None | Body::Length(0) => Framing::Done,
             Body::Length(length) => Framing::Length(length),
             Body::Chunked => Framing::Chunked {
-                decoder: Decoder::within(most),
+                decoder: Decoder::within(bounds.most, bounds.trailers),
                 strip,
             },
             Body::UntilClose => Framing::UntilClose,
@@ -108,8 +126,8 @@ impl Flow {
         buffer: Option<Buffer>,
         memory: &Arc<Memory>,
     ) -> Result<Self, Broken> {
-        let mut flow = Flow::new(head, Body::None, true, None, u64::MAX, memory)?;
-        flow.framing = Framing::of(body, true, u64::MAX);
+        let mut flow = Flow::new(head, Body::None, true, None, Bounds::NONE, memory)?;
+        flow.framing = Framing::of(body, true, Bounds::NONE);
         flow.buffer = buffer;
         flow.encoder = Some(encoder);
         flow.admit()?;
@@ -118,16 +136,16 @@ impl Flow {
     }
 
     /// A message of `head` and a body of which `buffer` holds the beginning. If `strip`,
-    /// the framing of chunks is taken out; they may have `most` bytes. If the head is large, there must be `memory` for it.
+    /// the framing of chunks is taken out. If the head is large, there must be `memory` for it.
     pub(crate) fn new(
         head: Vec<u8>,
         body: Body,
         strip: bool,
         buffer: Option<Buffer>,
-        most: u64,
+        bounds: Bounds,
         memory: &Arc<Memory>,
     ) -> Result<Self, Broken> {
-        let framing = Framing::of(body, strip, most);
+        let framing = Framing::of(body, strip, bounds);
         let mut flow = Flow {
             body_at: head.len(),
             head,
@@ -297,8 +315,9 @@ impl Flow {
                 decoder,
                 strip: false,
             } => {
-                let scanned = decoder.scan(buffer.bytes()).map_err(Broken::Chunks)?;
-                self.ready = scanned.len;
+                let (kept, scanned) = decoder.pass(buffer.bytes_mut()).map_err(Broken::Chunks)?;
+                buffer.cut(kept, scanned.len);
+                self.ready = kept;
                 if scanned.end {
                     self.framing = Framing::Done;
                 }
@@ -539,14 +558,23 @@ impl Flow {
                 }
                 continue;
             }
-            // A head may have come in one of another size; it is empty by now.
+            // A head may have come in one of another size. The beginning of a trailer may be left in it.
             let mut buffer = match self.buffer.take() {
                 Some(buffer) if buffer.is_pooled() => buffer,
+                Some(buffer) if !buffer.is_empty() => worker.buffers.take_with(&buffer),
                 _ => worker.buffers.take(),
             };
+            if buffer.is_full()
+                && !matches!(buffer.make_room(BUFFER_BYTES, &worker.memory), Ok(true))
+            {
+                return Poll::Ready(Err(Broken::Exhausted(Shortage::Memory)));
+            }
             match buffer.poll_fill(cx, from) {
                 Poll::Pending => {
-                    worker.buffers.give(buffer);
+                    match buffer.is_empty() {
+                        true => worker.buffers.give(buffer),
+                        false => self.buffer = Some(buffer),
+                    }
                     if self.encoder.is_some() && self.flush_encoder()? {
                         continue;
                     }
@@ -633,7 +661,7 @@ mod tests {
     fn lines_are_added_to_a_head_and_to_its_copy_before_their_ends() {
         let head = b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n".to_vec();
         let memory = memory(1 << 20);
-        let mut flow = Flow::new(head, Body::None, false, None, 9, &memory).unwrap();
+        let mut flow = Flow::new(head, Body::None, false, None, Bounds::NONE, &memory).unwrap();
         // A body that is joined to it.
         flow.head.extend_from_slice(b"abc");
         let mut flow = flow.copied(ToCopy {
@@ -652,7 +680,7 @@ mod tests {
         assert!(head.ends_with(&wanted), "{head}");
         assert!(flow.is_read());
         // One without a head, in place of which something else is answered.
-        let none = Flow::new(Vec::new(), Body::None, false, None, 0, &memory);
+        let none = Flow::new(Vec::new(), Body::None, false, None, Bounds::NONE, &memory);
         let mut none = none.unwrap();
         none.add_lines(b"X-A: 1\r\n", &memory).unwrap();
         assert!(none.is_done());
@@ -662,7 +690,7 @@ mod tests {
     fn bytes_of_a_head_are_overwritten_until_it_is_sent() {
         let memory = memory(1 << 20);
         let head = b"GET / HTTP/1.1\r\n\r\n".to_vec();
-        let mut flow = Flow::new(head, Body::None, false, None, 0, &memory).unwrap();
+        let mut flow = Flow::new(head, Body::None, false, None, Bounds::NONE, &memory).unwrap();
         flow.overwrite(5, b"x");
         assert!(flow.head.starts_with(b"GET /xHTTP"));
         // Not beyond its end, and not once a part of it is on its way.
@@ -680,7 +708,7 @@ mod tests {
     fn s5_lines_that_make_a_head_large_need_memory() {
         let memory = memory(0);
         let head = b"GET / HTTP/1.1\r\n\r\n".to_vec();
-        let mut flow = Flow::new(head, Body::None, false, None, 0, &memory).unwrap();
+        let mut flow = Flow::new(head, Body::None, false, None, Bounds::NONE, &memory).unwrap();
         assert!(flow.add_lines(b"X: y\r\n", &memory).is_ok());
         let line = format!("X: {}\r\n", "y".repeat(HEAD_BYTES));
         assert!(flow.add_lines(line.as_bytes(), &memory).is_err());
@@ -689,7 +717,15 @@ mod tests {
     #[test]
     fn s5_a_large_head_needs_memory() {
         let flow = |size, memory: &Arc<Memory>| {
-            Flow::new(vec![b'x'; size], Body::None, false, None, u64::MAX, memory).map(drop)
+            Flow::new(
+                vec![b'x'; size],
+                Body::None,
+                false,
+                None,
+                Bounds::NONE,
+                memory,
+            )
+            .map(drop)
         };
         let none = memory(0);
         assert_eq!(flow(HEAD_BYTES, &none), Ok(()));

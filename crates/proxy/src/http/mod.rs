@@ -28,9 +28,11 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_control::queue::Class;
 use evenkeel_core::cost::Cost;
+use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::{Coding, HttpOptions};
+use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_tls::challenge;
 use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -45,8 +47,10 @@ use crate::http1::{Asked, Fields, HeadError, Hop, Limits, Parsed, RequestHead, V
 use crate::http2::{self, meter::PREFACE};
 use crate::io::{Broken, Io};
 use crate::listen::Session;
+use crate::maintenance;
 use crate::memory::OutOfMemory;
 use crate::message;
+use crate::pool::Upstream;
 use crate::quota::Over;
 use crate::request_id;
 use crate::service::{Bindings, Bound, LocalRule};
@@ -133,6 +137,16 @@ struct Client {
     age: Age,
     /// Whether this is its [`LAST_CALL`].
     last_call: bool,
+    /// A connection to a member that knows the client by it.
+    private: Option<Box<PrivateConnection>>,
+}
+
+/// An idle connection to a member that has authenticated it (NTLM, Negotiate): it is for one client, and ends with the
+/// client's.
+struct PrivateConnection {
+    group: Arc<GroupHandle>,
+    member: MemberId,
+    upstream: Upstream,
 }
 
 /// What becomes of the client's connection.
@@ -173,6 +187,8 @@ struct Request {
     /// Whether the client wants its connection to go on.
     keep_alive: bool,
     asked: Asked,
+    /// Whether its credentials are those of a connection.
+    authenticates_connection: bool,
     /// Whether it may be sent twice (RFC 9110, section 9.2.2).
     idempotent: bool,
     /// Whether it may be sent twice at once: it changes nothing (section 9.2.1).
@@ -324,14 +340,20 @@ impl Request {
         );
         let may_hedge = matches!(head.request.method, "GET" | "HEAD" | "OPTIONS")
             && !head.asked.upgrade
-            && !head.expect_continue;
+            && !head.expect_continue
+            && !head.request.authenticates_connection;
+        let authenticates_connection = head.request.authenticates_connection;
         let (version, keep_alive, asked) = (head.version, head.keep_alive, head.asked);
         let awaits_continue = head.expect_continue;
         let at = worker.now();
-        let over = routed.quotas().and_then(|quotas| {
-            let client = session.peer.ip();
-            quotas.request(client, &head.request, routed.place(), at)
-        });
+        let client = session.peer.ip();
+        let over = match maintenance::is_for(&routed.rule, client) {
+            // Who is told to try again later has not used the limit up by then.
+            true => None,
+            false => routed
+                .quotas()
+                .and_then(|quotas| quotas.request(client, &head.request, routed.place(), at)),
+        };
         let cookie = routed.target().cookie.as_deref();
         let cookie = cookie.filter(|_| given.is_none());
         let stuck = cookie.map(|cookie| {
@@ -360,6 +382,7 @@ impl Request {
             version,
             keep_alive,
             asked,
+            authenticates_connection,
             idempotent,
             may_hedge,
             awaits_continue,
@@ -450,6 +473,7 @@ impl Request {
             version: Version::Http10,
             keep_alive: false,
             asked: self.asked,
+            authenticates_connection: self.authenticates_connection,
             idempotent: self.idempotent,
             may_hedge: false,
             awaits_continue: false,
@@ -483,6 +507,7 @@ impl Client {
             bindings,
             age,
             last_call: false,
+            private: None,
         }
     }
 
@@ -664,7 +689,7 @@ impl Client {
         let (routed, given) = Routed::of(&self.session, rule, &bindings, &head.request, hop);
         drop(bindings);
         let mut out = worker.buffers.take_head();
-        let most = routed.most();
+        let bounds = routed.bounds(head.request.body);
         let login = routed.login(&head.request, hop, &self.session);
         let mut noted = Noted::of(&self.session, rule, self.stream.scheme(), &head.request);
         if given.is_none() {
@@ -686,7 +711,7 @@ impl Client {
         {
             worker.buffers.give(empty);
         }
-        let up = match Flow::new(out, body, false, input, most, &worker.memory) {
+        let up = match Flow::new(out, body, false, input, bounds, &worker.memory) {
             Ok(up) => up,
             Err(Broken::Exhausted(_)) => return Err(NoRequest::OutOfMemory(asked.head)),
             Err(Broken::Chunks(ChunkError::TooLarge)) => {
@@ -980,9 +1005,9 @@ mod tests {
         // limits of the client (twice 8 bytes each), its age and the limits of its slowness, what a cookie says, and where copies of
         // messages and the user are (three times 8 bytes), whether a second member was asked,
         // encoders (twice 8 bytes, and which coding), and how a request is held for a better member (three
-        // times 8 bytes). A
+        // times 8 bytes), which trailers pass, and the client's own connection to a member (8 bytes each). A
         // transport more, as there is in tests, costs a word for each connection.
-        assert!(http <= 2648 + 32, "{http}");
+        assert!(http <= 2688 + 32, "{http}");
         let tcp = size_of_future(crate::tcp::serve);
         assert!(tcp <= 1408, "{tcp}");
     }

@@ -1,11 +1,12 @@
 //! The head of a member's response: waited for, read, and written for the client.
 
+use std::fmt::Display;
 use std::task::Poll;
 use std::time::Duration;
 
 use evenkeel_core::group::Outcome;
 use evenkeel_core::time::Instant;
-use evenkeel_limits::Shortage;
+use evenkeel_limits::{Shortage, warn_throttled};
 use evenkeel_manager::config::FieldChanges;
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::snapshot::Target;
@@ -14,14 +15,14 @@ use evenkeel_wire::response::HeadScan;
 
 use super::encoder::Encoder;
 use super::failure::Failure;
-use super::flow::Flow;
+use super::flow::{Bounds, Flow};
 use super::progress::{Progress, Side};
 use super::route::Routed;
 use super::{Client, Request};
 use crate::access;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::{self, Added, Delivery, write_changed_response, write_response};
-use crate::http1::{Body, Fields, Limits, Parsed, ResponseHead, Version};
+use crate::http1::{Body, Fields, HeadError, Limits, Parsed, ResponseHead, Version};
 use crate::http2::grpc;
 use crate::io::{Broken, Io};
 use crate::memory::OutOfMemory;
@@ -44,6 +45,8 @@ pub(super) struct Head {
     /// Whether the member's connection goes on.
     pub(super) keep_alive: bool,
     pub(super) until_close: bool,
+    /// Whether the member authenticates connections.
+    pub(super) authenticates_connection: bool,
     pub(super) delivery: Delivery,
 }
 
@@ -102,10 +105,13 @@ impl Client {
         match filled {
             Ok(Ok(Ok(n))) if n > 0 => Ok(()),
             Ok(Ok(read)) => {
-                if let Some(shortage) = read.err().as_ref().and_then(Shortage::of) {
+                if let Some(shortage) = read.as_ref().err().and_then(Shortage::of) {
                     return Err(Failure::Exhausted(shortage));
                 }
+                let is_malformed =
+                    |error: &std::io::Error| error.kind() == std::io::ErrorKind::InvalidData;
                 Err(match input.take() {
+                    None if read.as_ref().is_err_and(is_malformed) => Failure::Garbage,
                     None => Failure::Silent,
                     Some(input) => {
                         worker.buffers.give(input);
@@ -141,8 +147,13 @@ impl Client {
         let mut progress = Progress::new(request);
         loop {
             if !std::mem::take(&mut is_here) {
-                self.fill_response(request, routed, upstream, &mut progress, &mut input)
-                    .await?;
+                let filled =
+                    self.fill_response(request, routed, upstream, &mut progress, &mut input);
+                filled.await.inspect_err(|failure| {
+                    if matches!(failure, Failure::Garbage) {
+                        self.note_bad_response(bound, "it ends within its head, or is malformed");
+                    }
+                })?;
             }
             loop {
                 let read = input.as_ref().map_or(&[][..], Buffer::bytes);
@@ -162,9 +173,7 @@ impl Client {
                         interims += 1;
                         interim_bytes += head.len();
                         if interims > MAX_INTERIM || interim_bytes > limit {
-                            tracing::debug!(rule = %self.session.service.name,
-                                address = %bound.address, interims, interim_bytes,
-                                "a member sends too many interim responses");
+                            self.note_bad_response(bound, "too many interim responses before it");
                             return Err(Failure::Garbage);
                         }
                         if status == 100 {
@@ -198,7 +207,10 @@ impl Client {
                         let room = input.as_mut().map(|input| input.make_room(limit, memory));
                         match room {
                             None | Some(Ok(true)) => break,
-                            Some(Ok(false)) => return Err(Failure::Garbage),
+                            Some(Ok(false)) => {
+                                self.note_bad_response(bound, HeadError::TooLarge);
+                                return Err(Failure::Garbage);
+                            }
                             Some(Err(OutOfMemory)) => {
                                 return Err(Failure::Exhausted(Shortage::Memory));
                             }
@@ -213,6 +225,15 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// Says which member has sent what cannot be passed on, and counts it.
+    #[cold]
+    pub(super) fn note_bad_response(&self, bound: &Bound, why: impl Display) {
+        let service = &self.session.service;
+        service.metrics.bad_responses.add(1);
+        warn_throttled!(rule = %service.name, address = %bound.address, %why,
+            "a member's response cannot be read: its client gets 502, or another member is asked");
     }
 
     /// Parses the head in `input`, and writes the one for the client.
@@ -237,8 +258,7 @@ impl Client {
             Ok(Parsed::Head(head)) => head,
             Ok(Parsed::Partial) => return Ok(None),
             Err(error) => {
-                tracing::debug!(rule = %self.session.service.name, address = %bound.address, %error,
-                    "a member's response cannot be read");
+                self.note_bad_response(bound, error);
                 return Err(Failure::Garbage);
             }
         };
@@ -309,6 +329,7 @@ impl Client {
         let (len, status, body) = (head.len, head.status, original);
         let until_close = head.body == Body::UntilClose;
         let keep_alive = head.keep_alive;
+        let authenticates_connection = head.authenticates_connection();
         let outcome = match status {
             _ if interim => Outcome::Success,
             429 | 503 => Outcome::Overloaded {
@@ -344,11 +365,16 @@ impl Client {
         let memory = &worker.memory;
         let down = match encoder {
             Some(encoder) => Flow::encoded(out, body, encoder, rest, memory),
-            None => Flow::new(out, body, delivery.strip_chunks, rest, u64::MAX, memory),
+            None => Flow::new(out, body, delivery.strip_chunks, rest, Bounds::NONE, memory),
         };
         let down = down.map_err(|broken| match broken {
             Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
-            _ => Failure::Garbage,
+            broken => {
+                if let Broken::Chunks(error) = broken {
+                    self.note_bad_response(bound, error);
+                }
+                Failure::Garbage
+            }
         })?;
         Ok(Some(Response::Final(Head {
             down,
@@ -357,6 +383,7 @@ impl Client {
             outcome,
             keep_alive,
             until_close,
+            authenticates_connection,
             delivery,
         })))
     }

@@ -1,7 +1,6 @@
 //! Where requests go: the route that each is given once its head is read, the group of that, and what
 //! the route changes.
 
-use std::collections::HashSet;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -16,6 +15,7 @@ use evenkeel_manager::config::routing::{Asks, host_of};
 use evenkeel_manager::routes::{Instead, Route, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
+use super::flow::Bounds;
 use super::login::Login;
 use super::{After, Client, Request, Summary, sticky};
 use crate::access::End;
@@ -23,7 +23,7 @@ use crate::http1::Hop;
 use crate::http1::forward::{Changes, put_template};
 use crate::http1::respond::{Answer, More};
 use crate::listen::Session;
-use crate::message::{self, Body};
+use crate::message::{self, Body, OwnCookies};
 use crate::quota::Quotas;
 use crate::service::{Bindings, LocalRule, class_of_client};
 
@@ -178,9 +178,13 @@ impl Routed {
         }
     }
 
-    /// Names of the cookies that members do not get, if there are any.
-    pub(super) fn own_cookies(&self) -> Option<&HashSet<Box<[u8]>>> {
-        Some(&self.cookies).filter(|cookies| !cookies.is_empty())
+    /// The cookies that members do not get.
+    #[inline]
+    pub(super) fn own_cookies(&self) -> OwnCookies<'_> {
+        OwnCookies {
+            sticky: Some(&self.cookies).filter(|cookies| !cookies.is_empty()),
+            sessions: !self.rule.rule.http.console_members,
+        }
     }
 
     /// The route, and the group that served it, as the access log names them.
@@ -195,10 +199,14 @@ impl Routed {
         (route.label.as_deref(), is_served.then(|| &**group.name()))
     }
 
-    /// Most bytes that a body may have.
+    /// Bounds of the bodies of requests.
     #[inline]
-    pub(crate) fn most(&self) -> u64 {
-        self.route().max_body.unwrap_or(u64::MAX)
+    pub(super) fn bounds(&self, body: Body) -> Bounds {
+        let route = self.route();
+        Bounds {
+            most: route.max_body.unwrap_or(u64::MAX),
+            trailers: (body == Body::Chunked).then(|| Arc::clone(&route.request_trailers)),
+        }
     }
 }
 
@@ -294,7 +302,9 @@ impl Given {
             Ambiguous::Dots => "The path has . or .. as a segment.",
             Ambiguous::EmptySegment => "The path has two slashes in a row.",
             Ambiguous::Backslash => "The path has a backslash.",
-            Ambiguous::Encoded => "The path has an encoded slash, backslash or control character.",
+            Ambiguous::Encoded => {
+                "The path has an encoded slash, backslash, semicolon or control character."
+            }
             Ambiguous::Percent => "The path has % without two hexadecimal digits.",
         };
         Given::because(400, text, End::Client)
@@ -313,7 +323,7 @@ impl Given {
         let mut to = Vec::new();
         put_template(location, request, path, hop, &mut to);
         // What begins so is another host to browsers.
-        if to.starts_with(b"//")
+        if matches!(to.get(..2), Some([b'/', b'/' | b'\\']))
             || request
                 .authority
                 .is_none_or(|host| host_of(host).is_empty())

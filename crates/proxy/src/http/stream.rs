@@ -84,7 +84,7 @@ impl Client {
         let take = |head: &RequestHead<'_>| {
             let bindings = self.bindings.borrow();
             let (routed, given) = Routed::of(&self.session, &rule, &bindings, &head.request, &hop);
-            let most = routed.most();
+            let bounds = routed.bounds(head.request.body);
             let login = routed.login(&head.request, &hop, &self.session);
             let mut noted = Noted::of(&self.session, &rule, scheme, &head.request);
             if given.is_none() {
@@ -96,11 +96,11 @@ impl Client {
                 noted.written(&out);
             }
             let request = Request::of(&self.session, routed, given, login, noted, head);
-            (head.request.body, most, request)
+            (head.request.body, bounds, request)
         };
         let taken = with_head(parts, stream.has_ended(), key.as_deref(), limits, take);
         let to_head = parts.method == http::Method::HEAD;
-        let (body, most, request) = taken.map_err(|error| {
+        let (body, bounds, request) = taken.map_err(|error| {
             NoRequest::Malformed(error.request_status(), error.to_string(), to_head)
         })?;
         stream.frame(body);
@@ -121,7 +121,7 @@ impl Client {
                 }
             }
         };
-        match Flow::new(out, body, false, input, most, &worker.memory) {
+        match Flow::new(out, body, false, input, bounds, &worker.memory) {
             Ok(up) => {
                 metrics.requests.add(1);
                 Ok(request(up))

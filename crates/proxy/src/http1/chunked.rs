@@ -2,9 +2,16 @@
 //!
 //! A valid chunked body is passed on as it came: nothing is decoded and encoded again.
 //! The [`Decoder`] therefore only says how far the input is valid, and where the body
-//! ends. It takes the input in pieces of any size and keeps a few dozen bytes.
+//! ends. It takes the input in pieces of any size and keeps a few dozen bytes. Trailers of
+//! requests pass by a list of names; others are taken out.
 
-use super::framing::{self, Kind};
+use std::sync::Arc;
+
+use evenkeel_manager::config::fields::{
+    MAX_TRAILER_NAME, RequestTrailers, is_no_trailer, plain_byte,
+};
+
+use super::framing;
 
 /// Most bytes of a chunk extension. They are passed on and mean nothing to anybody, so
 /// there is no reason for more.
@@ -15,32 +22,7 @@ const MAX_TRAILER_BYTES: usize = 8 * 1024;
 
 /// Bytes of a trailer field's name that are kept: more than any forbidden one has, so that
 /// a name that was cut can only begin like one.
-const NAME_BYTES: usize = 32;
-
-/// Fields that are fit for a head only: they route a message, authenticate, change what a
-/// request asks for, or say how to read the content (RFC 9110, section 6.5.1). They are
-/// dangerous where a server merges trailers into the head. The fields that the balancer
-/// itself reads, removes or writes in heads ([`Kind`]) are forbidden besides.
-const FORBIDDEN_TRAILERS: [&[u8]; 18] = [
-    b"authorization",
-    b"cache-control",
-    b"content-encoding",
-    b"content-range",
-    b"content-type",
-    b"cookie",
-    b"if-match",
-    b"if-modified-since",
-    b"if-none-match",
-    b"if-range",
-    b"if-unmodified-since",
-    b"max-forwards",
-    b"pragma",
-    b"range",
-    b"set-cookie",
-    b"trailer",
-    b"via",
-    b"www-authenticate",
-];
+const NAME_BYTES: usize = 26;
 
 /// Why a chunked body is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +60,8 @@ pub enum Piece {
     Data(usize),
     /// So many bytes of framing: sizes, line ends, trailers. Zero if there is no input.
     Framing(usize),
+    /// So many bytes of trailers that do not pass.
+    Dropped(usize),
     /// So many bytes of framing, which end the body.
     End(usize),
 }
@@ -112,6 +96,14 @@ pub struct Decoder {
     name_len: u16,
     /// Bytes of content that may still come.
     allowed: u64,
+    /// Trailers that pass, if others are taken out.
+    passing: Option<Arc<RequestTrailers>>,
+    /// Bytes at the start of the input that were looked at: a part of the name of a trailer.
+    held: u8,
+    /// Trailers are next, of which some are taken out.
+    picks: bool,
+    /// The trailer that is being read does not pass.
+    drops: bool,
     /// Bytes of framing that were looked at, and runs of content.
     #[cfg(test)]
     work: usize,
@@ -142,11 +134,12 @@ impl Default for Decoder {
 impl Decoder {
     /// Before the first byte of a body.
     pub fn new() -> Self {
-        Self::within(u64::MAX)
+        Self::within(u64::MAX, None)
     }
 
-    /// Before the first byte of a body that may have so many bytes of content.
-    pub fn within(most: u64) -> Self {
+    /// Before the first byte of a body that may have so many bytes of content, and these trailers if others are
+    /// taken out.
+    pub fn within(most: u64, passing: Option<Arc<RequestTrailers>>) -> Self {
         Self {
             state: State::Size,
             left: 0,
@@ -154,6 +147,10 @@ impl Decoder {
             name: [0; NAME_BYTES],
             name_len: 0,
             allowed: most,
+            passing,
+            held: 0,
+            picks: false,
+            drops: false,
             #[cfg(test)]
             work: 0,
         }
@@ -164,7 +161,7 @@ impl Decoder {
         self.state == State::Done
     }
 
-    /// Follows `input`, which continues where the last input ended.
+    /// Follows `input`, which continues where the last input ended, in a body whose trailers all pass.
     ///
     /// After an error nothing more may be passed on, so that the other side never sees
     /// a whole message: close both connections.
@@ -178,7 +175,7 @@ impl Decoder {
                         end: self.is_done(),
                     });
                 }
-                Piece::Framing(n) | Piece::Data(n) => len += n,
+                Piece::Framing(n) | Piece::Data(n) | Piece::Dropped(n) => len += n,
                 Piece::End(n) => {
                     return Ok(Scanned {
                         len: len + n,
@@ -187,6 +184,33 @@ impl Decoder {
                 }
             }
         }
+    }
+
+    /// Follows `input`, and takes trailers that do not pass out: what passes is moved to its front.
+    ///
+    /// Returns how many bytes pass, and how far the input was used. What was not used is to be in front of the
+    /// next input.
+    pub fn pass(&mut self, input: &mut [u8]) -> Result<(usize, Scanned), ChunkError> {
+        let (mut kept, mut len) = (0, 0);
+        loop {
+            let piece = self.step(input.get(len..).unwrap_or_default())?;
+            match piece {
+                Piece::Framing(0) => break,
+                Piece::Dropped(n) => len += n,
+                Piece::Framing(n) | Piece::Data(n) | Piece::End(n) => {
+                    if kept < len {
+                        input.copy_within(len..len + n, kept);
+                    }
+                    kept += n;
+                    len += n;
+                }
+            }
+            if let Piece::End(_) = piece {
+                break;
+            }
+        }
+        let end = self.is_done();
+        Ok((kept, Scanned { len, end }))
     }
 
     /// Takes the framing out of `input`: the content is moved to its front.
@@ -206,7 +230,7 @@ impl Decoder {
                         },
                     ));
                 }
-                Piece::Framing(n) => len += n,
+                Piece::Framing(n) | Piece::Dropped(n) => len += n,
                 Piece::Data(n) => {
                     input.copy_within(len..len + n, content);
                     content += n;
@@ -227,6 +251,9 @@ impl Decoder {
 
     /// Tells what the first bytes of `input` are, and goes behind them.
     pub fn step(&mut self, input: &[u8]) -> Result<Piece, ChunkError> {
+        if self.picks {
+            return self.step_trailer(input);
+        }
         if self.state == State::Data {
             let available = u64::try_from(input.len()).unwrap_or(u64::MAX);
             // At most the input's length, which is a usize.
@@ -247,6 +274,7 @@ impl Decoder {
             match self.state {
                 State::Data => return Ok(Piece::Framing(index)),
                 State::Done => return Ok(Piece::Framing(0)),
+                State::TrailerStart if self.picks => return Ok(Piece::Framing(index)),
                 _ => self.framing_byte(byte)?,
             }
             #[cfg(test)]
@@ -258,6 +286,47 @@ impl Decoder {
             }
         }
         Ok(Piece::Framing(input.len()))
+    }
+
+    /// The same where trailers are next, of which some are taken out: a line at a time.
+    #[cold]
+    fn step_trailer(&mut self, input: &[u8]) -> Result<Piece, ChunkError> {
+        if self.is_done() || input.is_empty() {
+            return Ok(Piece::Framing(0));
+        }
+        let seen = usize::from(std::mem::take(&mut self.held));
+        for (index, &byte) in input.iter().enumerate().skip(seen) {
+            let was_name = self.state == State::TrailerName;
+            self.framing_byte(byte)?;
+            #[cfg(test)]
+            {
+                self.work += 1;
+            }
+            match self.state {
+                State::Done => return Ok(Piece::End(index + 1)),
+                State::TrailerStart => {
+                    return Ok(match std::mem::take(&mut self.drops) {
+                        true => Piece::Dropped(index + 1),
+                        false => Piece::Framing(index + 1),
+                    });
+                }
+                State::TrailerValue if was_name && !self.drops => {
+                    let name = input.get(..index).unwrap_or_default();
+                    self.drops = self.passing.as_ref().is_some_and(|names| !names.pass(name));
+                }
+                State::TrailerName => self.drops |= index >= MAX_TRAILER_NAME,
+                _ => {}
+            }
+        }
+        Ok(match self.state {
+            _ if self.drops => Piece::Dropped(input.len()),
+            State::TrailerName => {
+                // At most the longest name.
+                self.held = input.len() as u8;
+                Piece::Framing(0)
+            }
+            _ => Piece::Framing(input.len()),
+        })
     }
 
     fn framing_byte(&mut self, byte: u8) -> Result<(), ChunkError> {
@@ -289,6 +358,7 @@ impl Decoder {
                     None => return Err(ChunkError::TooLarge),
                 };
                 if self.left == 0 {
+                    self.picks = self.passing.is_some();
                     State::TrailerStart
                 } else {
                     State::Data
@@ -334,12 +404,12 @@ impl Decoder {
 
     fn trailer_name_byte(&mut self, byte: u8) -> Result<State, ChunkError> {
         if byte == b':' && self.name_len > 0 {
-            // The rule of heads. A name that was cut begins as it does.
+            // A name that was cut begins as it does.
             let name = self
                 .name
                 .get(..usize::from(self.name_len))
                 .unwrap_or(&self.name);
-            if Kind::of(name) != Kind::Other || FORBIDDEN_TRAILERS.contains(&name) {
+            if is_no_trailer(name) {
                 return Err(ChunkError::ForbiddenTrailer);
             }
             return Ok(State::TrailerValue);
@@ -348,12 +418,7 @@ impl Decoder {
             return Err(ChunkError::Trailer);
         }
         if let Some(slot) = self.name.get_mut(usize::from(self.name_len)) {
-            // As servers do that map names to variables.
-            *slot = if byte == b'_' {
-                b'-'
-            } else {
-                byte.to_ascii_lowercase()
-            };
+            *slot = plain_byte(byte);
         }
         self.name_len += 1;
         Ok(State::TrailerName)
@@ -577,6 +642,67 @@ mod tests {
         }
     }
 
+    /// The pieces of a body whose trailers are picked, joined; what is not used is in front of the next piece.
+    fn picked(input: &[u8], size: usize) -> (Result<Vec<u8>, ChunkError>, usize) {
+        let names = RequestTrailers::new(&["X-Sum".to_owned()], |_| false);
+        let mut decoder = Decoder::within(u64::MAX, Some(Arc::new(names)));
+        let (mut passed, mut rest) = (Vec::new(), Vec::new());
+        for piece in input.chunks(size) {
+            rest.extend_from_slice(piece);
+            match decoder.pass(&mut rest) {
+                Ok((kept, scanned)) => {
+                    passed.extend_from_slice(&rest[..kept]);
+                    rest.drain(..scanned.len);
+                    assert!(scanned.end || rest.len() <= MAX_TRAILER_NAME + 1);
+                    if scanned.end {
+                        break;
+                    }
+                }
+                Err(error) => return (Err(error), decoder.work),
+            }
+        }
+        (Ok(passed), decoder.work)
+    }
+
+    #[test]
+    fn n1_trailers_are_picked_however_they_are_cut() {
+        let long = format!("x{}: y\r\n", "-long".repeat(50));
+        for (sent, passes) in [
+            ("", ""),
+            ("X-Sum: 1\r\n", "X-Sum: 1\r\n"),
+            ("X-Su: 1\r\nX-Sum: 1\r\nX-Summ: 1\r\n", "X-Sum: 1\r\n"),
+            (&long, ""),
+            (
+                &[&long, "x-sum:\r\n", &long, "Digest: x:y\r\n"].concat(),
+                "x-sum:\r\nDigest: x:y\r\n",
+            ),
+        ] {
+            let input = format!("3\r\nabc\r\n0;x=y\r\n{sent}\r\n");
+            let wanted = format!("3\r\nabc\r\n0;x=y\r\n{passes}\r\n");
+            for size in 1..=input.len() {
+                let (passed, work) = picked(input.as_bytes(), size);
+                assert_eq!(passed, Ok(wanted.clone().into_bytes()), "{sent} {size}");
+                assert!(work <= input.len(), "{work} {size}");
+            }
+        }
+        for (sent, error) in [
+            ("Host: a\r\n", E::ForbiddenTrailer),
+            ("X_Forwarded_For: a\r\n", E::ForbiddenTrailer),
+            ("X: \0\r\n", E::Trailer),
+            ("X\r\n", E::Trailer),
+            (&long.repeat(MAX_TRAILER_BYTES / 200), E::TrailersTooLong),
+        ] {
+            let input = format!("0\r\n{sent}\r\n");
+            for size in [1, 3, input.len()] {
+                assert_eq!(
+                    picked(input.as_bytes(), size).0,
+                    Err(error),
+                    "{sent} {size}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn nothing_follows_the_end() {
         let mut decoder = Decoder::new();
@@ -637,7 +763,7 @@ mod tests {
                 "transfer-encoding",
                 "upgrade",
             ];
-            if FORBIDDEN_TRAILERS.contains(&name.as_bytes())
+            if is_no_trailer(&name)
                 || of_this_hop.contains(&name.as_str())
                 || name.len() > 12 && name.starts_with("x-forwarded-")
             {

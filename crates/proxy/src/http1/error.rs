@@ -52,7 +52,7 @@ pub enum HeadError {
     /// `Content-Length` is not a number of at most 63 bits.
     #[error("invalid Content-Length: expected decimal digits")]
     InvalidContentLength,
-    /// More than one `Content-Length`, equal or not.
+    /// More than one `Content-Length`: in a request also if they are equal.
     #[error("more than one Content-Length")]
     RepeatedContentLength,
     /// Both framings at once.
@@ -85,8 +85,8 @@ pub enum HeadError {
     /// Status code below 100.
     #[error("invalid status code")]
     StatusCode,
-    /// A response that cannot have a body, with framing for one.
-    #[error("a response with status 1xx or 204 announces a body")]
+    /// An interim response, with framing for a body.
+    #[error("a response with status 1xx announces a body")]
     BodyNotAllowed,
     /// A switch of protocols that nobody asked for, or that names no protocol.
     #[error("unexpected 101 (switching protocols)")]

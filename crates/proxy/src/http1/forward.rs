@@ -7,16 +7,15 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
-
 use evenkeel_manager::config::FieldChanges;
+use evenkeel_manager::config::fields::{DECIDING, NOT_ASKED, is_in_family, is_same_name};
 use evenkeel_manager::config::routing::host_of;
 use evenkeel_manager::config::routing::template::{Part, Template};
 
 use super::framing::{self, Version};
 use super::hop::{Hop, put_line};
 use super::response::ResponseHead;
-use crate::message::{Body, Field, FieldSet, Raw, Request, put_cookies_but};
+use crate::message::{Body, Field, FieldSet, OwnCookies, Raw, Request, put_cookies_but};
 use crate::trace;
 
 /// What a route changes in the head of a request.
@@ -28,12 +27,31 @@ pub struct Changes<'a> {
     pub fields: Option<&'a FieldChanges>,
     /// What is said of the user.
     pub user: User<'a>,
-    /// Names of cookies that are taken out.
-    pub cookies: Option<&'a HashSet<Box<[u8]>>>,
+    /// Cookies that are taken out.
+    pub cookies: OwnCookies<'a>,
     /// Whether `X-Forwarded-For`, `-Proto` and `-Host` are said in any case.
     pub says_forwarded: bool,
     /// What it is known by, to people and in traces.
     pub marks: Option<Marks<'a>>,
+}
+
+impl Changes<'_> {
+    /// True if any field may be taken out by its name.
+    fn may_take_out(&self, hop: &Hop) -> bool {
+        self.fields.is_some()
+            || self.user.remove_authorization
+            || self.marks.is_some()
+            || hop.reserves()
+    }
+
+    /// True if a client's field called `name` does not get to the receiver, since the balancer, or the route,
+    /// says what is to stand there. Trailers have a list of names that pass instead.
+    fn take_out(&self, hop: &Hop, name: &str) -> bool {
+        self.fields.is_some_and(|fields| fields.takes_out(name))
+            || self.user.remove_authorization && name.eq_ignore_ascii_case("authorization")
+            || hop.is_reserved(name)
+            || self.marks.is_some_and(|marks| marks.takes_out(name))
+    }
 }
 
 /// What a request is known by.
@@ -49,7 +67,7 @@ impl Marks<'_> {
     /// Whether a field of the request is left out.
     fn takes_out(&self, name: &str) -> bool {
         let is = |own: &str| name.eq_ignore_ascii_case(own);
-        self.id.is_some_and(|(field, _)| is(field))
+        self.id.is_some_and(|(field, _)| is_same_name(field, name))
             || self.trace.drops_parent && is(trace::PARENT)
             || self.trace.drops_state && is(trace::STATE)
     }
@@ -72,20 +90,15 @@ pub fn write_request(request: &Request<'_>, hop: &Hop, out: &mut Vec<u8>) {
 /// The same with what a route changes.
 pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out: &mut Vec<u8>) {
     let mut left_out = request.dropped;
-    let mut has_host = request.has_host;
-    if let Some(changes) = changes.fields {
+    let sets = changes.fields;
+    let has_host = request.has_host || sets.is_some_and(|fields| fields.takes_out("host"));
+    if changes.may_take_out(hop) {
         let fields = request.fields.iter().enumerate();
-        let taken = fields.filter(|(_, field)| changes.takes_out(field.name));
+        let taken = fields.filter(|(_, field)| changes.take_out(hop, field.name));
         taken.for_each(|(index, _)| left_out.insert(index));
-        has_host |= changes.takes_out("host");
     }
-    if changes.user.remove_authorization {
-        let fields = request.fields.iter().enumerate();
-        let those = fields.filter(|(_, field)| field.name.eq_ignore_ascii_case("authorization"));
-        those.for_each(|(index, _)| left_out.insert(index));
-    }
-    let cookies = changes.cookies.filter(|names| request.has_cookie_of(names));
-    if cookies.is_some() {
+    let has_own_cookies = request.has_cookie_of(changes.cookies);
+    if has_own_cookies {
         let fields = request.fields.iter().enumerate();
         let cookies = fields.filter(|(_, field)| field.name.eq_ignore_ascii_case("cookie"));
         cookies.for_each(|(index, _)| left_out.insert(index));
@@ -95,16 +108,6 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         if field.is_some_and(|field| hop.takes_out(field.name, changes.says_forwarded)) {
             left_out.insert(index);
         }
-    }
-    if hop.reserves() {
-        let fields = request.fields.iter().enumerate();
-        let reserved = fields.filter(|(_, field)| hop.is_reserved(field.name));
-        reserved.for_each(|(index, _)| left_out.insert(index));
-    }
-    if let Some(marks) = &changes.marks {
-        let fields = request.fields.iter().enumerate();
-        let those = fields.filter(|(_, field)| marks.takes_out(field.name));
-        those.for_each(|(index, _)| left_out.insert(index));
     }
     match request.raw {
         Some(raw) => put_raw_request(request, raw, changes, left_out, out),
@@ -129,14 +132,11 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         (false, true) => put_line(&[b"TE: trailers\r\nConnection: TE"], out),
         (true, true) => put_line(&[b"TE: trailers\r\nConnection: upgrade, TE"], out),
     }
-    let stay = changes
-        .fields
-        .is_none_or(|fields| !fields.takes_out("cookie"));
-    if let Some(names) = cookies.filter(|_| stay) {
+    if has_own_cookies && sets.is_none_or(|fields| !fields.takes_out("cookie")) {
         for value in request.values("cookie") {
             let start = out.len();
             out.extend_from_slice(b"Cookie: ");
-            match put_cookies_but(value, names, out) {
+            match put_cookies_but(value, changes.cookies, out) {
                 true => out.extend_from_slice(b"\r\n"),
                 false => out.truncate(start),
             }
@@ -170,49 +170,20 @@ pub(crate) fn parent_place(head: &[u8]) -> usize {
     head.len().saturating_sub(16 + 3 + 4)
 }
 
-/// Fields of a request that a question about it does not have: they are about its body, its response
-/// or its connection, or the question has its own.
-const NOT_ASKED: [&str; 15] = [
-    "content-encoding",
-    "content-length",
-    "expect",
-    "http2-settings",
-    "if-match",
-    "if-modified-since",
-    "if-none-match",
-    "if-range",
-    "if-unmodified-since",
-    "range",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "x-forwarded-method",
-    "x-forwarded-uri",
-];
-
 /// Appends the head of the question whether `request` may pass: a GET of `path` without a body, with
 /// the fields of the request, but for `cookies`.
 pub fn write_question(
     request: &Request<'_>,
     hop: &Hop,
     path: &str,
-    cookies: Option<&HashSet<Box<[u8]>>>,
+    cookies: OwnCookies<'_>,
     out: &mut Vec<u8>,
 ) {
     let mut dropped = request.dropped;
     for (index, field) in request.fields.iter().enumerate() {
-        // A name with `_` is the same to some servers.
-        let is = |name: &&str| {
-            let plain = |byte: u8| {
-                if byte == b'_' {
-                    b'-'
-                } else {
-                    byte.to_ascii_lowercase()
-                }
-            };
-            field.name.bytes().map(plain).eq(name.bytes())
-        };
-        if NOT_ASKED.iter().any(is) {
+        let is = |name: &&str| is_same_name(field.name, name);
+        let decides = |family: &&str| is_in_family(field.name, family);
+        if NOT_ASKED.iter().any(is) || DECIDING.iter().any(decides) {
             dropped.insert(index);
         }
     }
@@ -223,6 +194,7 @@ pub fn write_question(
         body: Body::None,
         upgrade: false,
         takes_trailers: false,
+        authenticates_connection: request.authenticates_connection,
         fields: request.fields,
         dropped,
         forwarded: request.forwarded,
@@ -245,6 +217,9 @@ pub fn write_question(
         b"/"
     };
     put_line(&[b"X-Forwarded-Uri: ", slash, uri.as_bytes()], out);
+    // A request for the whole server has no path.
+    let uri = if uri == "*" { "/" } else { uri };
+    hop.describe_original(request, &[slash, uri.as_bytes()], out);
     out.extend_from_slice(b"\r\n");
 }
 

@@ -1,6 +1,7 @@
 //! What the fields of a head mean for this hop: how long the body is, whether the
 //! connection goes on, and which fields end here.
 
+use evenkeel_manager::config::fields::{is_same_name, plain_byte};
 use httparse::Header;
 
 use super::error::HeadError;
@@ -43,6 +44,8 @@ pub(super) struct Meaning<'a> {
     pub expects_continue: bool,
     /// The client takes trailers.
     pub takes_trailers: bool,
+    /// The connection is, or is to be, authenticated, rather than the request (NTLM, Negotiate).
+    pub authenticates_connection: bool,
     /// The framing field is not spelt the usual way and is written anew.
     pub respell_framing: bool,
     /// Fields that are not passed on as they came.
@@ -122,7 +125,17 @@ impl<'a> Meaning<'a> {
     ) -> Result<Self, HeadError> {
         let mut meaning = Self::default();
         for (index, field) in fields.iter().enumerate() {
-            meaning.collect_shared(raw, Kind::of(field.name.as_bytes()), index, field)?;
+            let kind = Kind::of(field.name.as_bytes());
+            if kind == Kind::ContentLength
+                && let Some(known) = meaning.content_length
+                && content_length(field.value) == Ok(known)
+            {
+                // RFC 9110, section 8.6: the same once more may be taken for once.
+                meaning.framing_fields.insert(index);
+                meaning.respell_framing = true;
+                continue;
+            }
+            meaning.collect_shared(raw, kind, index, field)?;
         }
         meaning.check_framing(version)?;
         Ok(meaning)
@@ -160,6 +173,9 @@ impl<'a> Meaning<'a> {
                 self.dropped.insert(index);
             }
             Kind::HopByHop => self.dropped.insert(index),
+            Kind::Authentication => {
+                self.authenticates_connection |= names_connection_scheme(field.value);
+            }
             Kind::Upgrade => {
                 let first = self.upgrade_fields.is_empty();
                 self.may_upgrade = (first || self.may_upgrade) && may_upgrade_to(field.value);
@@ -192,14 +208,17 @@ impl<'a> Meaning<'a> {
         let switches = asked.upgrade && self.may_upgrade && self.connection.upgrade;
         match status {
             101 if !switches => Err(HeadError::UnexpectedUpgrade),
-            100..=199 | 204 if self.chunked || self.content_length.is_some_and(|n| n > 0) => {
-                Err(HeadError::BodyNotAllowed)
-            }
+            100..=199 if self.announces_body() => Err(HeadError::BodyNotAllowed),
             100..=199 | 204 | 304 => Ok(Body::None),
             _ if asked.head => Ok(Body::None),
             _ if self.chunked => Ok(Body::Chunked),
             _ => Ok(self.content_length.map_or(Body::UntilClose, Body::Length)),
         }
+    }
+
+    /// True if there is framing for a body that has bytes.
+    pub(super) fn announces_body(&self) -> bool {
+        self.chunked || self.content_length.is_some_and(|length| length > 0)
     }
 
     /// Whether the sender lets the connection go on.
@@ -233,9 +252,11 @@ impl<'a> Meaning<'a> {
     pub(super) fn settle_response(&mut self, fields: &[Header<'_>], status: u16) {
         self.upgrades = status == 101;
         if matches!(status, 100..=199 | 204) {
-            // Only a length of zero comes this far, and even that must not (RFC 9110,
-            // section 8.6).
+            // None of it may be there (RFC 9110, section 8.6), and all ends with the head whatever is (RFC 9112,
+            // section 6.3).
             self.content_length = None;
+            self.chunked = false;
+            self.respell_framing = false;
             self.dropped.add(self.framing_fields);
         }
         self.settle_shared(fields);
@@ -328,6 +349,8 @@ pub(super) enum Kind {
     HopByHop,
     /// `Forwarded` and `X-Forwarded-…`.
     Forwarded,
+    /// `Authorization`, and `WWW-Authenticate`.
+    Authentication,
 }
 
 impl Kind {
@@ -343,11 +366,13 @@ impl Kind {
             9 if is(b"forwarded") => Self::Forwarded,
             10 if is(b"connection") => Self::Connection,
             10 if is(b"keep-alive") => Self::HopByHop,
+            13 if is(b"authorization") => Self::Authentication,
             14 if is(b"content-length") => Self::ContentLength,
-            14 if is(b"content_length") => Self::AliasedFraming,
+            14 if is_same_name(name, "content-length") => Self::AliasedFraming,
             16 if is(b"proxy-connection") => Self::HopByHop,
+            16 if is(b"www-authenticate") => Self::Authentication,
             17 if is(b"transfer-encoding") => Self::TransferEncoding,
-            17 if is(b"transfer_encoding") => Self::AliasedFraming,
+            17 if is_same_name(name, "transfer-encoding") => Self::AliasedFraming,
             18 if is(b"proxy-authenticate") => Self::HopByHop,
             19 if is(b"proxy-authorization") => Self::HopByHop,
             25 if is(b"proxy-authentication-info") => Self::HopByHop,
@@ -357,16 +382,16 @@ impl Kind {
     }
 }
 
-/// Whether a name begins with `x-forwarded-`, `_` taken for `-`: servers that map names
-/// to variables do not see the difference.
+/// True if a name begins with `x-forwarded-`, in any spelling that servers map to the same variable.
 #[inline]
 fn is_x_forwarded(name: &[u8]) -> bool {
     const PREFIX: &[u8] = b"x-forwarded-";
-    matches!(name, [b'x' | b'X', b'-' | b'_', ..])
+    matches!(name, [b'x' | b'X', second, ..] if !second.is_ascii_alphanumeric())
         && name.len() > PREFIX.len()
-        && PREFIX.iter().zip(name).all(|(&known, &byte)| {
-            byte.to_ascii_lowercase() == known || (byte == b'_' && known == b'-')
-        })
+        && PREFIX
+            .iter()
+            .zip(name)
+            .all(|(&known, &byte)| plain_byte(byte) == known)
 }
 
 /// Byte at which a field's line starts in its head.
@@ -417,6 +442,19 @@ fn check_chunked(value: &[u8]) -> Result<(), HeadError> {
     } else {
         Err(HeadError::InvalidTransferEncoding)
     }
+}
+
+/// True if credentials, or one of several challenges, are of a scheme by which a server knows the client for the rest
+/// of the connection (RFC 4559, section 6; MS-NTHT).
+fn names_connection_scheme(value: &[u8]) -> bool {
+    elements(value).any(|element| {
+        let scheme = element
+            .split(u8::is_ascii_whitespace)
+            .next()
+            .unwrap_or_default();
+        let is = |known: &&[u8]| scheme.eq_ignore_ascii_case(known);
+        [&b"ntlm"[..], b"negotiate", b"kerberos"].iter().any(is)
+    })
 }
 
 /// Whether an offer to upgrade is passed on. Not to HTTP/2: requests in that connection

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use evenkeel_manager::config::HttpOptions;
+use evenkeel_manager::config::fields::is_in_family;
 
 use super::framing::is_token;
 use crate::message::Request;
@@ -99,32 +100,59 @@ impl Hop {
         self.certificates.is_some()
     }
 
-    /// Whether a field is one that only the balancer may send. There are servers for which `_` and
-    /// `-` are the same.
+    /// True if a field is one that only the balancer may send.
     pub(super) fn is_reserved(&self, name: &str) -> bool {
-        let plain = |byte: u8| match byte {
-            b'_' => b'-',
-            byte => byte.to_ascii_lowercase(),
-        };
         let reserved = self.certificates.iter();
         let mut reserved = reserved.flat_map(|certificates| &certificates.reserved);
-        reserved.any(|prefix| {
-            let mut rest = name.bytes().map(plain);
-            let begins = prefix
-                .bytes()
-                .map(plain)
-                .all(|byte| rest.next() == Some(byte));
-            begins && matches!(rest.next(), None | Some(b'-'))
-        })
+        reserved.any(|family| is_in_family(name, family))
     }
 
     /// Whether a field of the forwarded family is taken out of a request. `says` is whether
     /// `X-Forwarded-For` is said in any case.
     pub(super) fn takes_out(&self, name: &str, says: bool) -> bool {
         let says = says || self.x_forwarded;
+        // Another spelling passes proxies that write their own fields, so it is what a client says.
+        let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         !self.trust
+            || !name.bytes().all(is_usual)
             || (says && name.eq_ignore_ascii_case("x-forwarded-for"))
             || (self.forwarded && name.eq_ignore_ascii_case("forwarded"))
+    }
+
+    /// Appends who the client is and what it has asked for, as login services want to know it: `uri` is the request's
+    /// path with its query. What a trusted proxy says of the client holds.
+    pub(super) fn describe_original(
+        &self,
+        request: &Request<'_>,
+        uri: &[&[u8]],
+        out: &mut Vec<u8>,
+    ) {
+        let said = |name| {
+            let mut values = self
+                .trust
+                .then(|| request.values(name))
+                .into_iter()
+                .flatten();
+            values.next().filter(|value| !value.is_empty())
+        };
+        put_line(&[b"X-Original-Method: ", request.method.as_bytes()], out);
+        let proto = said("x-forwarded-proto").unwrap_or(self.proto.as_bytes());
+        let host = said("x-forwarded-host").or(request.authority.map(str::as_bytes));
+        out.extend_from_slice(b"X-Original-URL: ");
+        for part in [proto, b"://", host.unwrap_or(self.default_host.as_bytes())] {
+            out.extend_from_slice(part);
+        }
+        put_line(uri, out);
+        let own = self.is_known.then_some(self.client.as_bytes());
+        let forwarded = self
+            .trust
+            .then(|| request.values("x-forwarded-for").last())
+            .flatten();
+        let last = forwarded.and_then(|list| list.rsplit(|&byte| byte == b',').next());
+        let last = last.map(<[u8]>::trim_ascii).filter(|last| !last.is_empty());
+        if let Some(client) = last.or(own) {
+            put_line(&[b"X-Real-IP: ", client], out);
+        }
     }
 
     /// Appends what is said about the client, after what trusted proxies said. `says` is whether

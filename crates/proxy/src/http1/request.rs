@@ -124,6 +124,7 @@ impl<'a> RequestHead<'a> {
                 body,
                 upgrade: meaning.upgrades,
                 takes_trailers: meaning.takes_trailers,
+                authenticates_connection: meaning.authenticates_connection,
                 fields,
                 dropped: meaning.dropped,
                 forwarded: meaning.forwarded_fields,
@@ -155,7 +156,9 @@ impl<'a> RequestHead<'a> {
         fields: &'a [Header<'a>],
         ended: bool,
     ) -> Result<Self, HeadError> {
-        if let Form::Absolute { .. } = Form::of(method, target)? {
+        let is_absolute = matches!(Form::of(method, target)?, Form::Absolute { .. });
+        // What else is no part of a request line is found where one is read.
+        if is_absolute || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(HeadError::Target);
         }
         if fields.len() > MAX_FIELDS {
@@ -181,6 +184,7 @@ impl<'a> RequestHead<'a> {
                 body,
                 upgrade: meaning.upgrades,
                 takes_trailers: meaning.takes_trailers,
+                authenticates_connection: meaning.authenticates_connection,
                 fields,
                 dropped: meaning.dropped,
                 forwarded: meaning.forwarded_fields,

@@ -110,7 +110,12 @@ impl Call {
         if error.is_go_away() || error.is_io() {
             self.place.link.close();
         }
-        io::Error::new(io::ErrorKind::ConnectionReset, error.to_string())
+        let kind = match error.is_reset() && error.is_library() {
+            // A message that was malformed; others of the connection go on.
+            true => io::ErrorKind::InvalidData,
+            false => io::ErrorKind::ConnectionReset,
+        };
+        io::Error::new(kind, error.to_string())
     }
 
     /// Sends a head. One that asks for WebSocket waits for the member's settings.

@@ -38,8 +38,8 @@ const SEND_BUFFER: usize = 32 * 1024;
 /// Streams that a client may reset before they were looked at.
 const UNSEEN_RESETS: usize = 20;
 
-/// Streams with errors of the client that a connection may have.
-const ERRORS: usize = 100;
+/// Streams with errors of the client that a connection may have, if they are not fewer than those without.
+const ERRORS: u32 = 100;
 
 /// Streams that a client may give up before they are answered, if they are not fewer than those
 /// that it does not.
@@ -90,6 +90,7 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
         meter: Meter::new(PREFACE.len(), worker.watchers.coarse_now()),
         flood: None,
         sent: 0,
+        refused: 0,
     }));
     let local = session.local.name(&io);
     let connection = Rc::new(Connection {
@@ -138,7 +139,8 @@ fn builder(rule: &LocalRule) -> Builder {
         .max_concurrent_streams(http.http2_streams)
         .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(UNSEEN_RESETS)
-        .max_local_error_reset_streams(Some(ERRORS))
+        // They are counted here, as others may share the connection with who sends such.
+        .max_local_error_reset_streams(None)
         .enable_connect_protocol();
     builder
 }
@@ -165,6 +167,7 @@ impl Connection {
                     h2.graceful_shutdown();
                 }
                 let next = h2.poll_accept(cx);
+                self.count_errors();
                 let flood = self.metered.borrow().flood;
                 match flood {
                     Some(flood) if stage != Stage::Over => {
@@ -212,6 +215,15 @@ impl Connection {
                     }
                 }
             }
+        }
+    }
+
+    /// Notes that there are too many malformed requests.
+    fn count_errors(&self) {
+        let mut metered = self.metered.borrow_mut();
+        let most = ERRORS.max(self.finished.get());
+        if metered.refused > u64::from(most) {
+            metered.flood.get_or_insert(Flood::Headers);
         }
     }
 

@@ -252,6 +252,7 @@ impl Links {
             meter: Meter::new(0, now),
             flood: None,
             sent: 0,
+            refused: 0,
         }));
         let tls = upstream.tls();
         let (io, file) = upstream.into_parts();
@@ -273,6 +274,8 @@ impl Links {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buffer_size(SEND_BUFFER)
             .initial_max_send_streams(FIRST_STREAMS)
+            // Each is one request that has failed, and no reason to end the others.
+            .max_local_error_reset_streams(None)
             .enable_push(false);
         // That writes to a buffer only.
         let (send, mut connection) = builder.handshake::<_, Part>(wire).await.ok()?;

@@ -191,6 +191,7 @@ impl Chunks {
                         .extend_from_slice(rest.get(..n).unwrap_or_default());
                     used += n;
                 }
+                Piece::Dropped(n) => used += n,
                 Piece::Data(n) => {
                     self.framing.clear();
                     self.left = n;

@@ -23,6 +23,8 @@ pub(super) struct Metered {
     pub(super) flood: Option<Flood>,
     /// Bytes that the peer has taken.
     pub(super) sent: u64,
+    /// Errors of the protocol that it was told of.
+    pub(super) refused: u64,
 }
 
 /// A connection whose first bytes were read already.
@@ -56,15 +58,17 @@ impl Wire {
 
     /// The first `n` bytes of `parts` were sent.
     fn sent<'a>(&mut self, n: usize, parts: impl Iterator<Item = &'a [u8]>) {
+        let mut metered = self.metered.borrow_mut();
         if let Some((refusals, service)) = &mut self.refusals {
             let mut left = n;
             for part in parts {
                 let part = part.get(..left).unwrap_or(part);
                 left -= part.len();
-                service.metrics.refused_malformed.add(refusals.sent(part));
+                let refused = refusals.sent(part);
+                service.metrics.refused_malformed.add(refused);
+                metered.refused += refused;
             }
         }
-        let mut metered = self.metered.borrow_mut();
         metered.meter.sent(n);
         metered.sent += n as u64;
     }

@@ -16,6 +16,7 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::Protocol::Http;
 use evenkeel_manager::config::sources::{Orca, Sources};
+use evenkeel_manager::config::{Frequency, parse};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_proxy::access::End;
@@ -253,7 +254,9 @@ fn chunks_and_trailers_are_passed_on_as_they_come() {
             }
         }
     });
-    let bed = Bed::new(Http, &[address], |_| {});
+    let bed = Bed::new(Http, &[address], |rule| {
+        rule.http.request_trailers = vec!["X-Sum".into()];
+    });
     let mut client = bed.connect();
     let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     for part in [1, 1000] {
@@ -856,4 +859,264 @@ fn a_session_stays_with_its_member_until_that_is_taken_out() {
     for _ in 0..30 {
         assert_eq!(served_by(), second);
     }
+}
+
+/// What the balancer vouches for is not believed in trailers either, as there are servers that take those for fields of
+/// the head. So members get the trailers that somebody has thought of.
+#[test]
+fn n1_members_get_no_trailers_of_requests_but_those_of_a_list() {
+    let (report, seen) = channel();
+    let address = member(move |_, mut stream| {
+        loop {
+            let head = read_head(&mut stream);
+            if head.is_empty() {
+                return;
+            }
+            let mut body = Vec::new();
+            let mut byte = [0];
+            while head.starts_with("POST") && !body.ends_with(b"\r\n\r\n") {
+                stream.read_exact(&mut byte).unwrap();
+                body.push(byte[0]);
+            }
+            report.send(String::from_utf8(body).unwrap()).unwrap();
+            stream.write_all(&ok("x")).unwrap();
+        }
+    });
+    let bed = Bed::new(Http, &[address], |rule| {
+        rule.http.request_trailers = vec!["X-Sum".into()];
+    });
+    let long = format!("X-{}: y\r\n", "long".repeat(100));
+    let mut client = bed.connect();
+    for (sent, passed) in [
+        ("", ""),
+        ("X-Remote-User: root\r\n", ""),
+        ("x_remote_user: root\r\nX-Real-IP: 6.6.6.6\r\n", ""),
+        ("X-Client-Cert-Verified: yes\r\n", ""),
+        ("traceparent: x\r\nX-Evenkeel-Mirror: 1\r\n", ""),
+        (
+            "Content-Digest: a\r\nX-User: b\r\ndigest: c\r\n",
+            "Content-Digest: a\r\ndigest: c\r\n",
+        ),
+        ("X-User: b\r\nX-SUM: 1\r\n", "X-SUM: 1\r\n"),
+        ("X_Sum: 1\r\nX-Sums: 1\r\nX-Su: 1\r\n", ""),
+        (&long, ""),
+        (&[&long, "X-Sum: 1\r\n", &long].concat(), "X-Sum: 1\r\n"),
+    ] {
+        let request = format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
+             3\r\nabc\r\n0\r\n{sent}\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"
+        );
+        for part in [1, 7, 10_000] {
+            for bytes in request.as_bytes().chunks(part) {
+                client.write_all(bytes).unwrap();
+            }
+            let found = seen.recv_timeout(HANG).unwrap();
+            assert_eq!(
+                found,
+                format!("3\r\nabc\r\n0\r\n{passed}\r\n"),
+                "{sent} by {part}"
+            );
+            assert_eq!(seen.recv_timeout(HANG).unwrap(), "", "the next request");
+            for _ in 0..2 {
+                read_head(&mut client);
+                expect(&mut client, b"x");
+            }
+        }
+    }
+}
+
+#[test]
+fn n10_sessions_of_the_console_are_for_no_member() {
+    let address = http_member(|head| ok(head));
+    let mut bed = Bed::new(Http, &[address], |_| {});
+    let request = "GET / HTTP/1.1\r\nHost: a\r\n\
+        Cookie: a=1; evenkeel_session=secret; b=2\r\nCookie: __Host-evenkeel_session=secret\r\n\r\n";
+    let told = |bed: &Bed| {
+        let mut client = bed.connect();
+        let length = ask(&mut client, request);
+        let (_, length) = length.split_once("Content-Length: ").unwrap();
+        let mut body = vec![0; length.lines().next().unwrap().parse().unwrap()];
+        client.read_exact(&mut body).unwrap();
+        String::from_utf8(body).unwrap()
+    };
+    let head = told(&bed);
+    assert!(
+        head.contains("Cookie: a=1; b=2\r\n") && !head.contains("secret"),
+        "{head}"
+    );
+    // Unless the members are consoles.
+    bed.apply(|rule| rule.http.console_members = true);
+    let head = told(&bed);
+    assert_eq!(head.matches("secret").count(), 2, "{head}");
+}
+
+/// A member that knows the client of a connection once it has authenticated that, as IIS does.
+fn ntlm_member() -> SocketAddr {
+    member(|_, mut stream| {
+        let (mut challenged, mut user) = (false, None);
+        loop {
+            let head = read_head(&mut stream);
+            if head.is_empty() {
+                return;
+            }
+            let line = head
+                .lines()
+                .find_map(|line| line.strip_prefix("Authorization: "));
+            let asks = |challenge: &str| {
+                format!(
+                    "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nWWW-Authenticate: {challenge}\r\n\r\n"
+                )
+            };
+            let answer = match line.map(|line| line.split_once(' ').unwrap()) {
+                Some(("NTLM", "one")) => {
+                    challenged = true;
+                    asks("NTLM two")
+                }
+                Some(("NTLM", name)) if challenged => {
+                    user = Some(name.to_owned());
+                    String::new()
+                }
+                Some(("Negotiate", name)) => {
+                    user = Some(name.to_owned());
+                    String::new()
+                }
+                Some(_) => "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n".to_owned(),
+                None => String::new(),
+            };
+            let answer = match (&user, answer.is_empty()) {
+                (_, false) => answer.into_bytes(),
+                (Some(user), true) => ok(user),
+                (None, true) => asks("Negotiate\r\nWWW-Authenticate: NTLM").into_bytes(),
+            };
+            stream.write_all(&answer).unwrap();
+        }
+    })
+}
+
+/// A connection that a member has authenticated is its client's: no other client becomes that user, and the client stays
+/// with the connection.
+#[test]
+fn d2_a_connection_that_is_authenticated_belongs_to_its_client() {
+    let bed = Bed::new(Http, &[ntlm_member(), ntlm_member(), ntlm_member()], |_| {});
+    let status = |client: &mut TcpStream, authorization: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{authorization}\r\n");
+        let head = ask(client, &request);
+        let (_, length) = head.split_once("Content-Length: ").unwrap();
+        let mut body = vec![0; length.lines().next().unwrap().parse().unwrap()];
+        client.read_exact(&mut body).unwrap();
+        let status = head.split(' ').nth(1).unwrap().to_owned();
+        (status, String::from_utf8(body).unwrap())
+    };
+    let is = |status: &str, body: &str| (status.to_owned(), body.to_owned());
+    let names = ["xenia", "yves", "zoe"];
+    let mut clients = names.map(|_| bed.connect());
+    // All of them log in at the same time.
+    for authorization in ["", "Authorization: NTLM one\r\n"] {
+        for client in &mut clients {
+            assert_eq!(status(client, authorization), is("401", ""));
+        }
+    }
+    for (client, name) in clients.iter_mut().zip(names) {
+        let authorization = format!("Authorization: NTLM {name}\r\n");
+        assert_eq!(status(client, &authorization), is("200", name));
+    }
+    for _ in 0..10 {
+        for (client, name) in clients.iter_mut().zip(names) {
+            assert_eq!(status(client, ""), is("200", name));
+        }
+        assert_eq!(status(&mut bed.connect(), ""), is("401", ""));
+    }
+    drop(clients);
+    // What is said with one request is remembered by the connection, too.
+    let negotiate = "Authorization: Negotiate anna\r\n";
+    assert_eq!(status(&mut bed.connect(), negotiate), is("200", "anna"));
+    for _ in 0..10 {
+        assert_eq!(status(&mut bed.connect(), ""), is("401", ""));
+    }
+}
+
+/// Who was told to try again later can do so.
+#[test]
+fn h9_the_page_of_a_rule_in_maintenance_uses_no_limit_up() {
+    let address = http_member(|_| ok("x"));
+    let mut bed = Bed::new(Http, &[address], |rule| {
+        rule.limits.requests = Some(Frequency {
+            count: 3,
+            per: Duration::from_secs(3600),
+        });
+        rule.maintenance.on = true;
+    });
+    let status = |bed: &Bed| {
+        let head = ask(&mut bed.connect(), &get("/"));
+        head.split(' ').nth(1).unwrap().to_owned()
+    };
+    for _ in 0..5 {
+        assert_eq!(status(&bed), "503");
+    }
+    bed.apply(|rule| rule.maintenance.on = false);
+    for wanted in ["200", "200", "200", "429"] {
+        assert_eq!(status(&bed), wanted);
+    }
+}
+
+/// What begins with a slash and a backslash is another host to browsers, as two slashes are.
+#[test]
+fn n12_redirects_lead_to_no_other_host() {
+    let rule = r#"
+[rule.a]
+listen = "127.0.0.1:0"
+members = ["127.0.0.1:1"]
+[[rule.a.routes]]
+query = { x = "y" }
+redirect = "{path}/new"
+"#;
+    let routes = parse("evenkeel.toml", rule).unwrap().rules.remove(0).routes;
+    let bed = Bed::new(Http, &[nobody()], |rule| rule.routes = routes);
+    for (path, status) in [
+        ("/a", "302"),
+        ("/\\evil.com", "400"),
+        ("//evil.com", "400"),
+        ("/a\\b", "302"),
+    ] {
+        let head = ask(&mut bed.connect(), &get(&format!("{path}?x=y")));
+        assert_eq!(head.split(' ').nth(1).unwrap(), status, "{path}: {head}");
+    }
+}
+
+/// A 204 ends with its head. The connection that it came by is not used again: who knows what follows.
+#[test]
+fn d6_a_response_without_content_passes_whatever_frames_it() {
+    let address = member(|_, mut stream| {
+        read_head(&mut stream);
+        let answer = b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        stream.write_all(answer).unwrap();
+        // It is closed, and gets no other request.
+        assert_eq!(read_head(&mut stream), "");
+    });
+    let bed = Bed::new(Http, &[address], |_| {});
+    let mut client = bed.connect();
+    for _ in 0..5 {
+        let head = ask(
+            &mut client,
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+        );
+        assert_eq!(head, "HTTP/1.1 204 No Content\r\n\r\n");
+    }
+    let totals = bed.totals();
+    assert_eq!((totals.member_connects, totals.bad_responses), (5, 0));
+}
+
+#[test]
+fn d6_bad_responses_are_counted_and_clients_told_what_they_were_after_retries_too() {
+    let bad = || {
+        http_member(|_| {
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_vec()
+        })
+    };
+    let bed = Bed::new(Http, &[bad(), bad()], |rule| rule.http.retry_budget = 1.0);
+    let mut client = bed.connect();
+    let head = ask(&mut client, &get("/"));
+    assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+    expect(&mut client, b"The server's answer could not be read.");
+    assert_eq!(bed.totals().bad_responses, 2);
 }

@@ -167,7 +167,9 @@ fn bodies_and_trailers_pass_both_ways() {
         answer.extend_from_slice(b"0\r\nServer-Timing: a\r\ngrpc-status: 7\r\n\r\n");
         answer
     });
-    let bed = Bed::new(Http, &[address], |_| {});
+    let bed = Bed::new(Http, &[address], |rule| {
+        rule.http.request_trailers = vec!["X".into()];
+    });
     let sent = pattern(300_000);
     on(async {
         let mut client = connect(&bed).await;
@@ -566,78 +568,6 @@ fn an_idle_connection_is_told_to_go() {
     });
 }
 
-// Frames as bytes.
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const GOAWAY: u8 = 7;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend_from_slice(payload);
-    frame
-}
-
-/// Fields, each a literal without a name in a table.
-fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
-    let mut block = Vec::new();
-    for (name, value) in fields {
-        for text in [name, value] {
-            if text == name {
-                block.push(0);
-            }
-            block.push(text.len() as u8);
-            block.extend_from_slice(text.as_bytes());
-        }
-    }
-    block
-}
-
-const GET: [(&str, &str); 4] = [
-    (":method", "GET"),
-    (":scheme", "http"),
-    (":path", "/"),
-    (":authority", "test"),
-];
-
-fn get_frame(stream: u32) -> Vec<u8> {
-    frame(HEADERS, END_STREAM | END_HEADERS, stream, &fields(&GET))
-}
-
-/// A connection that has sent its preface and empty settings.
-fn raw(bed: &Bed) -> TcpStream {
-    let mut client = bed.connect();
-    client.write_all(PREFACE).unwrap();
-    client.write_all(&frame(4, 0, 0, &[])).unwrap();
-    client
-}
-
-/// The next frame: kind, stream, payload. None at the end of the connection.
-fn next_frame(client: &mut TcpStream) -> Option<(u8, u32, Vec<u8>)> {
-    let mut header = [0; 9];
-    client.read_exact(&mut header).ok()?;
-    let len = u32::from_be_bytes([0, header[0], header[1], header[2]]);
-    let stream = u32::from_be_bytes([header[5], header[6], header[7], header[8]]);
-    let mut payload = vec![0; len as usize];
-    client.read_exact(&mut payload).ok()?;
-    Some((header[3], stream, payload))
-}
-
-/// Reads until a frame of this kind.
-fn until_frame(client: &mut TcpStream, kinds: &[u8]) -> Option<(u8, u32, Vec<u8>)> {
-    loop {
-        let next = next_frame(client)?;
-        if kinds.contains(&next.0) {
-            return Some(next);
-        }
-    }
-}
-
 #[test]
 fn what_is_ambiguous_is_refused() {
     let served = Arc::new(AtomicUsize::new(0));
@@ -972,4 +902,53 @@ fn a_preface_that_comes_in_parts_is_one() {
         .write_all(b"UT / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
         .unwrap();
     assert!(read_head(&mut client).starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn n1_trailers_of_requests_pass_by_a_list_over_http2_too() {
+    let address = reader(|_, body| ok(body));
+    let bed = Bed::new(Http, &[address], |rule| {
+        rule.http.request_trailers = vec!["X".into()];
+    });
+    on(async {
+        let mut client = connect(&bed).await;
+        let (response, mut stream) = client.send_request(request("POST", "/"), false).unwrap();
+        stream.send_data("abc".into(), false).unwrap();
+        let mut fields = HeaderMap::new();
+        for name in ["x-remote-user", "x_remote_user", "x-real-ip", "x"] {
+            fields.insert(name, "y".parse().unwrap());
+        }
+        stream.send_trailers(fields).unwrap();
+        let (_, found) = text(response.await.unwrap()).await;
+        assert_eq!(found, "3\r\nabc\r\n0\r\nx: y\r\n\r\n");
+    });
+}
+
+#[test]
+fn d2_a_connection_that_is_authenticated_over_http2_is_used_by_nobody_else() {
+    let address = member(|_, mut stream| {
+        let mut user = String::from("nobody");
+        loop {
+            let head = read_head(&mut stream);
+            if head.is_empty() {
+                return;
+            }
+            if head.contains("authorization: Negotiate anna\r\n") {
+                user = "anna".into();
+            }
+            stream.write_all(&ok(&user)).unwrap();
+        }
+    });
+    let bed = Bed::new(Http, &[address], |_| {});
+    on(async {
+        let mut client = connect(&bed).await;
+        let mut login = request("GET", "/");
+        let credentials = "Negotiate anna".parse().unwrap();
+        login.headers_mut().insert("authorization", credentials);
+        assert_eq!(text(ask(&mut client, login).await).await.1, "anna");
+        for _ in 0..5 {
+            let answer = text(ask(&mut client, request("GET", "/")).await).await;
+            assert_eq!(answer.1, "nobody");
+        }
+    });
 }

@@ -186,11 +186,11 @@ fn clients_of_http1_are_served() {
             post(
                 "/",
                 "Transfer-Encoding: chunked",
-                "4\r\nbody\r\n0\r\nX: y\r\n\r\n",
+                "4\r\nbody\r\n0\r\nDigest: y\r\n\r\n",
             ),
             200,
             "transfer-encoding: chunked\r\n",
-            "4\r\nbody\r\n0\r\nx: y\r\n\r\n",
+            "4\r\nbody\r\n0\r\ndigest: y\r\n\r\n",
         ),
         (
             get("/head").replace("GET", "HEAD"),

@@ -1,11 +1,14 @@
 //! What is passed on, and that it means the same.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use evenkeel_manager::config::HttpOptions;
+use evenkeel_manager::config::fields::RequestTrailers;
 use proptest::prelude::*;
 
 use super::*;
+use crate::http1::chunked::Decoder;
 use crate::http1::{Asked, Fields, HeadError, Limits, Parsed, RequestHead};
 
 const LIMITS: Limits = Limits {
@@ -250,7 +253,7 @@ fn what_trusted_proxies_say_is_kept_and_continued() {
     assert_eq!(
         request(CLAIMS, &hop(&options, "192.0.2.7")),
         "GET / HTTP/1.1\r\nHost: a:80\r\nX-FORWARDED-PROTO: https\r\n\
-         x_forwarded_for: 1.1.1.1\r\nX-Forwarded-Prefix: /x\r\n\
+         X-Forwarded-Prefix: /x\r\n\
          X-Forwarded-For: 1.1.1.1, 2.2.2.2, 192.0.2.7\r\nX-Forwarded-Host: a:80\r\n\
          Forwarded: for=1.1.1.1, for=192.0.2.7;host=\"a:80\";proto=http\r\n\r\n"
     );
@@ -333,6 +336,22 @@ fn responses_to_new_clients() {
         (
             "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 204 No Content\r\n\r\n",
+            true,
+        ),
+        // D6: such a response ends with its head, whatever it says.
+        (
+            "HTTP/1.1 204 No Content\r\nTransfer-Encoding: Chunked\r\nX: y\r\n\r\n",
+            "HTTP/1.1 204 No Content\r\nX: y\r\n\r\n",
+            true,
+        ),
+        (
+            "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n",
+            "HTTP/1.1 204 No Content\r\n\r\n",
+            true,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX: y\r\ncontent-length: 03\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 3\r\n\r\n",
             true,
         ),
         (
@@ -694,9 +713,12 @@ fn end_to_end_of_response(
     old_client: bool,
 ) -> Vec<(String, String)> {
     let mut kept = end_to_end(fields);
+    let mut has_length = false;
     kept.retain(|(name, _)| match name.as_str() {
+        // The same once more is left out.
+        "content-length" if std::mem::replace(&mut has_length, true) => false,
         "content-length" => !matches!(status, 100..=199 | 204),
-        "transfer-encoding" => !old_client,
+        "transfer-encoding" => !old_client && status != 204,
         _ => true,
     });
     kept
@@ -710,10 +732,14 @@ fn a_question_has_the_fields_of_the_request_and_says_what_it_is() {
         let Ok(Parsed::Head(head)) = parsed else {
             panic!("{read}: {parsed:?}");
         };
-        let cookies = [&b"at"[..]].map(Box::from).into();
+        let sticky = [&b"at"[..]].map(Box::from).into();
+        let cookies = OwnCookies {
+            sticky: Some(&sticky),
+            sessions: true,
+        };
         let mut out = Vec::new();
         let hop = hop(options, "192.0.2.7");
-        write_question(&head.request, &hop, "/ask?a", Some(&cookies), &mut out);
+        write_question(&head.request, &hop, "/ask?a", cookies, &mut out);
         // What comes of it is one request without a body.
         let mut fields = Fields::new();
         let parsed = RequestHead::parse(&out, LIMITS, &mut fields);
@@ -726,11 +752,17 @@ fn a_question_has_the_fields_of_the_request_and_says_what_it_is() {
     };
     // Nothing else is said of the client to members of this rule.
     let told = "X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a\r\n";
+    let original =
+        |proto: &str, client: &str, fields: &str, told: &str, method: &str, uri: &str| {
+            let path = if uri == "*" { "/" } else { uri };
+            format!(
+                "GET /ask?a HTTP/1.1\r\n{fields}{told}X-Forwarded-Method: {method}\r\n\
+             X-Forwarded-Uri: {uri}\r\nX-Original-Method: {method}\r\n\
+             X-Original-URL: {proto}://a{path}\r\nX-Real-IP: {client}\r\n\r\n"
+            )
+        };
     let asked = |fields: &str, told: &str, method: &str, uri: &str| {
-        format!(
-            "GET /ask?a HTTP/1.1\r\n{fields}{told}X-Forwarded-Method: {method}\r\n\
-             X-Forwarded-Uri: {uri}\r\n\r\n"
-        )
+        original("http", "192.0.2.7", fields, told, method, uri)
     };
     for (head, fields, method, uri) in [
         ("GET / HTTP/1.1\r\nHost: a\r\n", "Host: a\r\n", "GET", "/"),
@@ -775,7 +807,7 @@ fn a_question_has_the_fields_of_the_request_and_says_what_it_is() {
         assert_eq!(question(&read, &options()), wanted, "{head}");
     }
     // The balancer's own cookies are for nobody.
-    let read = "GET / HTTP/1.1\r\nHost: a\r\nCookie: at=1; b=2\r\n\r\n";
+    let read = "GET / HTTP/1.1\r\nHost: a\r\nCookie: at=1; b=2; evenkeel_session=3\r\n\r\n";
     let wanted = asked("Host: a\r\nCookie: b=2\r\n", told, "GET", "/");
     assert_eq!(question(read, &options()), wanted);
     // What a trusted proxy says of the client is passed on, but not what it says of a question.
@@ -784,9 +816,128 @@ fn a_question_has_the_fields_of_the_request_and_says_what_it_is() {
         ..options()
     };
     let read = "GET /x HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\n\
-                X-Forwarded-Proto: https\r\nX-Forwarded-Uri: /y\r\nx_Forwarded_Method: PUT\r\n\r\n";
+                X-Forwarded-Proto: https\r\nX-Forwarded-Uri: /y\r\nx_Forwarded_Method: PUT\r\n\
+                X-Real-IP: 6.6.6.6\r\nX-Original-URL: http://a/free\r\n\r\n";
     let told = "X-Forwarded-For: 192.0.2.1, 192.0.2.7\r\nX-Forwarded-Host: a\r\n";
     let fields = "Host: a\r\nX-Forwarded-Proto: https\r\n";
-    let wanted = asked(fields, told, "GET", "/x");
+    let wanted = original("https", "192.0.2.1", fields, told, "GET", "/x");
     assert_eq!(question(read, &trusting), wanted);
+}
+
+/// Names of fields in spellings that some server takes for the same.
+fn spelt(names: &'static [&'static str]) -> impl Strategy<Value = String> {
+    let spell = |name: &'static str| {
+        let byte = |byte: u8| match byte {
+            b'-' => prop::sample::select(b"-_.~!|".to_vec()).boxed(),
+            byte => {
+                prop::sample::select(vec![byte.to_ascii_lowercase(), byte.to_ascii_uppercase()])
+                    .boxed()
+            }
+        };
+        let bytes: Vec<_> = name.bytes().map(byte).collect();
+        bytes.prop_map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    prop::sample::select(names).prop_flat_map(spell)
+}
+
+/// Fields that the balancer vouches for in the heads of this test.
+const VOUCHED: &[&str] = &[
+    "X-Remote-User",
+    "X-Client-Cert",
+    "X-Client-Cert-Subject",
+    "X-Evenkeel-Mirror",
+    "X-Real-IP",
+    "X-Secret",
+    "X-Request-ID",
+    "X-Forwarded-For",
+    "X-Forwarded-Port",
+];
+
+/// What login services decide by.
+const DECIDES: &[&str] = &[
+    "X-Remote-User",
+    "X-Client-Cert-Verified",
+    "X-Real-IP",
+    "X-Original-URL",
+    "X-Original-URI",
+    "X-Original-Method",
+    "X-Rewrite-URL",
+    "X-Forwarded-Uri",
+    "X-Forwarded-Method",
+];
+
+/// A head with a field in it, as it leaves: copied from lines, from a model, and as a question.
+fn leaves(name: &str, more: &str) -> Option<[String; 3]> {
+    let options = HttpOptions {
+        reserved: ["X-Client-Cert", "X-Evenkeel-Mirror", "X-Remote-User"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..options()
+    };
+    let hop = hop(&options, "192.0.2.7");
+    let sets = FieldChanges {
+        set: [("X-Real-IP".to_owned(), "{client}".to_owned())].into(),
+        remove: vec!["X-Secret".to_owned()],
+        ..FieldChanges::default()
+    };
+    let changes = Changes {
+        fields: Some(&sets),
+        marks: Some(Marks {
+            id: Some(("X-Request-ID", "ours")),
+            ..Marks::default()
+        }),
+        ..Changes::default()
+    };
+    let read = format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: forged\r\n{more}X-Own: x\r\n\r\n");
+    let mut fields = Fields::new();
+    let parsed = RequestHead::parse(read.as_bytes(), LIMITS, &mut fields);
+    let Ok(Parsed::Head(head)) = parsed else {
+        return None;
+    };
+    let mut written = [Vec::new(), Vec::new(), Vec::new()];
+    let [raw, model, question] = &mut written;
+    write_changed(&head.request, &hop, changes, raw);
+    write_question(&head.request, &hop, "/", OwnCookies::default(), question);
+    let modelled = Request {
+        raw: None,
+        ..head.request
+    };
+    write_changed(&modelled, &hop, changes, model);
+    Some(written.map(|out| String::from_utf8(out).unwrap()))
+}
+
+proptest! {
+    /// In no spelling, and by no way in.
+    #[test]
+    fn n1_n3_n4_what_the_balancer_vouches_for_comes_from_no_client(
+        vouched in spelt(VOUCHED),
+        decides in spelt(DECIDES),
+        upgrades in any::<bool>(),
+    ) {
+        let more = match upgrades {
+            true => "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n",
+            false => "",
+        };
+        let [raw, model, _] = leaves(&vouched, more).unwrap();
+        for out in [raw, model] {
+            prop_assert!(!out.contains("forged") && out.contains("X-Own: x"), "{}", out);
+        }
+        let [.., question] = leaves(&decides, more).unwrap();
+        prop_assert!(!question.contains("forged") && question.contains("X-Own: x"), "{}", question);
+        // What is named may be a trailer, but not in another spelling, nor where a head would not bring it.
+        let is_vouched = |name: &str| VOUCHED.iter().any(|known| is_same_name(known, name));
+        let named = VOUCHED.iter().chain(DECIDES).map(|name| (*name).to_owned());
+        let passing = RequestTrailers::new(&named.collect::<Vec<_>>(), |name| {
+            is_vouched(name) || DECIDING.iter().any(|family| is_in_family(name, family))
+                || is_in_family(name, "X-Client-Cert")
+        });
+        for name in [&vouched, &decides] {
+            let mut body = format!("1\r\nx\r\n0\r\n{name}: forged\r\n\r\n").into_bytes();
+            let mut decoder = Decoder::within(u64::MAX, Some(Arc::new(passing.clone())));
+            if let Ok((kept, scanned)) = decoder.pass(&mut body) {
+                prop_assert!(scanned.end);
+                prop_assert_eq!(&body[..kept], b"1\r\nx\r\n0\r\n\r\n");
+            }
+        }
+    }
 }

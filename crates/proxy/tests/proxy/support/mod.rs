@@ -406,3 +406,78 @@ pub(crate) fn expect_get(client: &mut TcpStream, path: &str, body: &str) {
     );
     expect(client, body.as_bytes());
 }
+
+// Frames as bytes.
+
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
+
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// Fields, each a literal without a name in a table.
+pub(crate) fn fields<N: AsRef<[u8]>, V: AsRef<[u8]>>(fields: &[(N, V)]) -> Vec<u8> {
+    literals(0, fields)
+}
+
+/// The same whose representations begin with `first`: 0x40 puts them into the dynamic table.
+pub(crate) fn literals<N: AsRef<[u8]>, V: AsRef<[u8]>>(first: u8, fields: &[(N, V)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        block.push(first);
+        for text in [name.as_ref(), value.as_ref()] {
+            block.push(text.len() as u8);
+            block.extend_from_slice(text);
+        }
+    }
+    block
+}
+
+pub(crate) const GET: [(&str, &str); 4] = [
+    (":method", "GET"),
+    (":scheme", "http"),
+    (":path", "/"),
+    (":authority", "test"),
+];
+
+pub(crate) fn get_frame(stream: u32) -> Vec<u8> {
+    frame(HEADERS, END_STREAM | END_HEADERS, stream, &fields(&GET))
+}
+
+/// A connection that has sent its preface and empty settings.
+pub(crate) fn raw(bed: &Bed) -> TcpStream {
+    let mut client = bed.connect();
+    client.write_all(PREFACE).unwrap();
+    client.write_all(&frame(4, 0, 0, &[])).unwrap();
+    client
+}
+
+/// The next frame: kind, stream, payload. None at the end of the connection.
+pub(crate) fn next_frame(client: &mut TcpStream) -> Option<(u8, u32, Vec<u8>)> {
+    let mut header = [0; 9];
+    client.read_exact(&mut header).ok()?;
+    let len = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+    let stream = u32::from_be_bytes([header[5], header[6], header[7], header[8]]);
+    let mut payload = vec![0; len as usize];
+    client.read_exact(&mut payload).ok()?;
+    Some((header[3], stream, payload))
+}
+
+/// Reads until a frame of this kind.
+pub(crate) fn until_frame(client: &mut TcpStream, kinds: &[u8]) -> Option<(u8, u32, Vec<u8>)> {
+    loop {
+        let next = next_frame(client)?;
+        if kinds.contains(&next.0) {
+            return Some(next);
+        }
+    }
+}
