@@ -110,7 +110,9 @@ pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
 /// The standard deviation of a sample.
 fn deviation(values: &[f64]) -> f64 {
     let middle = mean(values.iter().copied());
-    let squares = values.iter().map(|value| (value - middle).powi(2));
+    let squares = values
+        .iter()
+        .map(|value| (value - middle) * (value - middle));
     (squares.sum::<f64>() / (values.len().max(2) - 1) as f64).sqrt()
 }
 

@@ -223,14 +223,19 @@ mod tests {
                 for (arm, times) in arms {
                     let arm = format!("{arm} by {way}");
                     put(scene, &arm, "requests_per_s", 120.0 * times);
-                    put(scene, &arm, "age_ms", 10.0 / times.powi(20));
+                    put(scene, &arm, "age_ms", 10.0 / libm::pow(times, 20.0));
                     put(scene, &arm, "pending_share", 0.02 * (times - 1.0).max(0.0));
                 }
             }
             put(scene, "ULM by RDMA", "read_p99_ms", 1.0);
-            put(scene, "ULM by query", "read_p99_ms", better.powi(10));
+            put(
+                scene,
+                "ULM by query",
+                "read_p99_ms",
+                libm::pow(better, 10.0),
+            );
         }
-        let error = 0.1 / better.powi(20);
+        let error = 0.1 / libm::pow(better, 20.0);
         put("accuracy", "ULM by RDMA", "error", 0.1);
         put("accuracy", "KLM by RDMA", "error", error);
         put("accuracy", "tasks of the moment by RDMA", "error", error);
