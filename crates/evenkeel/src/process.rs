@@ -14,7 +14,10 @@ use evenkeel_limits::log::Log;
 use evenkeel_net::inherited;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::Failure;
 use crate::cli::{self, LogFormat};
@@ -33,14 +36,14 @@ pub(crate) fn start_log_of(args: &cli::Log) -> Result<(), Failure> {
 }
 
 /// What of the log a command line wants: `--log` wins over `$RUST_LOG`.
-pub(crate) fn filter_of(args: &cli::Log) -> Result<EnvFilter, Failure> {
+pub(crate) fn filter_of(args: &cli::Log) -> Result<Targets, Failure> {
     let from_environment = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty());
     let given = args.log.as_deref().or(from_environment.as_deref());
     // Unless they are asked for by name, messages of the HTTP/2 library are left out: it warns of each
     // stream that a client resets, which the metrics count.
-    let filter = EnvFilter::builder().parse(format!("h2=error,{}", given.unwrap_or("info")));
+    let filter = format!("h2=error,{}", given.unwrap_or("info")).parse::<Targets>();
     filter.map_err(|error| Failure {
         code: 2,
         message: format!("--log (or $RUST_LOG) is not understood: {error}"),
@@ -55,17 +58,17 @@ pub(crate) fn flush_log() {
 }
 
 /// Sends logs to stderr, from a thread, and never waits for whoever reads it.
-pub(crate) fn start_log(filter: EnvFilter, args: &cli::Log) -> Result<(), Failure> {
+pub(crate) fn start_log(filter: Targets, args: &cli::Log) -> Result<(), Failure> {
     let log = Log::start(io::stderr())
         .map_err(|error| Failure::new(format!("cannot start the thread of the log: {error}")))?;
     let log = LOG.get_or_init(|| log);
     let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(|| log.clone())
         .with_ansi(std::io::stderr().is_terminal());
     match args.log_format {
-        LogFormat::Text => subscriber.init(),
-        LogFormat::Json => subscriber.json().init(),
+        LogFormat::Text => subscriber.finish().with(filter).init(),
+        LogFormat::Json => subscriber.json().finish().with(filter).init(),
     }
     Ok(())
 }

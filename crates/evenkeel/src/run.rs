@@ -32,7 +32,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 
 use crate::process::{self, Signals};
 use crate::shared::{self, Shared, Start};
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &cli::RunBalancer) -> Result<(), Failure> {
 
 fn begin(
     args: &cli::RunBalancer,
-    log: EnvFilter,
+    log: Targets,
     before: Option<Arc<Before>>,
 ) -> Result<(), Failure> {
     let file = &args.run.file;
