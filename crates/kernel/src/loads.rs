@@ -140,7 +140,7 @@ impl Loads {
     /// is added is work that will want the CPU soon (Vaidyanathan et al., 2005, section 4). What is not
     /// available counts as 0; without `cpu` and tasks there is none.
     ///
-    /// What lost, in virtual time (`evenkeel lab rdma`: `k_least_loaded`, eight back-ends with two CPUs, closed
+    /// What lost, in virtual time (`evenkeel-lab run rdma`: `k_least_loaded`, eight back-ends with two CPUs, closed
     /// loop; throughput to that of random choice; the columns are 16 front-ends and no other work, with 4 of 8 back-ends loaded
     /// and 32 clients, 8 clients, and one front-end and 32 clients):
     ///

@@ -17,7 +17,7 @@
 //! over: of a backlog that it may still have, of chance, and without those who came since, who
 //! count for so much more where u is high. Whoever goes by it sends all clients to where the
 //! last backlog has just ended, and makes the next one there. In simulation of the paper's equal
-//! servers (`evenkeel lab qos-broker`; 3 of 3.5 ms, 85 % busy, a report each second; round robin
+//! servers (`evenkeel-lab run qos-broker`; 3 of 3.5 ms, 85 % busy, a report each second; round robin
 //! answers in 24 ms on average) the mean response time was
 //!
 //! | r | quantum 20 s | 4 s | 20 s, a report every 5 s |

@@ -637,9 +637,15 @@ fn n5_names_have_a_length_and_what_they_take_is_counted() {
         (told, delta.held())
     };
     let one = NAME_BYTES + LONGEST_RESOURCE;
-    assert_eq!(ask(&[longest.clone()], &[]), (Ok(Told::Nothing), one));
+    assert_eq!(
+        ask(std::slice::from_ref(&longest), &[]),
+        (Ok(Told::Nothing), one)
+    );
     // However often it is wanted.
-    assert_eq!(ask(&[longest.clone()], &[]), (Ok(Told::Nothing), one));
+    assert_eq!(
+        ask(std::slice::from_ref(&longest), &[]),
+        (Ok(Told::Nothing), one)
+    );
     let two = one + NAME_BYTES + 1;
     assert_eq!(ask(&["a".into()], &[]), (Ok(Told::Nothing), two));
     assert_eq!(
