@@ -43,7 +43,6 @@ use evenkeel_e2e::cgroup::CpuQuota;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::httpd::{self, Httpd};
 use evenkeel_e2e::process::cpu_time;
-use evenkeel_e2e::runs_whole_papers;
 use evenkeel_e2e::sessions::{Broker, Sample, Sessions};
 use evenkeel_e2e::surge::{Pace, Site};
 use evenkeel_e2e::wire::Wire;
@@ -56,9 +55,6 @@ const HOMOGENEOUS: [u32; 3] = [3_500; 3];
 /// In seconds: so much later than the server can serve them do users get their answers on
 /// a machine that is not too busy for figures.
 const LATE: f64 = 0.010;
-
-/// Fraction of the requests that are measured in the quick form.
-const QUICK: usize = 3;
 
 /// Requests after which a policy has come into effect.
 const SETTLE: usize = 4_000;
@@ -449,8 +445,7 @@ fn experiment(
     let long = Long::wanted();
     let measure = match &long {
         Some(long) => measure * long.times,
-        None if runs_whole_papers() => measure,
-        None => measure / QUICK,
+        None => measure,
     };
     let cluster = Cluster::start(service_times, users);
     let found = POLICIES.map(|(_, strategy)| cluster.play(strategy, measure));
