@@ -164,7 +164,7 @@ pub fn differing<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<(PathBuf,
     let known: Vec<_> = known.collect();
     drop(store);
     let is_same = |(path, good): &(PathBuf, Arc<[u8]>)| {
-        let now = crate::schema::source::read_bytes(path, good.len() as u64);
+        let now = crate::schema::bounded::read_bytes(path, good.len() as u64);
         now.is_ok_and(|now| *now == **good)
     };
     known.into_iter().filter(|one| !is_same(one)).collect()

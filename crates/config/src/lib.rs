@@ -17,6 +17,7 @@ pub mod fields;
 pub mod kept;
 mod model;
 pub mod reference;
+mod rights;
 pub mod routing;
 mod schema;
 #[cfg(test)]
@@ -61,6 +62,7 @@ pub use model::tls::{CertificateFiles, ClientCertificates, ClientTls, Tls, TlsVe
 pub use model::tracing::Tracing;
 pub use model::xds::{Xds, XdsGroup, XdsPolicy};
 pub use model::{agent, engine, kind, negotiator, scenario, sources};
+pub use rights::{rights, rights_of_users};
 pub use schema::address::{Origin, Scheme};
 pub use schema::amount::duration;
 pub use schema::errors::{Errors, Place, Problem, one_line};
@@ -70,8 +72,6 @@ pub use schema::include::included;
 pub use schema::networks::{Networks, Proxies};
 pub use schema::overrides::Override;
 pub use schema::pattern::Pattern;
-pub use schema::source::{
-    MAX_FILE_SIZE, read_bounded as read_file, read_secret, rights, rights_of_users, text_of,
-};
+pub use schema::source::{MAX_FILE_SIZE, read_bounded as read_file, read_secret, text_of};
 pub use schema::table::{is_location_name, is_name};
 pub use schema::{expression, networks};

@@ -850,8 +850,10 @@ fn s24_a_token_that_everybody_may_read_is_refused() {
     private(&folder.join("token"), "secret-secret\n");
     assert!(load(&file).is_ok());
     for mode in [0o644, 0o602, 0o641] {
-        let permissions = std::fs::Permissions::from_mode(mode);
         let token = folder.join("token");
+        private(&token, "secret-secret\n");
+        assert!(load(&file).is_ok());
+        let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(&token, permissions).unwrap();
         // The one that was good is kept; whoever starts has none.
         assert!(load(&file).is_ok());

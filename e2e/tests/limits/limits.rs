@@ -730,7 +730,7 @@ fn a_rule_in_maintenance_shows_its_page() {
     is(&mut balancer.connect(), "200");
     is(&mut balancer.connect(), "200");
 
-    // By the file, for others than those that are listed, and not without its page.
+    // By the file, for others than those that are listed. A page that is gone is shown as it was.
     let on =
         first.clone() + "on = true\nretry_after = \"1m\"\nstatus = 500\nexcept = [\"127.0.0.2\"]\n";
     balancer.reconfigure(&on);
@@ -738,11 +738,13 @@ fn a_rule_in_maintenance_shows_its_page() {
     balancer.reconfigure(&on.replace("127.0.0.2", "127.0.0.1"));
     is(&mut balancer.connect(), "200");
     std::fs::remove_file(&page).unwrap();
-    balancer.write_config(&on);
-    eventually("the file is refused", || {
-        balancer.log().contains("page.html: No such file")
-    });
-    assert_eq!(statuses(&mut balancer.connect(), "", 1), ["200"]);
+    balancer.reconfigure(&on);
+    is(&mut balancer.connect(), "500");
+    assert_eq!(
+        ask(&mut balancer.connect(), "").text(),
+        "<p>Back at one.</p>"
+    );
+    eventually("somebody is told", || balancer.log().contains("page.html"));
     balancer.ctl("maintain web off").unwrap();
     balancer.ctl("maintain nobody off").unwrap_err();
 

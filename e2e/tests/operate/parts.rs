@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use evenkeel_e2e::balancer::{Balancer, binary};
@@ -26,7 +28,9 @@ fn part(name: &str) -> String {
 fn start(member: &Member) -> Balancer {
     let member = member.address().to_string();
     Balancer::start_by(MAIN, |folder| {
-        folder.make("conf.d");
+        // As root the balancer takes no configuration from a folder in which everybody may write.
+        let parts = folder.make("conf.d");
+        fs::set_permissions(parts, Permissions::from_mode(0o755)).unwrap();
         folder.write("conf.d/first.toml", part("first"));
         let mut command = Command::new(binary());
         command

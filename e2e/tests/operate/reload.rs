@@ -112,22 +112,17 @@ fn f2_a_file_without_rules_takes_none_away_unless_it_is_forced() {
         wire.read_response().text().to_owned()
     };
     let why = "has no rules any more";
-    for (count, empty) in ["", "# nothing\n", "[admin]\nlisten = \"127.0.0.1:0\"\n"]
-        .into_iter()
-        .enumerate()
-    {
+    let refusals = || balancer.log().matches(why).count();
+    for empty in ["", "# nothing\n", "[admin]\nlisten = \"127.0.0.1:0\"\n"] {
+        let before = refusals();
         balancer.write_config(empty);
-        eventually("it is refused", || {
-            balancer.log().matches(why).count() > count
-        });
+        eventually("it is refused", || refusals() > before);
         assert_eq!(ask(), "/x");
         // And when somebody asks for it, unless it is meant.
         let refused = balancer.ctl("reload").unwrap_err();
         assert!(refused.contains("ctl reload --force"), "{refused}");
         balancer.write_config(&text);
-        eventually("the old text is in force", || {
-            balancer.status()["last_reload"]["error"].is_null()
-        });
+        balancer.ctl("reload").unwrap();
     }
     let file = balancer.folder().write("empty.toml", "\n# nothing\n");
     let file = file.display().to_string();

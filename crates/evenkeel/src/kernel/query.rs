@@ -137,6 +137,10 @@ mod tests {
         let done = query(&args);
         std::fs::remove_file(&path).unwrap();
         done.unwrap();
+        let args = Query {
+            key_file: path.with_extension("missing"),
+            ..args
+        };
         let missing = query(&args).unwrap_err().message;
         assert!(missing.contains("cannot be read"), "{missing}");
     }
