@@ -15,8 +15,13 @@ use crate::config::{Config, GroupConfig, MemberConfig};
 use crate::lists::Lists;
 use crate::member_tls::Clients;
 use crate::routes::Files;
-use crate::state::DEPARTED_FOR;
 use crate::sticky::Cookies;
+
+/// How long an endpoint that left is kept, and longer while it has requests. A DNS
+/// server that gives a part of its addresses at a time gives each of them again
+/// sooner; it must find its slot then, or it would start slowly again and again, and
+/// get more than `max_connections` while its old requests run.
+pub(crate) const DEPARTED_FOR: Duration = Duration::from_secs(300);
 
 /// What an administrator says about a member.
 #[derive(

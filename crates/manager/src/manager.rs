@@ -37,7 +37,19 @@ mod reported;
 
 pub(crate) use outcome::Reload;
 pub use outcome::{Applied, ChangeError, Changed, ManageError, Readiness, ReloadError, Wanted};
-use readiness::ReadyRules;
+
+/// Rules that can serve, and those that cannot.
+#[derive(Debug)]
+struct ReadyRules {
+    /// When it was found out, in milliseconds.
+    at: u64,
+    /// The configuration; 0 is none.
+    generation: u64,
+    /// The rules, by name: true if clients of one are served. A rule that is not enabled serves nobody.
+    rules: HashMap<String, bool>,
+    /// True if there is an enabled rule.
+    some_enabled: bool,
+}
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
 ///

@@ -27,7 +27,7 @@ mod members;
 mod snapshots;
 
 use entry::is_asked;
-pub(crate) use entry::{Checked, DEPARTED_FOR, Endpoint, GroupEntry};
+pub(crate) use entry::{Checked, Endpoint, GroupEntry};
 pub(crate) use learnt::All;
 
 /// Two groups, of these owners, have the same name.
@@ -582,7 +582,7 @@ mod tests {
                         prop_assert_eq!(id, old_id);
                         prop_assert!(Arc::ptr_eq(slot, old_slot));
                     } else if let Some((old_id, left)) = gone.remove(key) {
-                        let soon = now.since(left) <= DEPARTED_FOR;
+                        let soon = now.since(left) <= crate::inputs::DEPARTED_FOR;
                         prop_assert_eq!(*id == old_id, soon);
                     }
                 }

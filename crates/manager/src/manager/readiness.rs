@@ -1,28 +1,14 @@
 //! Whether clients should be sent here.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_core::group::Request;
 
-use super::{Manager, Readiness};
+use super::{Manager, Readiness, ReadyRules};
 use crate::snapshot::{GroupHandle, RuleSnapshot};
 
 /// How long an answer of [`Manager::readiness`] counts, in milliseconds.
 const READY_AGE: u64 = 100;
-
-/// Rules that can serve, and those that cannot.
-#[derive(Debug)]
-pub(super) struct ReadyRules {
-    /// When it was found out, in milliseconds.
-    at: u64,
-    /// The configuration; 0 is none.
-    generation: u64,
-    /// The rules, by name: true if clients of one are served. A rule that is not enabled serves nobody.
-    rules: HashMap<String, bool>,
-    /// True if there is an enabled rule.
-    some_enabled: bool,
-}
 
 impl Manager {
     /// Whether clients should be sent here: clients of `rule`, or of any rule. Everybody may ask, as often as they like:

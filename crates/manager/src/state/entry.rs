@@ -17,7 +17,7 @@ use evenkeel_tls::client::Client;
 use crate::admission::Refused;
 use crate::config::GroupConfig;
 use crate::history::History;
-use crate::inputs::AdminState;
+use crate::inputs::{AdminState, DEPARTED_FOR};
 use crate::snapshot::GroupHandle;
 use crate::sticky::Cookie;
 
@@ -44,12 +44,6 @@ pub(crate) struct GroupEntry {
     pub(super) departed: Vec<Endpoint>,
     pub(super) fresh: bool,
 }
-
-/// How long an endpoint that left is kept, and longer while it has requests. A DNS
-/// server that gives a part of its addresses at a time gives each of them again
-/// sooner; it must find its slot then, or it would start slowly again and again, and
-/// get more than `max_connections` while its old requests run.
-pub(crate) const DEPARTED_FOR: Duration = Duration::from_secs(300);
 
 /// What makes an endpoint of a group the same one in the next state: host and port as
 /// in the file, and the address.
