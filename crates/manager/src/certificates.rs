@@ -33,16 +33,21 @@ pub struct CertificateStatus {
     pub key: String,
     /// Since when it is valid, in seconds since 1970.
     pub not_before: i64,
-    /// Until when.
+    /// Until when clients take it, in seconds since 1970: its own end, or that of an authority's certificate in its
+    /// file, if that is earlier.
     pub not_after: i64,
     /// Seconds until then; negative if it has expired.
     pub expires_in: i64,
+    /// The authority whose certificate in the file ends earlier than the certificate itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intermediate: Option<String>,
     /// SHA-256 of it, in hexadecimal digits.
     pub fingerprint: String,
 }
 
 impl CertificateStatus {
     fn new(listener: String, details: Details, now: i64) -> Self {
+        let ends = details.ends();
         CertificateStatus {
             listener,
             file: details.file,
@@ -51,8 +56,9 @@ impl CertificateStatus {
             issuer: details.issuer,
             key: details.key.into(),
             not_before: details.not_before,
-            not_after: details.not_after,
-            expires_in: details.not_after - now,
+            not_after: ends,
+            expires_in: ends - now,
+            intermediate: details.intermediate.map(|one| one.subject),
             fingerprint: details.fingerprint,
         }
     }
@@ -66,6 +72,11 @@ pub fn table(certificates: &[CertificateStatus]) -> String {
             ..=0 => "expired".to_owned(),
             1..DAY => format!("{}h", one.expires_in / 3600),
             left => format!("{}d", left / DAY),
+        };
+        let left = match &one.intermediate {
+            None => left,
+            // It is not the certificate itself that has to be renewed.
+            Some(authority) => format!("{left} ({authority})"),
         };
         let names = one.names.join(",");
         let (listener, file) = (one.listener.clone(), one.file.clone());
@@ -120,7 +131,7 @@ impl Manager {
         out.family(
             "evenkeel_certificate_expiry_timestamp_seconds",
             Type::Gauge,
-            "When the certificate expires, in seconds since 1970.",
+            "When the certificate expires, or an authority's in its file if that is earlier, in seconds since 1970.",
         );
         for one in self.certificates() {
             let labels = [
@@ -155,5 +166,43 @@ impl Manager {
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_tls::certificate::Intermediate;
+
+    use super::*;
+
+    #[test]
+    fn f11_the_end_of_an_intermediate_certificate_is_the_one_that_is_shown() {
+        const DAY: i64 = 24 * 3600;
+        let leaf = Details {
+            file: "a.pem".into(),
+            names: vec!["a.example".into()],
+            subject: String::new(),
+            issuer: "CN=between".into(),
+            key: "ECDSA",
+            not_before: 0,
+            not_after: 90 * DAY,
+            intermediate: None,
+            fingerprint: "1".into(),
+        };
+        let with = Details {
+            intermediate: Some(Intermediate {
+                number: 2,
+                subject: "CN=between".into(),
+                not_after: 5 * DAY,
+            }),
+            ..leaf.clone()
+        };
+        let shown = [leaf, with].map(|one| CertificateStatus::new("rule web".into(), one, DAY));
+        let ends = shown.each_ref().map(|one| (one.not_after, one.expires_in));
+        assert_eq!(ends, [(90 * DAY, 89 * DAY), (5 * DAY, 4 * DAY)]);
+        let table = table(&shown);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[1].contains(" 89d "), "{table}");
+        assert!(lines[2].contains(" 4d (CN=between) "), "{table}");
     }
 }

@@ -69,6 +69,16 @@ pub enum CertificateError {
     /// Its time is over.
     #[error("the certificate has expired, on {0}")]
     Expired(String),
+    /// The time of an authority's certificate is over.
+    #[error("certificate {number} in it, of the authority {subject}, has expired, on {on}")]
+    IntermediateExpired {
+        /// Which one, from 1.
+        number: usize,
+        /// The authority.
+        subject: String,
+        /// When.
+        on: String,
+    },
     /// Its time is to come.
     #[error("the certificate is not valid before {0}")]
     NotYet(String),
@@ -201,8 +211,21 @@ pub struct Details {
     pub not_before: i64,
     /// Until when.
     pub not_after: i64,
+    /// Certificate of an authority in the file, if one is valid for a shorter time.
+    pub intermediate: Option<Intermediate>,
     /// SHA-256 of it, in hexadecimal digits.
     pub fingerprint: String,
+}
+
+/// Certificate of an authority that is valid for a shorter time than the one that it leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Intermediate {
+    /// Place in the file, from 1.
+    pub number: usize,
+    /// Name of the authority.
+    pub subject: String,
+    /// Last second in which it is valid, in seconds since 1970.
+    pub not_after: i64,
 }
 
 /// A certificate with its chain and its key.
@@ -242,15 +265,27 @@ impl Certificate {
             )
         };
         let loaded = load(now);
-        let (Some(now), Err(problems)) = (now, &loaded) else {
+        let Some(now) = now else {
             return loaded;
         };
-        let problems = problems.clone();
-        let loaded = load(None).map_err(|_| problems)?;
+        let loaded = match loaded {
+            Ok(loaded) => loaded,
+            Err(problems) => load(None).map_err(|_| problems)?,
+        };
+        let complain = |error: &CertificateError, consequence: &str| {
+            let what = problem(&files.certificate, error);
+            kept::complain(&files.certificate.path, format!("{what}: {consequence}"));
+        };
         if let Some(error) = loaded.details.invalidity(now) {
-            let what = problem(&files.certificate, &error);
-            let what = format!("{what}: it is used all the same, but peers refuse it; renew it");
-            kept::complain(&files.certificate.path, what);
+            complain(
+                &error,
+                "it is used all the same, but peers refuse it; renew it",
+            );
+        }
+        if let Some(error) = loaded.details.intermediate_invalidity(now) {
+            let consequence = "peers refuse the whole file, unless they know another way to an authority that they \
+                               trust; renew the file, or take that certificate out of it";
+            complain(&error, consequence);
         }
         Ok(loaded)
     }
@@ -319,10 +354,7 @@ impl Certificate {
 impl Details {
     /// Why the certificate is not valid at `now`, in seconds since 1970; `None` if it is.
     fn invalidity(&self, now: i64) -> Option<CertificateError> {
-        let text = |time| {
-            let time = x509_parser::time::ASN1Time::from_timestamp(time);
-            time.map_or_else(|_| "?".into(), |time| time.to_string())
-        };
+        let text = text_of_time;
         if now > self.not_after {
             Some(CertificateError::Expired(text(self.not_after)))
         } else if now < self.not_before {
@@ -330,6 +362,22 @@ impl Details {
         } else {
             None
         }
+    }
+
+    /// Why an authority's certificate in the file is not valid at `now`; `None` if all are.
+    fn intermediate_invalidity(&self, now: i64) -> Option<CertificateError> {
+        let expired = self.intermediate.as_ref().filter(|one| now > one.not_after);
+        expired.map(|one| CertificateError::IntermediateExpired {
+            number: one.number,
+            subject: one.subject.clone(),
+            on: text_of_time(one.not_after),
+        })
+    }
+
+    /// Last second in which peers take it, in seconds since 1970: its own, or an authority's in its file.
+    pub fn ends(&self) -> i64 {
+        let earlier = self.intermediate.as_ref().map(|one| one.not_after);
+        earlier.unwrap_or(self.not_after)
     }
 
     /// What the first certificate of a chain says; the others are looked at, too.
@@ -359,6 +407,17 @@ impl Details {
         };
         let names = first.subject_alternative_name().ok().flatten();
         let names = names.iter().flat_map(|names| &names.value.general_names);
+        let not_after = first.validity().not_after.timestamp();
+        let authorities = (1..).zip(&parsed).skip(1);
+        // Nobody looks at the times of a root, which is in no need to be there.
+        let authorities =
+            authorities.filter(|(_, one)| one.issuer().as_raw() != one.subject().as_raw());
+        let shortest = authorities.min_by_key(|(_, one)| one.validity().not_after.timestamp());
+        let intermediate = shortest.map(|(number, one)| Intermediate {
+            number,
+            subject: distinguished(one.subject()),
+            not_after: one.validity().not_after.timestamp(),
+        });
         Ok(Details {
             file: String::new(),
             names: names.filter_map(is_dns).collect(),
@@ -366,10 +425,17 @@ impl Details {
             issuer: distinguished(first.issuer()),
             key: "",
             not_before: first.validity().not_before.timestamp(),
-            not_after: first.validity().not_after.timestamp(),
+            not_after,
+            intermediate: intermediate.filter(|one| one.not_after < not_after),
             fingerprint: fingerprint(der),
         })
     }
+}
+
+/// A time in seconds since 1970, as people read it.
+fn text_of_time(time: i64) -> String {
+    let time = x509_parser::time::ASN1Time::from_timestamp(time);
+    time.map_or_else(|_| "?".into(), |time| time.to_string())
 }
 
 /// Whether a certificate for `has` is one for `name`, both in lower case (RFC 6125, section 6.4).
@@ -629,6 +695,56 @@ pub(crate) mod tests {
         assert!(load(&nameless).is_ok(), "the first one needs no name");
         let second = Certificate::load(&nameless, None, false);
         assert!(second.unwrap_err()[0].to_string().contains("no DNS name"));
+    }
+
+    #[test]
+    fn f11_an_intermediate_certificate_that_has_expired_is_told() {
+        let folder = Folder::new();
+        let root = authority();
+        let mut of_authority = params(&[]);
+        of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        of_authority
+            .distinguished_name
+            .push(DnType::CommonName, "between");
+        of_authority.not_after = date_time_ymd(2020, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let between = CertifiedIssuer::signed_by(of_authority, key, &root).unwrap();
+        let leaf = sign(params(&["a.example"]), &between);
+        let whole = |root: &str| format!("{}{}{root}{}", leaf.pem, between.pem(), leaf.key);
+        for (name, root) in [("a.pem", String::new()), ("with-root.pem", root.pem())] {
+            let files = CertificateFiles {
+                certificate: folder.write(name, whole(&root)),
+                ..CertificateFiles::default()
+            };
+            let details = load(&files).unwrap().details;
+            assert!(details.not_after > unix_now());
+            assert_eq!(details.ends(), date_time_ymd(2020, 1, 1).unix_timestamp());
+            let [complaint] = &kept::complaints([files.certificate.path.as_path()])[..] else {
+                panic!("no complaint");
+            };
+            assert!(
+                complaint.contains("certificate 2 in it, of the authority CN=between")
+                    && complaint.contains("has expired, on Jan  1 00:00:00 2020"),
+                "{complaint}"
+            );
+            let warnings = crate::expiry::Warnings::default()
+                .next([("rule web", &details)].into_iter(), unix_now());
+            assert!(
+                warnings[0].contains("CN=between") && warnings[0].ends_with("has expired"),
+                "{warnings:?}"
+            );
+        }
+        // One that is valid for longer than what it leads to says nothing.
+        let good = folder.write("good.pem", {
+            let leaf = sign(params(&["a.example"]), &root);
+            format!("{}{}{}", leaf.pem, root.pem(), leaf.key)
+        });
+        let files = CertificateFiles {
+            certificate: good,
+            ..CertificateFiles::default()
+        };
+        assert_eq!(load(&files).unwrap().details.intermediate, None);
+        assert!(kept::complaints([files.certificate.path.as_path()]).is_empty());
     }
 
     #[test]

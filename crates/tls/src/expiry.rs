@@ -23,7 +23,7 @@ impl Warnings {
     ) -> Vec<String> {
         let (mut warnings, mut due) = (Vec::new(), HashMap::new());
         for (listener, details) in certificates {
-            let left = details.not_after - now;
+            let left = details.ends() - now;
             let Some(days) = WARNINGS.into_iter().find(|days| left <= days * DAY) else {
                 continue;
             };
@@ -35,9 +35,14 @@ impl Warnings {
                     _ => format!("expires in {} days", left / DAY),
                 };
                 let (file, names) = (&details.file, details.names.join(", "));
-                warnings.push(format!(
-                    "{listener}: the certificate {file} for {names} {when}"
-                ));
+                let which = match &details.intermediate {
+                    None => format!("the certificate {file} for {names}"),
+                    Some(one) => format!(
+                        "the certificate of the authority {} in {file} for {names}",
+                        one.subject
+                    ),
+                };
+                warnings.push(format!("{listener}: {which} {when}"));
             }
             due.insert(details.fingerprint.clone(), days);
         }
@@ -60,6 +65,7 @@ mod tests {
             key: "ECDSA",
             not_before: 0,
             not_after: 100 * DAY,
+            intermediate: None,
             fingerprint: fingerprint.into(),
         };
         let (one, other) = (details("a.pem", "1"), details("b.pem", "2"));

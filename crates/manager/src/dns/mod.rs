@@ -6,7 +6,7 @@ use std::io;
 use std::net::IpAddr;
 #[cfg(test)]
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -17,7 +17,7 @@ use tracing::warn;
 mod system;
 
 use crate::config::Dns;
-use crate::lists::service::Service;
+use crate::lists::service::{MAX_SERVICES, Service};
 use system::System;
 
 /// Looks up the addresses of a host name, for tests.
@@ -59,6 +59,8 @@ const MAX_ADDRESSES: usize = 256;
 pub(crate) struct Resolver {
     source: Source,
     permits: Arc<Semaphore>,
+    /// Names of which more was found than becomes members, and how much was left out.
+    left_out: Mutex<HashMap<String, usize>>,
 }
 
 impl Resolver {
@@ -77,16 +79,29 @@ impl Resolver {
         Resolver {
             source,
             permits: Arc::new(Semaphore::new(CONCURRENT_LOOKUPS)),
+            left_out: Mutex::default(),
         }
     }
 
-    /// The addresses of `host`, in order and without duplicates; at least one.
+    /// Keeps in mind that `count` addresses or records of `name` are left out. Returns true if that is news.
+    fn note_left_out(&self, name: &str, count: usize) -> bool {
+        let mut known = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        match count {
+            0 => {
+                known.remove(name);
+                false
+            }
+            count => known.insert(name.to_owned(), count) != Some(count),
+        }
+    }
+
+    /// The addresses of the host `name`, in order and without duplicates; at least one.
     ///
     /// A name with addresses of both families stands for hosts that have both, more
     /// often than not. Each must become one member and not two, so only the IPv4
     /// addresses are taken if there are any.
-    pub(crate) async fn addresses(&self, dns: &Dns, host: &str) -> Result<Found, LookupError> {
-        let (source, dns, host) = (self.source.clone(), dns.clone(), host.to_owned());
+    pub(crate) async fn addresses(&self, dns: &Dns, name: &str) -> Result<Found, LookupError> {
+        let (source, dns, host) = (self.source.clone(), dns.clone(), name.to_owned());
         let lookup = async move {
             match source {
                 Source::System(system) => system.addresses(&dns, &host).await,
@@ -102,6 +117,15 @@ impl Resolver {
             .collect();
         ips.sort_unstable();
         ips.dedup();
+        let left_out = ips.len().saturating_sub(MAX_ADDRESSES);
+        if self.note_left_out(name, left_out) {
+            warn!(
+                host = name,
+                "a member's name has {} addresses, of which only the lowest {MAX_ADDRESSES} become members: list the \
+                 others in a file of `members_files`",
+                ips.len()
+            );
+        }
         ips.truncate(MAX_ADDRESSES);
         match ips.is_empty() {
             true => Err(LookupError::Empty),
@@ -115,15 +139,23 @@ impl Resolver {
         dns: &Dns,
         name: &str,
     ) -> Result<(Vec<Service>, Duration), LookupError> {
-        let (source, dns, name) = (self.source.clone(), dns.clone(), name.to_owned());
-        self.run(async move {
+        let (source, dns, asked) = (self.source.clone(), dns.clone(), name.to_owned());
+        let lookup = async move {
             match source {
-                Source::System(system) => system.services(&dns, &name).await,
+                Source::System(system) => system.services(&dns, &asked).await,
                 #[cfg(test)]
                 Source::Given(_) => Err(io::Error::other("there are no services")),
             }
-        })
-        .await
+        };
+        let (records, ttl) = self.run(lookup).await?;
+        if self.note_left_out(name, records.len().saturating_sub(MAX_SERVICES)) {
+            warn!(
+                name,
+                "the service has {} records, of which only the first {MAX_SERVICES} become members",
+                records.len()
+            );
+        }
+        Ok((records, ttl))
     }
 
     async fn run<T: Send + 'static>(
@@ -220,4 +252,30 @@ pub(crate) enum LookupError {
     Empty,
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn f11_addresses_that_become_no_members_are_told_once() {
+        let given = |_: String| -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>> {
+            let all = (0..300u16).map(|n| IpAddr::from([10, 0, (n >> 8) as u8, n as u8]));
+            let all: Vec<_> = all.collect();
+            Box::pin(std::future::ready(Ok(all)))
+        };
+        let resolver = Resolver::given(Arc::new(given));
+        let found = resolver.addresses(&Dns::default(), "a.test").await;
+        assert_eq!(found.map(|found| found.ips.len()).ok(), Some(MAX_ADDRESSES));
+        let left_out = 300 - MAX_ADDRESSES;
+        assert!(!resolver.note_left_out("a.test", left_out), "it was told");
+        assert!(resolver.note_left_out("a.test", left_out + 1));
+        assert!(resolver.note_left_out("b.test", left_out));
+        assert!(!resolver.note_left_out("a.test", 0));
+        assert!(
+            resolver.note_left_out("a.test", left_out),
+            "and again after all fitted"
+        );
+    }
 }

@@ -259,6 +259,17 @@ mod tests {
     }
 
     #[test]
+    fn f11_bytes_that_are_no_text_count_as_the_replacement_character() {
+        let value = crate::access::kept_value(b"a\xffb");
+        let record = Record {
+            details: details(&[None, Some(&value)]),
+            ..record("/")
+        };
+        let line = line(LogFormat::Combined, &record);
+        assert!(line.ends_with("\"a\\xEF\\xBF\\xBDb\"\n"), "{line}");
+    }
+
+    #[test]
     fn no_value_makes_a_second_line_or_ends_a_text() {
         let all: String = (0..=0x2100u32).filter_map(char::from_u32).collect();
         let every: String = LogField::NAMES
