@@ -1,9 +1,9 @@
 //! The folder: the account, and a file for each name with its certificate and key.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use evenkeel_config::{CertificateFiles, FileName};
@@ -15,7 +15,7 @@ use crate::plan::{Plan, Validity};
 /// Where the account is.
 const ACCOUNT: &str = "account.json";
 
-/// Where it is kept which names have failed, and when they are tried next.
+/// File with the names that have failed, and when they are tried next.
 const FAILURES: &str = "failures.json";
 
 /// A folder, used by one process at a time.
@@ -36,12 +36,7 @@ impl Store {
             .mode(0o700)
             .create(folder)?;
         let probe = folder.join(format!(".probe.{}", std::process::id()));
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&probe)?;
+        create_fresh(&probe)?;
         fs::remove_file(probe)?;
         let folder = folder.to_owned();
         Ok(Store { folder })
@@ -126,23 +121,55 @@ impl Store {
     /// Whoever reads the file finds the old one or the new one, and only its owner reads it.
     fn write(&self, name: &str, text: &[u8]) -> io::Result<()> {
         let fresh = self.folder.join(format!(".{name}.fresh"));
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&fresh)?;
-        // One of a process that was killed may have had other rights.
-        file.set_permissions(Permissions::from_mode(0o600))?;
+        let mut file = create_fresh(&fresh)?;
         file.write_all(text)?;
         file.sync_all()?;
         fs::rename(fresh, self.folder.join(name))
     }
 }
 
+/// Makes a file that only its owner reads. What stands there, of a process that was killed or as somebody's link, is
+/// removed, and not followed.
+fn create_fresh(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn n20_a_link_in_the_folder_is_not_followed() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-links-{}", std::process::id()));
+        let store = Store::open(&folder).unwrap();
+        let other = folder.join("other");
+        fs::write(&other, "of somebody").unwrap();
+        let link = |name: String| std::os::unix::fs::symlink(&other, folder.join(name)).unwrap();
+        link(".a.example.pem.fresh".into());
+        link(format!(".probe.{}", std::process::id()));
+        store.keep("a.example", "chain", "key").unwrap();
+        Store::open(&folder).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "of somebody");
+        // One that a killed process has left with other rights is not used.
+        let left = folder.join(".a.example.pem.fresh");
+        fs::write(&left, "half").unwrap();
+        fs::set_permissions(&left, Permissions::from_mode(0o644)).unwrap();
+        store.keep("a.example", "chain", "key").unwrap();
+        let kept = fs::metadata(folder.join("a.example.pem")).unwrap();
+        assert_eq!(kept.permissions().mode() & 0o777, 0o600);
+        fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn files_are_secret_and_whole() {

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::io::ioctl_fionbio;
+use rustix::thread::clear_ambient_capability_set;
 
 /// How often it is looked whether a program has ended.
 const LOOK: Duration = Duration::from_millis(10);
@@ -57,6 +58,8 @@ pub(crate) async fn run(command: &[String], limit: Duration) -> Result<(), Faile
         program: program.clone(),
         error,
     };
+    // What this process may do beyond its user is for its successor at an upgrade, which another thread starts.
+    let _ = clear_ambient_capability_set();
     let child = Command::new(name)
         .args(arguments)
         .stdin(Stdio::null())
@@ -117,6 +120,37 @@ mod tests {
 
     fn command(words: &[&str]) -> Vec<String> {
         words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn n20_programs_do_not_get_the_capabilities_of_the_process() {
+        use rustix::thread::{
+            CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set,
+            set_capabilities,
+        };
+        let bind = CapabilitySet::NET_BIND_SERVICE;
+        let ambient = capabilities(None).and_then(|sets| {
+            let inheritable = sets.inheritable | bind;
+            set_capabilities(
+                None,
+                CapabilitySets {
+                    inheritable,
+                    ..sets
+                },
+            )?;
+            configure_capability_in_ambient_set(bind, true)
+        });
+        if let Err(error) = ambient {
+            use std::io::Write as _;
+            let _ = writeln!(
+                io::stderr(),
+                "SKIPPED: n20_programs_do_not_get_the_capabilities_of_the_process: no right to give one: {error}"
+            );
+            return;
+        }
+        let script = "grep -E '^CapAmb:[[:space:]]0+$' /proc/self/status";
+        let ended = run(&command(&["sh", "-c", script]), Duration::from_secs(20)).await;
+        assert!(ended.is_ok(), "{ended:?}");
     }
 
     #[tokio::test]

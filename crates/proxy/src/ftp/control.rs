@@ -485,7 +485,8 @@ impl<'a> Control<'a> {
             }
         };
         target.set_port(opening.port);
-        let leased = ports::listen(ip, &options.ports.0, &mut worker.rng.borrow_mut());
+        let drawn = evenkeel_net::random().map(u32::from_ne_bytes);
+        let leased = drawn.and_then(|drawn| ports::listen(ip, &options.ports.0, drawn));
         let listening = leased.and_then(|(lease, listener)| {
             let address = listener.local_addr()?;
             Ok((lease, TcpListener::from_std(listener)?, address))

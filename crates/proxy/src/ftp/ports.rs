@@ -52,7 +52,8 @@ impl Drop for Lease {
     }
 }
 
-/// Listens at a free port of `range`, sought from a random one on: nobody shall know the next.
+/// Listens at a free port of `range`, sought from the one on that `drawn` names. Strangers must not be able to guess
+/// it: what is `drawn` comes from the system's generator.
 ///
 /// # Errors
 ///
@@ -60,10 +61,11 @@ impl Drop for Lease {
 pub(crate) fn listen(
     ip: IpAddr,
     range: &RangeInclusive<u16>,
-    rng: &mut fastrand::Rng,
+    drawn: u32,
 ) -> io::Result<(Lease, TcpListener)> {
     let (first, last) = (*range.start(), *range.end());
-    let begin = rng.u16(range.clone());
+    let count = u32::from(last.saturating_sub(first)) + 1;
+    let begin = first.saturating_add((drawn % count) as u16);
     let mut taken = 0;
     for port in (begin..=last).chain(first..begin) {
         let Some(lease) = PORTS.take(port) else {
@@ -101,39 +103,60 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
 mod tests {
     use super::*;
 
+    const DRAWN: u32 = 4_711;
+
     const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     #[test]
     fn a_port_is_leased_once_and_again_when_it_is_given_back() {
-        let mut rng = fastrand::Rng::with_seed(1);
         // Of another test's port nothing is known, so one that is free is looked for.
-        let free = listen(LOCAL, &(20_000..=29_000), &mut rng).unwrap();
+        let free = listen(LOCAL, &(20_000..=29_000), DRAWN).unwrap();
         let port = free.1.local_addr().unwrap().port();
         let only = port..=port;
-        let none = listen(LOCAL, &only, &mut rng).unwrap_err();
+        let none = listen(LOCAL, &only, DRAWN).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::AddrInUse);
         drop(free);
-        let again = listen(LOCAL, &only, &mut rng).unwrap();
+        let again = listen(LOCAL, &only, DRAWN).unwrap();
         assert_eq!(again.1.local_addr().unwrap().port(), port);
         drop(again);
         // Somebody else's, of whom the table knows nothing.
         let other = TcpListener::bind((LOCAL, port)).unwrap();
-        let none = listen(LOCAL, &only, &mut rng).unwrap_err();
+        let none = listen(LOCAL, &only, DRAWN).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::AddrInUse);
         drop(other);
-        assert!(listen(LOCAL, &only, &mut rng).is_ok());
+        assert!(listen(LOCAL, &only, DRAWN).is_ok());
+    }
+
+    #[test]
+    fn n19_each_port_of_the_range_may_be_the_first_one() {
+        let free = listen(LOCAL, &(20_000..=29_000), DRAWN).unwrap();
+        let port = free.1.local_addr().unwrap().port();
+        drop(free);
+        for (range, drawn) in [
+            (port..=port, u32::MAX),
+            (port - 1..=port, 1),
+            (port..=port + 1, 2),
+            (port - 3..=port, u32::MAX),
+            (1..=u16::MAX, u32::from(port) - 1),
+        ] {
+            let (_lease, listener) = listen(LOCAL, &range, drawn).unwrap();
+            assert_eq!(
+                listener.local_addr().unwrap().port(),
+                port,
+                "{range:?} {drawn}"
+            );
+        }
     }
 
     #[test]
     fn several_threads_never_get_one_port() {
-        let mut rng = fastrand::Rng::with_seed(2);
-        let begin = listen(LOCAL, &(20_000..=29_000), &mut rng).unwrap();
+        let begin = listen(LOCAL, &(20_000..=29_000), DRAWN).unwrap();
         let port = begin.1.local_addr().unwrap().port();
         drop(begin);
         let range = port..=port + 15;
         let lease = |seed: u64| {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let next = || listen(LOCAL, &range, &mut rng).ok();
+            let next = || listen(LOCAL, &range, rng.u32(..)).ok();
             std::iter::from_fn(next).collect::<Vec<_>>()
         };
         let all: Vec<_> = std::thread::scope(|scope| {
