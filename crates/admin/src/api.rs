@@ -20,7 +20,7 @@ use evenkeel_core::strategy;
 use evenkeel_manager::certificates::CertificateStatus;
 use evenkeel_manager::endpoint::{Action, CommandError, Endpoint};
 use evenkeel_manager::exposition;
-use evenkeel_manager::revisions::{Author, How};
+use evenkeel_manager::revisions::Author;
 use evenkeel_manager::status::{
     ClusterStatus, GroupStatus, LocationStatus, MemberStatus, RuleStatus, Status,
 };
@@ -647,10 +647,9 @@ async fn reload(
         from: actor.from,
         comment: String::new(),
     };
-    let reloaded =
-        sources
-            .manager
-            .reload_with(&sources.config_file, How::File, author, query.force);
+    let reloaded = sources
+        .manager
+        .reload_asked(&sources.config_file, author, query.force);
     match reloaded.await {
         Ok(applied) => Ok(Json(Reloaded {
             generation: applied.generation,

@@ -17,6 +17,8 @@ struct Store {
     good: HashMap<PathBuf, Arc<[u8]>>,
     /// Complaints about files that are in use all the same, by the first file of what was read.
     complaints: BTreeMap<PathBuf, Vec<String>>,
+    /// Files that could not be read at the last try: they are gone, or their rights are wrong.
+    refused: HashSet<PathBuf>,
 }
 
 /// The files of this process.
@@ -81,6 +83,15 @@ pub fn load<T, E>(
     let disk = Source::new(HashMap::new());
     let made = make(&disk);
     let asked = disk.asked.into_inner();
+    {
+        let refused = &mut store().refused;
+        for (path, content) in &asked {
+            match content {
+                Some(_) => drop(refused.remove(path)),
+                None => drop(refused.insert(path.clone())),
+            }
+        }
+    }
     let error = match made {
         Ok(made) => {
             let mut store = store();
@@ -149,11 +160,12 @@ pub fn forget<'a>(
     for path in before.into_iter().filter(|path| !now.contains(path)) {
         store.good.remove(path);
         store.complaints.remove(path);
+        store.refused.remove(path);
     }
 }
 
-/// Returns the good contents of those of `files` that say something else now, for a process that takes the
-/// place of this one.
+/// Returns the good contents of those of `files` that say something else now, or are refused for their rights, for a
+/// process that takes the place of this one.
 pub fn differing<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<(PathBuf, Arc<[u8]>)> {
     let store = store();
     let files: HashSet<&Path> = files.into_iter().collect();
@@ -162,12 +174,14 @@ pub fn differing<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<(PathBuf,
         Some((path.to_owned(), Arc::clone(good)))
     });
     let known: Vec<_> = known.collect();
+    let refused = store.refused.clone();
     drop(store);
     let is_same = |(path, good): &(PathBuf, Arc<[u8]>)| {
         let now = crate::schema::bounded::read_bytes(path, good.len() as u64);
         now.is_ok_and(|now| *now == **good)
     };
-    known.into_iter().filter(|one| !is_same(one)).collect()
+    let differs = |one: &(PathBuf, Arc<[u8]>)| !is_same(one) || refused.contains(&one.0);
+    known.into_iter().filter(differs).collect()
 }
 
 /// Takes over what was good in the process before.
@@ -181,6 +195,7 @@ pub fn take_over(files: impl IntoIterator<Item = (PathBuf, Vec<u8>)>) {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::tests::scratch;
@@ -202,6 +217,25 @@ mod tests {
             }
         };
         load(make, |error| format!("numbers: {error}"))
+    }
+
+    #[test]
+    fn a_secret_that_everybody_may_read_is_handed_over() {
+        let folder = scratch("kept-rights");
+        let path = folder.join("token");
+        fs::write(&path, "secret").unwrap();
+        let load = |mode: u32| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let parse = |text: &str| Ok(text.to_owned());
+            let loaded = crate::schema::source::load_secret(&path, 100, parse);
+            assert_eq!(loaded.as_deref(), Ok("secret"));
+            differing([path.as_path()])
+        };
+        assert!(load(0o600).is_empty());
+        assert_eq!(load(0o644), [(path.clone(), Arc::from(*b"secret"))]);
+        assert!(load(0o600).is_empty());
+        forget([path.as_path()], []);
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -106,10 +106,10 @@ const EVENTS: WatchMask = WatchMask::CREATE
     .union(WatchMask::DELETE_SELF)
     .union(WatchMask::MOVE_SELF);
 
-/// What is told of a file itself: that it is written to, and that whoever wrote to it has closed it.
+/// Events of a file itself: that it is written to, and that whoever wrote to it has closed it.
 const WRITES: WatchMask = WatchMask::MODIFY.union(WatchMask::CLOSE_WRITE);
 
-/// What the system tells of folders and files.
+/// Watches of the system on folders and files.
 #[derive(Debug)]
 struct Watch {
     inotify: AsyncFd<Inotify>,
@@ -352,6 +352,17 @@ impl Reloads {
         if let Some(file) = self.files.first() {
             self.known.insert(file.clone(), hash_of(text).finish());
             // What the file says now may be another one already.
+            self.pending = Some(QUIET);
+        }
+    }
+
+    /// Has the file looked at once more, and reported whatever it says: somebody has read it in between, and the text of
+    /// that moment was perhaps never seen here.
+    pub fn doubt(&mut self) {
+        if let Some(file) = self.files.first() {
+            // Not that of any text that is known.
+            let known = self.known.get(file).copied().unwrap_or_default();
+            self.known.insert(file.clone(), !known);
             self.pending = Some(QUIET);
         }
     }
@@ -649,6 +660,22 @@ mod tests {
         });
     }
 
+    #[test]
+    fn a_file_that_somebody_else_has_read_is_reported_though_it_is_the_same_again() {
+        on_a_runtime(async {
+            let folder = scratch("watch-doubt");
+            let path = folder.join("evenkeel.toml");
+            fs::write(&path, "good").unwrap();
+            let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
+            reloads.doubt();
+            // As it is called before each wait.
+            reloads.follow([]);
+            assert_eq!(next(&mut reloads).await, Cause::File);
+            assert_eq!(reloads.has_changed(), None, "once");
+            fs::remove_dir_all(folder).unwrap();
+        });
+    }
+
     /// Whoever writes slowly, or into a new file, is waited for; whoever stops half-way is not waited for for ever.
     #[test]
     fn f2_a_file_that_is_being_written_is_not_looked_at() {
@@ -680,7 +707,7 @@ mod tests {
         });
     }
 
-    /// Where the system tells nothing, a file counts that has stayed the same from one look to the next.
+    /// Without events from the system, a file counts that has stayed the same from one look to the next.
     #[test]
     fn f2_without_events_a_file_must_have_stayed_the_same() {
         on_a_runtime(async {

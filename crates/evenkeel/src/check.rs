@@ -79,7 +79,7 @@ const NOTHING: &str =
     "there is nothing in it: neither a key nor a table. A running balancer refuses it at a reload";
 
 /// True if a configuration has nothing but blanks and comments: probably what wrote it has failed.
-fn has_nothing(text: &str) -> bool {
+pub(crate) fn has_nothing(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim);
     lines.all(|line| line.is_empty() || line.starts_with('#'))
 }

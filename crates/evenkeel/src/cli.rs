@@ -140,6 +140,9 @@ pub(crate) enum StoreCommand {
         /// To all balancers at once, also with `rollout`; a roll-out that is on is ended
         #[arg(long)]
         at_once: bool,
+        /// Push a text without rules, too, with which all balancers close all their listeners
+        #[arg(long)]
+        force: bool,
     },
     /// Print the configuration that balancers share, or an earlier revision of it
     Pull {

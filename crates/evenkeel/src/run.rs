@@ -18,6 +18,7 @@ use evenkeel_broker::reporting::Reporting;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config, LogFormat};
+use evenkeel_manager::handover::Handover;
 use evenkeel_manager::revisions::{Author, How};
 use evenkeel_manager::service::Service;
 use evenkeel_manager::subsystem::Exclusive;
@@ -60,7 +61,17 @@ fn begin(
     let file = &args.run.file;
     let refused = |errors| Failure::new(format!("the configuration has errors\n{errors}"));
     let own = config::text_of(file).map_err(refused)?;
-    let start = shared::begin(file, own.clone(), refused)?;
+    let mut state = None;
+    let start = match (shared::begin(file, own.clone(), refused), &before) {
+        // A file with a secret may be broken, and the process before knows what it said.
+        (Err(_), Some(before)) => {
+            let told = before.state();
+            Manager::take_over_files(&told);
+            state = Some(told);
+            shared::begin(file, own.clone(), refused)?
+        }
+        (start, _) => start?,
+    };
     privileges::check_writers(&start.config, file, args.allow_root)?;
     // Before any other thread starts.
     let kept = privileges::give_up(&start.config, file)?;
@@ -77,7 +88,7 @@ fn begin(
     }
     process::raise_file_limit();
     let runtime = process::runtime()?;
-    let result = runtime.block_on(live(args, (start, own), before));
+    let result = runtime.block_on(live(args, (start, own), (before, state)));
     // A lookup of a name that still runs in its thread must not delay the end.
     runtime.shutdown_background();
     result
@@ -86,7 +97,7 @@ fn begin(
 async fn live(
     args: &cli::RunBalancer,
     (start, own): (Start, String),
-    before: Option<Arc<Before>>,
+    (before, state): (Option<Arc<Before>>, Option<Handover>),
 ) -> Result<(), Failure> {
     // Before anything else, so that no signal is lost, and no change of the file since it was read.
     let signals = Signals::listen()?;
@@ -115,7 +126,7 @@ async fn live(
         shared.keep(&manager);
     }
     if let Some(before) = &before {
-        let state = before.state();
+        let state = state.unwrap_or_else(|| before.state());
         manager.take_over(&state, file);
         subsystems.iter().for_each(|one| one.take_over(&state));
     }
@@ -356,6 +367,7 @@ impl Process {
     ) {
         let mut snapshots = self.manager.snapshots();
         let mut revisions = self.manager.in_force_changes();
+        let mut failed_reloads = self.manager.failed_reloads();
         let nobody = Author::default;
         // What has come since this was called last.
         snapshots.mark_changed();
@@ -392,6 +404,8 @@ impl Process {
                         reloads.know(&entry.text);
                     }
                 }
+                // The file may be as it was again, and what is told of the failure would stay.
+                Ok(()) = failed_reloads.changed() => reloads.doubt(),
                 // The manager outlives this loop, so the channel does not end.
                 _ = snapshots.changed() => {
                     let config = self.manager.config();

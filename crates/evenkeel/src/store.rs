@@ -8,7 +8,7 @@ use evenkeel_store::change::Push;
 use evenkeel_store::desk::{Base, Desk, DeskError, Other, Written, now};
 use evenkeel_store::etcd::{Etcd, EtcdError};
 
-use crate::check::refused;
+use crate::check::{has_nothing, refused};
 use crate::cli::{Store, StoreBase, StoreCommand};
 use crate::{Failure, process};
 
@@ -49,8 +49,20 @@ async fn act(
             of,
             message,
             at_once,
-            ..
+            force,
+            file,
         } => {
+            if let Some(text) = pushed.as_ref().filter(|_| !force) {
+                let before = desk.pull(None).await.ok();
+                let before = before.map(|revision| revision.text).unwrap_or_default();
+                if takes_all_away(&before, text) {
+                    return Err(Failure::new(format!(
+                        "{}: with it all balancers would close all their listeners, as there is no rule in it: not pushed. \
+                         Say --force if that is meant",
+                        file.display()
+                    )));
+                }
+            }
             let push = Push {
                 text: pushed.unwrap_or_default(),
                 who: who(),
@@ -123,6 +135,16 @@ fn checked((name, own): (&str, &str), file: &Path) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// True if balancers that have `before` would do nothing any more with `text`.
+fn takes_all_away(before: &str, text: &str) -> bool {
+    let has_rules = |text: &str| {
+        let values = edit::values(text).unwrap_or_default();
+        let rules = values.get("rule").and_then(|rules| rules.as_object());
+        rules.is_some_and(|rules| !rules.is_empty())
+    };
+    has_nothing(text) || has_rules(before) && !has_rules(text)
+}
+
 /// Who does it: a user of this machine.
 fn who() -> String {
     let names = ["SUDO_USER", "USER", "LOGNAME"].into_iter();
@@ -155,4 +177,28 @@ fn failed(error: DeskError) -> Failure {
         _ => error.to_string(),
     };
     Failure { code, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_takes_all_rules_away_is_asked_about() {
+        const RULE: &str = "[rule.a]\nlisten = \"127.0.0.1:80\"\nmembers = [\"10.0.0.1:80\"]\n";
+        const CORBA: &str = "[corba]\nlisten = \"127.0.0.1:2000\"\n";
+        for (before, text, asks) in [
+            ("", RULE, false),
+            (RULE, RULE, false),
+            (RULE, "", true),
+            ("", "", true),
+            (RULE, "# later\n", true),
+            (RULE, "[rule]\n", true),
+            (RULE, CORBA, true),
+            (CORBA, CORBA, false),
+            ("", CORBA, false),
+        ] {
+            assert_eq!(takes_all_away(before, text), asks, "{before:?} {text:?}");
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub use outcome::{Applied, ChangeError, Changed, ManageError, Readiness, ReloadE
 /// Rules that can serve, and those that cannot.
 #[derive(Debug)]
 struct ReadyRules {
-    /// When it was found out, in milliseconds.
+    /// Moment at which it was found out, in milliseconds.
     at: u64,
     /// The configuration; 0 is none.
     generation: u64,
@@ -78,9 +78,11 @@ pub struct Manager {
     revisions: Mutex<Revisions>,
     /// The text in force; none before there is one, or if it came from no file.
     in_force: watch::Sender<Option<Arc<Entry>>>,
+    /// Told when a reload that somebody has asked for has failed.
+    failed_reloads: watch::Sender<()>,
     /// Where the text is kept, if not in the file.
     store: OnceLock<Arc<dyn Store>>,
-    /// What [`Manager::readiness`] found last.
+    /// Last finding of [`Manager::readiness`].
     ready: ArcSwapOption<ReadyRules>,
 }
 
@@ -153,6 +155,7 @@ impl Manager {
             reloading: tokio::sync::Mutex::new(()),
             revisions: Mutex::default(),
             in_force: watch::Sender::new(None),
+            failed_reloads: watch::Sender::new(()),
             store: OnceLock::new(),
             ready: ArcSwapOption::empty(),
         })
@@ -192,6 +195,12 @@ impl Manager {
     /// The clock of all instants here.
     pub fn clock(&self) -> Clock {
         self.clock
+    }
+
+    /// News that a reload which somebody has asked for has failed: whoever follows the file has perhaps not seen what it
+    /// said at that moment.
+    pub fn failed_reloads(&self) -> watch::Receiver<()> {
+        self.failed_reloads.subscribe()
     }
 
     /// The rules as they are, and each new version of them. A new version is sent after

@@ -316,6 +316,30 @@ async fn a_broken_file_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_reload_that_was_asked_for_and_failed_is_told_to_whoever_follows_the_file() {
+    let (manager, _, _) = manager();
+    let text = "[rule.web]\nlisten = \"127.0.0.1:80\"\nmembers = [\"10.0.0.1:80\"]\n";
+    let path = std::env::temp_dir().join(format!("evenkeel-asked-{}.toml", std::process::id()));
+    let mut failed = manager.failed_reloads();
+    let ask = |text: &'static str| {
+        std::fs::write(&path, text).unwrap();
+        manager.reload_asked(&path, Author::default(), false)
+    };
+    ask(text).await.unwrap();
+    assert!(!failed.has_changed().unwrap());
+    ask("x = 1").await.unwrap_err();
+    assert!(failed.has_changed().unwrap());
+    failed.borrow_and_update();
+    // What follows the file finds it as it was, and reports it: then the failure is over.
+    std::fs::write(&path, text).unwrap();
+    assert!(manager.status().last_reload.unwrap().error.is_some());
+    manager.reload_changed(&path).await.unwrap().unwrap();
+    assert_eq!(manager.status().last_reload.unwrap().error, None);
+    assert!(!failed.has_changed().unwrap());
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[tokio::test]
 async fn files_are_read_at_reloads_only() {
     let (manager, plane, _) = manager();
     let reloads = || plane.reloads.load(Ordering::Relaxed);

@@ -503,3 +503,26 @@ fn restarts_with_sockets_of_a_service_manager_cost_no_answer() {
     assert!(tally.requests > 100, "{tally:?}");
     assert_eq!((tally.wrong, tally.errors), (0, 0), "{tally:?}");
 }
+
+/// What the process before read of a secret is handed to the next one, which cannot read it.
+#[test]
+fn a_secret_that_is_broken_holds_up_no_upgrade() {
+    let member = Member::echoing_targets();
+    let more = format!(
+        "[rule.files]\nlisten = \"127.0.0.1:0\"\nprotocol = \"ftp\"\nmembers = [\"{}\"]\n\
+         [rule.files.health_check]\nuser = \"anna\"\npassword_file = \"password\"\ninterval = \"1h\"\n",
+        member.address()
+    );
+    let text = config(&[member.address()], &more);
+    let mut balancer = start(&text, "", |folder| {
+        folder.write_private("password", "secret\n");
+    });
+    // Readable for everybody, and so refused.
+    balancer.folder().write("password", "secret\n");
+    balancer.wait_for_log("stays in use until it is right");
+    balancer.upgrade().unwrap();
+    let mut wire = Wire::connect(balancer.address("web"));
+    wire.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(wire.read_response().text(), "/x");
+    assert_eq!(balancer.status()["last_reload"]["error"], Value::Null);
+}

@@ -52,14 +52,20 @@ impl Manager {
         }
     }
 
-    /// Goes on with what the process before knew, once the first configuration comes; both have it
-    /// from `file`.
-    pub fn take_over(&self, from: &Handover, file: &Path) {
+    /// Uses what files said that were good in the process before, and are broken now. A configuration that names
+    /// secrets cannot be read without them.
+    pub fn take_over_files(from: &Handover) {
         let files: Option<Vec<(PathBuf, String)>> = from.take(FILES, FILES_VERSION);
         let files = files.into_iter().flatten();
         kept::take_over(
             files.filter_map(|(path, content)| Some((path, BASE64.decode(content).ok()?))),
         );
+    }
+
+    /// Goes on with what the process before knew, once the first configuration comes; both have it
+    /// from `file`.
+    pub fn take_over(&self, from: &Handover, file: &Path) {
+        Self::take_over_files(from);
         let mut owned = self.lock();
         owned.state.learnt = from.take(LEARNT, learnt::VERSION);
         owned.changes = from.take(CHANGES, CHANGES_VERSION);

@@ -26,20 +26,25 @@ impl Manager {
         how: How,
         author: Author,
     ) -> Result<Applied, ReloadError> {
-        self.reload_with(path, how, author, false).await
+        let _one_at_a_time = self.reloading.lock().await;
+        let text = self.text_of(path);
+        self.reload_text(path, text, how, author, false).await
     }
 
-    /// The same. `force` applies a file that takes all rules away, too.
-    pub async fn reload_with(
+    /// The same, as somebody asks for it. `force` applies a file that takes all rules away, too.
+    pub async fn reload_asked(
         &self,
         path: &Path,
-        how: How,
         author: Author,
         force: bool,
     ) -> Result<Applied, ReloadError> {
         let _one_at_a_time = self.reloading.lock().await;
         let text = self.text_of(path);
-        self.reload_text(path, text, how, author, force).await
+        let result = self.reload_text(path, text, How::File, author, force).await;
+        if result.is_err() {
+            self.failed_reloads.send_replace(());
+        }
+        result
     }
 
     /// Applies what a store has, beside what the file at `path` says.
