@@ -56,7 +56,7 @@ pub enum Error {
 pub struct Failure {
     /// Why.
     pub error: Error,
-    /// When the authority wants to be asked again, if it has said so, in seconds since 1970.
+    /// Moment at which the authority wants to be asked again, if it has said so, in seconds since 1970.
     pub not_before: Option<i64>,
 }
 

@@ -25,7 +25,7 @@ use crate::conn::Peer;
 /// So many are kept in memory.
 const KEPT: usize = 500;
 
-/// So many of them at most have no user: those of users are not pushed out by them.
+/// Most of them that have no user: those of users are not pushed out by them.
 const KEPT_OF_NOBODY: usize = 50;
 
 /// Entries without a user: at most one of each network, and so many in all, in this time.

@@ -20,8 +20,6 @@ mod conn;
 mod console;
 pub mod ctl;
 mod error;
-#[cfg(test)]
-mod exposition;
 mod guard;
 pub mod live;
 mod login;

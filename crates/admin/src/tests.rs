@@ -2,6 +2,7 @@
 //! behind it.
 
 mod config_api;
+mod metrics_text;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -32,10 +33,11 @@ use evenkeel_xds::Xds;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use metrics_text::strict;
+
 use crate::actor::Role;
 use crate::address::Address;
 use crate::client::{Client, ClientError};
-use crate::exposition::strict;
 use crate::users::UsersFile;
 use crate::wire::{Done, Explain, Reloaded};
 use crate::{Sources, access_log, otlp, serve};

@@ -6,7 +6,7 @@ use evenkeel_sim::log::Format;
 pub enum AccessFormat {
     /// Evenkeel's own.
     Json,
-    /// That of nginx and Apache httpd.
+    /// Format of nginx and Apache httpd.
     Combined,
     /// HAProxy's, for HTTP and TCP.
     Haproxy,

@@ -153,7 +153,7 @@ impl Writers {
         }
     }
 
-    /// What is wrong with reading the configuration as root; nothing if only root may write it, or the user that the
+    /// Complaint about reading the configuration as root; nothing if only root may write it, or the user that the
     /// process becomes.
     fn refusal(&self) -> Option<String> {
         let (first, more) = self.others.split_first()?;

@@ -80,7 +80,7 @@ mod with {
     use evenkeel_manager::config::{self, Errors, Own, Store, one_line};
     use evenkeel_manager::service::Service;
     use evenkeel_manager::{Manager, SHARED};
-    use evenkeel_store::fleet::{begin, name_of};
+    use evenkeel_store::subsystem::{begin, name_of};
     use evenkeel_store::{Fleet, copy};
     use tracing::warn;
 

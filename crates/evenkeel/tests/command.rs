@@ -640,7 +640,7 @@ fn a_wrong_scenario_is_told_with_all_its_errors() {
     assert_eq!(outcome(&["sim", &good, "--seeds", "0"]).0, 2);
 }
 
-/// What belongs to the workbench is refused with the program that has it, and stands in no list.
+/// Subcommands of the workbench are refused with the program that has them, and stand in no list.
 #[test]
 fn commands_of_the_workbench_say_where_they_are() {
     for arguments in [

@@ -1,12 +1,12 @@
 //! A group as it was measured: what a simulation of it needs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{self, Values};
 
-use crate::config::{Config, GroupConfig, MemberConfig, Rule};
+use crate::config::{Config, GroupConfig, MemberConfig, Routes, Rule};
 use crate::inputs::AdminState;
 use crate::manager::{ManageError, Manager, entry};
 use crate::query::load_of;
@@ -82,7 +82,7 @@ impl Manager {
                 node: owned.state.inputs.config.node.clone(),
                 groups: vec![alone(entry, &members)],
                 rules: rule
-                    .map(|rule| waits_like(rule, group))
+                    .map(|rule| alone_with(rule, group))
                     .into_iter()
                     .collect(),
                 ..Config::default()
@@ -118,15 +118,16 @@ pub fn simulated_member(index: usize) -> MemberConfig {
     MemberConfig::new(&host.to_string(), 80)
 }
 
-/// A rule for the group whose requests wait, and are tried again, as those of `rule`.
-fn waits_like(rule: &Rule, group: &str) -> Rule {
-    let mut alone = Rule::new(&rule.name, Vec::new(), group);
-    alone.protocol = rule.protocol;
-    alone.connect_retries = rule.connect_retries;
-    alone.timeouts = rule.timeouts.clone();
-    alone.http.retries = rule.http.retries;
-    alone.http.retry_budget = rule.http.retry_budget;
-    alone
+/// `rule` with nothing but the group: its requests wait, and are tried again, as they are now.
+fn alone_with(rule: &Rule, group: &str) -> Rule {
+    Rule {
+        listen: Vec::new(),
+        group: group.into(),
+        tls: None,
+        sni: BTreeMap::new(),
+        routes: Routes::default(),
+        ..rule.clone()
+    }
 }
 
 /// A strategy with parameters; those that are not named have their defaults.

@@ -34,7 +34,7 @@ enum Why {
     Content(Box<dyn Error + Send + Sync>),
 }
 
-/// What `parse` makes of the text of the file at `path`; if the file is broken, of its last good text ([`kept`]).
+/// Returns what `parse` makes of the text of the file at `path`; if the file is broken, of its last good text ([`kept`]).
 ///
 /// # Errors
 ///

@@ -33,7 +33,7 @@ pub struct Request<'a> {
     pub upgrade: bool,
     /// Whether the client takes trailers.
     pub takes_trailers: bool,
-    /// Whether its credentials are those of a connection rather than of a request (NTLM, Negotiate).
+    /// True if its credentials are those of a connection rather than of a request (NTLM, Negotiate).
     pub authenticates_connection: bool,
     /// All fields, in order.
     pub(crate) fields: &'a [Field<'a>],
@@ -113,7 +113,7 @@ impl<'a> Request<'a> {
         pairs.filter_map(move |pair| pair.trim_ascii().strip_prefix(name)?.strip_prefix(b"="))
     }
 
-    /// Whether it has a cookie that is for the balancer.
+    /// True if it has a cookie that is for the balancer.
     #[inline]
     pub(crate) fn has_cookie_of(&self, own: OwnCookies<'_>) -> bool {
         if own.sticky.is_none() && !own.sessions {

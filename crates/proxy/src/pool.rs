@@ -20,7 +20,7 @@ pub(crate) struct Upstream {
     /// The number of the [`Client`](evenkeel_tls::client::Client) that has done the handshake; 0 is
     /// none.
     tls: u64,
-    /// Whether the member knows a client by it, who alone may use it.
+    /// True if the member knows a client by it, who alone may use it.
     is_private: bool,
 }
 
@@ -60,7 +60,7 @@ impl Upstream {
         self.is_private = true;
     }
 
-    /// Whether it is one client's, and no others'.
+    /// True if it is one client's, and no others'.
     pub(crate) fn is_private(&self) -> bool {
         self.is_private
     }

@@ -41,7 +41,7 @@ const HANDSHAKE_BYTES: usize = 32 * 1024;
 /// What a connection takes beside what every client has, in bytes: two keys and what makes others.
 const IDLE_BYTES: usize = 4 * 1024;
 
-/// What is charged at once for what a side does not take, in bytes: seldom is it more.
+/// Bytes that are charged at once for what a side does not take: seldom is it more.
 const HELD_BYTES: usize = 96 * 1024;
 
 /// A connection with TLS.

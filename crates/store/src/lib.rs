@@ -10,7 +10,7 @@
 //! | [`judge`] | whether balancers with a change do worse than others; no I/O |
 //! | [`etcd`] | a client of etcd: the few calls that are needed |
 //! | [`copy`] | the last good copy on disk |
-//! | [`fleet`] | a balancer's end: follows the store, reports, drives roll-outs |
+//! | [`subsystem`] | a balancer's end: follows the store, reports, drives roll-outs |
 //! | [`desk`] | what a person does with the store: `evenkeel store` |
 //!
 //! In etcd, behind the prefix, there are `head` (a small document that says which revision balancers are to have;
@@ -24,11 +24,11 @@ pub mod change;
 pub mod copy;
 pub mod desk;
 pub mod etcd;
-pub mod fleet;
 pub mod follower;
 pub mod judge;
 pub mod model;
 pub mod rollout;
+pub mod subsystem;
 mod totals;
 
-pub use fleet::Fleet;
+pub use subsystem::Fleet;

@@ -170,7 +170,7 @@ pub struct Accepting {
     header: Option<Box<str>>,
     /// The name that the client asks for.
     name: Option<Box<str>>,
-    /// When the session began and when it ends, once that is known.
+    /// Beginning and end of the session, once they are known.
     span: Option<Span>,
     /// Most bytes of `input`.
     most: usize,

@@ -273,7 +273,7 @@ impl ClientCertVerifier for Dated {
     }
 }
 
-/// When a certificate expires, in seconds since 1970. One that cannot be read has expired.
+/// Returns the moment at which a certificate expires, in seconds since 1970. One that cannot be read has expired.
 fn end_of(certificate: &CertificateDer<'_>) -> i64 {
     let parsed = X509Certificate::from_der(certificate);
     parsed.map_or(i64::MIN, |(_, parsed)| {

@@ -31,7 +31,7 @@ const LIFETIME: u32 = 12 * 3600;
 /// Form of what is sealed: a ticket of another form cannot be opened.
 const FORM: &[u8] = b"evenkeel ticket with a span";
 
-/// When a session began and when it ends at the latest.
+/// Beginning of a session, and its latest end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Time of the full handshake, in seconds since 1970.

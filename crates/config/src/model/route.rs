@@ -168,7 +168,7 @@ impl FieldChanges {
             .map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Whether fields are taken out that some server takes for ones called `name`.
+    /// True if fields are taken out that some server takes for ones called `name`.
     pub fn takes_out(&self, name: &str) -> bool {
         self.taken_out().any(|known| is_same_name(known, name))
     }

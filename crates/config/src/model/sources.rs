@@ -52,18 +52,33 @@ impl Sources {
         streams.chain(pages)
     }
 
+    /// Loads that are named here, by the key of their source. Those of cgroups are not among them: they take
+    /// precedence, and others may stand in for them.
+    fn loads(&self) -> [(&'static str, Vec<LoadId>); 3] {
+        let orca = self.orca.iter().flat_map(|orca| orca.loads.loads());
+        let pages = self.prometheus.iter().flat_map(|pages| &pages.loads);
+        let statsd = self.statsd.iter().flat_map(|statsd| statsd.loads.loads());
+        [
+            ("orca", orca.collect()),
+            ("prometheus", pages.map(|known| known.load).collect()),
+            ("statsd", statsd.collect()),
+        ]
+    }
+
     /// Warns of loads that two sources report: which of them counts then depends on the moment.
     pub(crate) fn warn_of_twins(&self, table: &Table<'_>, report: &mut Report<'_>) {
-        let (Some(orca), Some(prometheus)) = (&self.orca, &self.prometheus) else {
-            return;
-        };
-        let is_twin = |load: &LoadId| prometheus.loads.iter().any(|known| known.load == *load);
-        if let Some(load) = orca.loads.loads().find(is_twin) {
-            let message = format!(
-                "load {load} comes from `orca` and from `prometheus`: whichever was reported last \
-                 counts; take it out of one of them"
-            );
-            table.warning(message, report);
+        let all = self.loads();
+        for (index, (one, loads)) in all.iter().enumerate() {
+            for (other, of_other) in all.iter().skip(index + 1) {
+                let Some(load) = loads.iter().find(|load| of_other.contains(load)) else {
+                    continue;
+                };
+                let message = format!(
+                    "load {load} comes from `{one}` and from `{other}`: whichever was reported last \
+                     counts; take it out of one of them"
+                );
+                table.warning(message, report);
+            }
         }
     }
 }
@@ -213,6 +228,38 @@ mod tests {
         );
         assert_eq!(statsd.loads.load("", "other"), None);
         assert_eq!(statsd.location_tag.as_deref(), Some("host"));
+    }
+
+    #[test]
+    fn loads_of_each_two_sources_are_told() {
+        let statsd = "statsd = { listen = \"127.0.0.1:8125\", loads = { a = \"cpu\" } }\n";
+        let pages = "prometheus = { url = \"http://a/\", loads = { cpu = \"x\" } }\n";
+        let cgroup = "cgroup = { path = \"/a\" }\n";
+        for (sources, pairs) in [
+            ([statsd, "orca = true\n", ""], &[("orca", "statsd")][..]),
+            ([statsd, pages, ""], &[("prometheus", "statsd")]),
+            (
+                [statsd, pages, "orca = true\n"],
+                &[
+                    ("orca", "prometheus"),
+                    ("orca", "statsd"),
+                    ("prometheus", "statsd"),
+                ],
+            ),
+            ([statsd, cgroup, ""], &[]),
+        ] {
+            let config = parse("f", &format!("{WEB}{}", sources.concat())).unwrap();
+            let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+            let twins: Vec<_> = warnings
+                .iter()
+                .filter(|text| text.contains("comes from"))
+                .collect();
+            assert_eq!(twins.len(), pairs.len(), "{warnings:?}");
+            for ((one, other), text) in pairs.iter().zip(twins) {
+                let what = format!("load cpu comes from `{one}` and from `{other}`");
+                assert!(text.contains(&what), "{text}");
+            }
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::snapshot::{GroupHandle, RuleSnapshot};
 const READY_AGE: u64 = 100;
 
 impl Manager {
-    /// Whether clients should be sent here: clients of `rule`, or of any rule. Everybody may ask, as often as they like:
+    /// Returns whether clients should be sent here: clients of `rule`, or of any rule. Everybody may ask, as often as they like:
     /// the answer takes no lock of the manager, and is found at most ten times a second, or
     /// when the configuration has changed.
     ///

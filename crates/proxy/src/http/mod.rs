@@ -187,7 +187,7 @@ struct Request {
     /// Whether the client wants its connection to go on.
     keep_alive: bool,
     asked: Asked,
-    /// Whether its credentials are those of a connection.
+    /// True if its credentials are those of a connection.
     authenticates_connection: bool,
     /// Whether it may be sent twice (RFC 9110, section 9.2.2).
     idempotent: bool,

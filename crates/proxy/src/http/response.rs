@@ -45,7 +45,7 @@ pub(super) struct Head {
     /// Whether the member's connection goes on.
     pub(super) keep_alive: bool,
     pub(super) until_close: bool,
-    /// Whether the member authenticates connections.
+    /// True if the member authenticates connections.
     pub(super) authenticates_connection: bool,
     pub(super) delivery: Delivery,
 }

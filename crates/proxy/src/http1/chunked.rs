@@ -60,7 +60,7 @@ pub enum Piece {
     Data(usize),
     /// So many bytes of framing: sizes, line ends, trailers. Zero if there is no input.
     Framing(usize),
-    /// So many bytes of trailers that do not pass.
+    /// Number of bytes of trailers that do not pass.
     Dropped(usize),
     /// So many bytes of framing, which end the body.
     End(usize),

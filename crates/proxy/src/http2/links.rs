@@ -82,7 +82,7 @@ pub(crate) struct Link {
     waiting: RefCell<Vec<Waker>>,
     /// Streams with responses that are being read.
     receiving: RefCell<Vec<FlowControl>>,
-    /// There is no memory for what clients do not take, so that they may stop others.
+    /// True if there is no memory for what clients do not take, so that they may stop others.
     is_short: Cell<bool>,
 }
 
@@ -94,7 +94,7 @@ struct Window {
     /// Bytes of room beyond [`CONNECTION_WINDOW`], and memory for them.
     extra: u32,
     charge: Option<Charge>,
-    /// There was no memory for as much as is needed.
+    /// True if there was no memory for as much as is needed.
     is_short: bool,
 }
 

@@ -853,7 +853,7 @@ const VOUCHED: &[&str] = &[
     "X-Forwarded-Port",
 ];
 
-/// What login services decide by.
+/// Fields that login services decide by.
 const DECIDES: &[&str] = &[
     "X-Remote-User",
     "X-Client-Cert-Verified",
