@@ -101,6 +101,34 @@ fn a_crate_depends_on_what_stands_above_it() {
     }
 }
 
+/// `SECURITY.md` says which crates may index in what others send.
+#[test]
+fn crates_that_read_what_others_send_deny_indexing_but_for_those_that_are_named() {
+    // They use no socket themselves, or are on the client's side of the workbench.
+    let reads_nothing = [
+        "command", "console", "demo", "evenkeel", "lab", "limits", "sim",
+    ];
+    let pure = ["control", "core"];
+    let lacks: BTreeSet<String> = in_the_manifests()
+        .into_keys()
+        .filter(|name| !WORKBENCH.contains(&&**name))
+        .filter(|name| ![&reads_nothing[..], &pure].concat().contains(&&**name))
+        .filter(|name| {
+            let code = root().join("crates").join(name).join("src/lib.rs");
+            let code = fs::read_to_string(code).unwrap();
+            !code.contains("deny(clippy::indexing_slicing)")
+        })
+        .collect();
+    let page = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let said = page
+        .split("deny indexing by lint in all crates")
+        .nth(1)
+        .unwrap();
+    let said = said.split('|').next().unwrap();
+    let said: BTreeSet<String> = quoted(said).map(str::to_owned).collect();
+    assert_eq!(said, lacks, "crates without the lint");
+}
+
 /// Whoever builds or runs a balancer has nothing of the workbench in it.
 #[test]
 fn the_product_needs_nothing_of_the_workbench() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, STANDARD};
 use base64::{Engine, alphabet};
 use evenkeel_core::key;
 use sha_crypt::{Sha256Params, Sha512Params, sha256_crypt_b64, sha512_crypt_b64};
@@ -29,6 +29,9 @@ pub const MAX_USER: usize = 128;
 
 /// Longest password, in bytes: what is longer is wrong. SHA-crypt takes a time that grows with it.
 pub const MAX_PASSWORD: usize = 256;
+
+/// Most bytes of credentials in Base64.
+const MAX_CREDENTIALS: usize = (MAX_USER + 1 + MAX_PASSWORD).div_ceil(3) * 4;
 
 /// Highest cost of bcrypt, and most rounds of SHA-crypt: more takes seconds for each password.
 const MAX_COST: u32 = 15;
@@ -189,7 +192,8 @@ impl Hash {
         if text.starts_with("$apr1$") || text.starts_with("$1$") {
             return Err(LineError::Md5);
         }
-        let mut parts = text.split('$').skip(1);
+        // What stands before the first `$` locks an account (`!`, `*`), wherever such lines come from.
+        let mut parts = text.strip_prefix('$').ok_or(LineError::Hash)?.split('$');
         let kind = parts.next().unwrap_or_default();
         let rest: Vec<&str> = parts.collect();
         match (kind, rest.as_slice()) {
@@ -260,7 +264,7 @@ impl Hash {
         }
     }
 
-    /// Whether it is that of `password`. That takes up to a second of a CPU, and no time for a password that is longer
+    /// True if it is that of `password`. That takes up to a second of a CPU, and no time for a password that is longer
     /// than any can be.
     pub fn is_of(&self, password: &str) -> bool {
         if password.len() > MAX_PASSWORD {
@@ -329,7 +333,12 @@ impl fmt::Debug for Users {
 }
 
 impl Users {
-    fn parse(text: String) -> Result<Self, Vec<(usize, LineError)>> {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    ///
+    /// Lines that cannot be read, with their numbers from 1.
+    pub fn parse(text: String) -> Result<Self, Vec<(usize, LineError)>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (mut by_name, mut hashes, mut errors) = (HashMap::new(), Vec::new(), Vec::new());
         for (number, line) in lines(&text) {
@@ -394,6 +403,20 @@ pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// Whether a user can be called so.
 pub fn is_user(name: &str) -> bool {
     (1..=MAX_USER).contains(&name.len()) && !name.contains(char::is_control)
+}
+
+/// User and password in a value of `Authorization` (RFC 7617), if it has both. Control characters, and names and
+/// passwords that are longer than any can be, are refused.
+pub fn basic_credentials(value: &[u8]) -> Option<(Box<str>, Box<str>)> {
+    let (scheme, rest) = value.split_at_checked(6)?;
+    let text = rest.trim_ascii();
+    if !scheme.eq_ignore_ascii_case(b"basic ") || text.len() > MAX_CREDENTIALS {
+        return None;
+    }
+    let text = String::from_utf8(STANDARD.decode(text).ok()?).ok()?;
+    let (user, password) = text.split_once(':')?;
+    let fits = user.len() <= MAX_USER && password.len() <= MAX_PASSWORD;
+    (fits && !text.contains(char::is_control)).then(|| (user.into(), password.into()))
 }
 
 fn parse_line(line: &str) -> Result<(&str, Hash), LineError> {
@@ -580,6 +603,10 @@ mod tests {
                 LineError::Hash,
             ),
             (format!("anna:{bcrypt}:x"), LineError::Hash),
+            // Locked, as `usermod -L` and `passwd -l` write it.
+            (format!("anna:!{sha}"), LineError::Hash),
+            (format!("anna:!!{bcrypt}"), LineError::Hash),
+            (format!("anna:*{sha}"), LineError::Hash),
             (
                 format!("anna:{}", bcrypt.replace("$04$", "$03$")),
                 LineError::Hash,

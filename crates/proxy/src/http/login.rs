@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use evenkeel_manager::auth::{Auth, By, MAX_PASSWORD, MAX_USER, Users};
+use evenkeel_manager::auth::{Auth, By, Users, basic_credentials};
 
 use super::ask::Question;
 use super::route::Routed;
@@ -23,9 +21,6 @@ use crate::watch::Stop;
 
 /// How long a password may wait to be compared.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Most bytes of credentials in Base64.
-const MAX_CREDENTIALS: usize = (MAX_USER + 1 + MAX_PASSWORD).div_ceil(3) * 4;
 
 /// Who sends a request, where not everybody's pass. Nothing shows it, as it has the password.
 pub(super) enum Login {
@@ -107,21 +102,13 @@ impl Login {
     }
 }
 
-/// User and password. What is ambiguous is none: several fields, and control characters.
+/// User and password. Several fields are ambiguous, and so are none.
 fn credentials(request: &message::Request<'_>) -> Option<(Box<str>, Box<str>)> {
     let mut values = request.values("authorization");
-    let (value, None) = (values.next()?, values.next()) else {
-        return None;
-    };
-    let (scheme, rest) = value.split_at_checked(6)?;
-    let text = rest.trim_ascii();
-    if !scheme.eq_ignore_ascii_case(b"basic ") || text.len() > MAX_CREDENTIALS {
-        return None;
+    match (values.next(), values.next()) {
+        (Some(value), None) => basic_credentials(value),
+        _ => None,
     }
-    let text = String::from_utf8(STANDARD.decode(text).ok()?).ok()?;
-    let (user, password) = text.split_once(':')?;
-    let fits = user.len() <= MAX_USER && password.len() <= MAX_PASSWORD;
-    (fits && !text.contains(char::is_control)).then(|| (user.into(), password.into()))
 }
 
 impl Client {
@@ -245,6 +232,10 @@ impl Routed {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use evenkeel_manager::auth::MAX_PASSWORD;
+
     use super::*;
     use crate::message::tests::with_request;
 
