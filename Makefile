@@ -101,18 +101,10 @@ java:
 	@scripts/setup java
 	mvn -q -f modules/java/pom.xml package -Dbuild.folder=$(CURDIR)/target/dist/java
 
-# The fuzz targets are a workspace of their own, which nothing else builds. Checking links
-# nothing, so that the fuzzer's library need not be there.
-FUZZ_CHECK = CUSTOM_LIBFUZZER_PATH=/none/libfuzzer.a \
-  cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target
-
 test:
 	@scripts/setup test
 	@scripts/console
 	cargo fmt --all --check
-	cargo clippy --workspace $(FEATURES) --all-targets -- -D warnings
-	cargo clippy -p evenkeel -p evenkeel-kernel --no-default-features -- -D warnings
-	$(FUZZ_CHECK)
 	scripts/deny
 	scripts/tests $(FEATURES)
 
@@ -121,7 +113,7 @@ test:
 PROGRAM ?= http
 TEST ?=
 e2e:
-	cargo test --workspace $(FEATURES) --test $(PROGRAM) -- $(TEST)
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/lint-rustc cargo test --workspace $(FEATURES) --test $(PROGRAM) -- $(TEST)
 
 # Statistics that guard claims of papers, as a whole; `make test` has a quick form of each.
 test-papers:

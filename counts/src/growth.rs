@@ -455,7 +455,7 @@ fn config_rules(counter: &mut Counter) {
 
 /// All errors are told, each with its line and column.
 fn config_errors(counter: &mut Counter) {
-    for errors in [16, 64, 256] {
+    for errors in [8, 32, 128] {
         let mut text =
             "[rule.web]\nlisten = \"127.0.0.1:1\"\nmembers = [\"10.0.0.1:80\"]\n".to_owned();
         (0..errors).for_each(|number| writeln!(text, "key{number} = 1").unwrap());

@@ -144,3 +144,69 @@ fn the_product_needs_nothing_of_the_workbench() {
         assert!(!needed.contains(name), "evenkeel needs {name}");
     }
 }
+
+/// Manifests with `doctest = false` save the time in which an empty list of examples is made.
+#[test]
+fn crates_whose_examples_are_not_tested_have_none() {
+    let folders = fs::read_dir(root().join("crates")).unwrap();
+    let folders = folders.map(|entry| entry.unwrap().path());
+    for folder in folders.chain(WORKBENCH.map(|name| root().join(name))) {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        if !manifest.contains("\ndoctest = false\n") {
+            continue;
+        }
+        let mut waiting = vec![folder.join("src")];
+        while let Some(path) = waiting.pop() {
+            if path.is_dir() {
+                waiting.extend(
+                    fs::read_dir(&path)
+                        .unwrap()
+                        .map(|entry| entry.unwrap().path()),
+                );
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let example = find_example(&fs::read_to_string(&path).unwrap());
+                assert_eq!(
+                    example,
+                    None,
+                    "{}: take `doctest = false` out of the manifest",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+/// The number of the line where an example begins that rustdoc would compile.
+fn find_example(source: &str) -> Option<usize> {
+    let mut inside = false;
+    for (index, line) in source.lines().enumerate() {
+        let line = line.trim_start();
+        let Some(text) = line
+            .strip_prefix("//")
+            .and_then(|rest| rest.strip_prefix(['/', '!']))
+        else {
+            continue;
+        };
+        let Some(language) = text.trim_start().strip_prefix("```") else {
+            continue;
+        };
+        if !inside
+            && matches!(
+                language,
+                "" | "rust" | "no_run" | "should_panic" | "compile_fail"
+            )
+        {
+            return Some(index + 1);
+        }
+        inside = !inside;
+    }
+    None
+}
+
+#[test]
+fn examples_are_found_in_documentation() {
+    let text = "/// ```text\n/// GET /\n/// ```\nfn a() {}\n";
+    assert_eq!(find_example(text), None);
+    assert_eq!(find_example(&format!("{text}    //! ```\n")), Some(5));
+    assert_eq!(find_example("/// ```no_run\n"), Some(1));
+}

@@ -163,7 +163,7 @@ fn with_component(address: SocketAddr, minor: u8, component: Option<Tagged>) -> 
 }
 
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
+    Instant::now() + Duration::from_secs(100)
 }
 
 fn arguments(writer: &mut Writer) {

@@ -108,7 +108,7 @@ fn with<R: Send + 'static>(
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
+        .set_read_timeout(Some(Duration::from_secs(100)))
         .unwrap();
     stream.set_nodelay(true).unwrap();
     stream

@@ -23,7 +23,7 @@ use evenkeel_proxy::access::{AccessLog, Lines, Record};
 use evenkeel_proxy::metrics::RuleTotals;
 
 /// What only a hang takes.
-pub(crate) const HANG: Duration = Duration::from_secs(20);
+pub(crate) const HANG: Duration = Duration::from_secs(100);
 
 pub(crate) const RULE: &str = "test";
 
@@ -222,7 +222,7 @@ pub(crate) fn set_down(bed: &Bed, index: usize, down: bool) {
 }
 
 pub(crate) fn rule(protocol: Protocol) -> Rule {
-    let long = Duration::from_secs(60);
+    let long = Duration::from_secs(600);
     Rule {
         auth: None,
         limits: Default::default(),

@@ -53,6 +53,8 @@ public final class Location implements AutoCloseable {
     private final ScheduledExecutorService keeper;
 
     private volatile boolean alerted;
+    /** The same, once requests are sent back. */
+    private volatile boolean alertInForce;
     private volatile boolean managerLost;
     private volatile boolean closed;
     private volatile String deadAddress; // of a process before this one
@@ -137,7 +139,7 @@ public final class Location implements AutoCloseable {
     /** Whether its members send their clients back to their groups now. */
     public boolean isAlerted() {
         // Nobody is sent to a manager that is not there.
-        return alerted && !managerLost;
+        return alertInForce && !managerLost;
     }
 
     /** What its monitor says now. */
@@ -267,6 +269,7 @@ public final class Location implements AutoCloseable {
             alerted = on;
             managerLost = false; // It has just spoken.
             changed();
+            alertInForce = on;
         }
     }
 
