@@ -171,6 +171,9 @@ async fn ask<T: AsyncRead + AsyncWrite + Unpin>(
 /// The password of anonymous users: who they are.
 const ANONYMOUS: &str = "evenkeel@";
 
+/// Time after which a reply has ended that only [nearly](ftp::Replies::has_loose_end) has.
+const LOOSE_END: Duration = Duration::from_millis(500);
+
 /// Waits for the greeting, and logs in if somebody is named.
 async fn ask_ftp<T: AsyncRead + AsyncWrite + Unpin>(
     mut stream: T,
@@ -233,15 +236,28 @@ impl FtpReplies {
                 let taken = taken.map_err(|_| CheckError::NoReply)?;
                 self.unread.drain(..taken.used);
                 if taken.ended {
-                    let part = self.replies.take(self.lines.line());
-                    let part = part.map_err(|_| CheckError::NoReply)?;
-                    if part.last && part.code >= 200 {
+                    // Clients pass over lines that belong to no reply, too.
+                    if let Some(part) = self.replies.take(self.lines.line())
+                        && part.last
+                        && part.code >= 200
+                    {
                         return Ok(part.code);
                     }
                 }
             }
             let mut bytes = [0; 512];
-            let n = stream.read(&mut bytes).await?;
+            let reading = stream.read(&mut bytes);
+            let n = if self.replies.has_loose_end() {
+                match tokio::time::timeout(LOOSE_END, reading).await {
+                    Ok(read) => read?,
+                    Err(_) => match self.replies.end_loosely() {
+                        Some((_, code)) if code >= 200 => return Ok(code),
+                        _ => continue,
+                    },
+                }
+            } else {
+                reading.await?
+            };
             self.read += n;
             if n == 0 {
                 return Err(CheckError::Closed);

@@ -311,7 +311,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_ftp_refused_total",
-        help: "FTP sessions and data connections that were refused.",
+        help: "FTP sessions, commands, replies of members and data connections that were refused.",
         label: "reason",
         samples: &[
             ("long_line", |totals| totals.ftp_long_line),

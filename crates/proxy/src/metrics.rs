@@ -305,11 +305,11 @@ counters! {
     ftp_control_bytes_out,
     /// FTP sessions ended because a line of the client was too long.
     ftp_long_line,
-    /// FTP sessions ended because the client sent what is no command.
+    /// Lines of FTP clients that are no command.
     ftp_malformed,
-    /// FTP sessions ended because the client named an address that is not its own.
+    /// Commands of FTP clients that name an address that is not their own.
     ftp_bounce,
-    /// FTP sessions ended because the member's reply was not understood.
+    /// Replies of FTP members that were not understood.
     ftp_member_reply,
     /// FTP sessions ended because no port was free for a data connection.
     ftp_no_port,
