@@ -199,6 +199,12 @@ impl<'d> Table<'d> {
         self.entry(key).is_some()
     }
 
+    /// True if `key` stands in the table called `table`, in this one.
+    pub(crate) fn given_in(&self, table: &str, key: &str) -> bool {
+        let inner = self.entry(table).and_then(|entry| Table::open(&entry.item));
+        inner.is_some_and(|inner| inner.given(key))
+    }
+
     /// Reports every key that was not read: there is no such key.
     pub(crate) fn finish(self, report: &mut Report<'_>) {
         for entry in &self.entries {

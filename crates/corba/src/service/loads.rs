@@ -11,7 +11,7 @@ use evenkeel_manager::{AlertSetting, ManageError};
 use imbl::OrdMap;
 use tracing::{info, warn};
 
-use super::groups::{location, not_nil};
+use super::groups::{location, not_nil, warn_of_wildcard};
 use super::raise::Raise;
 use super::state::State;
 use super::{LoadManager, Owned};
@@ -199,11 +199,13 @@ impl LoadManager {
         (forced != state.forced).then_some(forced)
     }
 
-    /// What was registered at a location, if nobody is there any more: another one may take
-    /// its place. A process that died does not remove what it has registered.
-    async fn gone_from(&self, before: Option<Arc<Ior>>) -> Option<Arc<Ior>> {
+    /// Returns what was registered at a location, if `new` may take its place: nobody is there
+    /// any more, or it is the same object. A process that died does not remove what it has
+    /// registered, and one that has started again does not know of it.
+    async fn find_replaceable(&self, before: Option<Arc<Ior>>, new: &Ior) -> Option<Arc<Ior>> {
         let before = before?;
-        self.is_nowhere(&before).await.then_some(before)
+        let is_replaceable = *before == *new || self.is_nowhere(&before).await;
+        is_replaceable.then_some(before)
     }
 
     pub(crate) async fn register_load_alert(&self, at: &Name, alert: Ior) -> Result<(), Raise> {
@@ -211,7 +213,8 @@ impl LoadManager {
         not_nil(&alert)?;
         let place = at.clone();
         let before = self.state().alerts.get(&at).cloned();
-        let gone = self.gone_from(before).await;
+        let gone = self.find_replaceable(before, &alert).await;
+        warn_of_wildcard(&at, "load alert", &alert);
         self.change(|state| {
             let before = state.alerts.get(&at);
             if before.is_some_and(|before| !is_it(&gone, before)) {
@@ -257,7 +260,8 @@ impl LoadManager {
         not_nil(&monitor)?;
         let place = at.clone();
         let before = self.state().monitors.get(&at).cloned();
-        let gone = self.gone_from(before).await;
+        let gone = self.find_replaceable(before, &monitor).await;
+        warn_of_wildcard(&at, "load monitor", &monitor);
         self.change(|state| {
             let before = state.monitors.get(&at);
             if before.is_some_and(|before| !is_it(&gone, before)) {
@@ -298,7 +302,7 @@ impl LoadManager {
     }
 }
 
-/// Whether `of` is what was found to be gone.
+/// Returns true if `of` is what was found to be replaceable.
 fn is_it(gone: &Option<Arc<Ior>>, of: &Arc<Ior>) -> bool {
     gone.as_ref().is_some_and(|gone| Arc::ptr_eq(gone, of))
 }
