@@ -96,10 +96,18 @@ impl CheckError {
         }
     }
 
-    /// Whether nobody listens. A Unix socket may not even be there.
-    pub(crate) fn is_refused(&self) -> bool {
+    /// True if the member certainly does not work: nobody listens, or the answer says so. A Unix socket may not even
+    /// be there. What did not come in time, or was cut, says nothing for certain.
+    pub(crate) fn is_certain(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, NotFound};
-        matches!(self, CheckError::Connect(error) if matches!(error.kind(), ConnectionRefused | NotFound))
+        match self {
+            CheckError::Connect(error) => matches!(error.kind(), ConnectionRefused | NotFound),
+            CheckError::Code(_) | CheckError::Text | CheckError::NotServing(_) => true,
+            CheckError::Call(error) => {
+                matches!(error, CallError::NotGrpc(_) | CallError::Status(..))
+            }
+            _ => false,
+        }
     }
 }
 

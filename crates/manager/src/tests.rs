@@ -473,6 +473,30 @@ async fn a_rule_is_disabled_through_the_data_plane() {
     assert_eq!(plane.committed.load(Ordering::Relaxed), 2);
 }
 
+/// A load that no group takes any more is not shown as one that counts.
+#[tokio::test]
+async fn fronts_d10_a_load_is_expired_where_it_is_too_old_for_each_group() {
+    let (manager, _, _) = manager();
+    let mut config = config(&["10.0.0.1:80"]);
+    let mut other = GroupConfig::new("other", config.groups[0].members.clone());
+    config.groups[0].settings.load_max_age = Duration::from_millis(1);
+    other.settings.load_max_age = Duration::from_secs(3600);
+    let mut alone = config.clone();
+    config.groups.push(other);
+    manager.apply(config).await.unwrap();
+    let location = manager.status().locations.remove(0).name;
+    manager.report(&location, &[(LoadId::CPU, 0.5)]).unwrap();
+    let load = || manager.status().locations.remove(0).loads.remove(0);
+    while load().age_seconds < 0.002 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!load().expired, "the other group takes it");
+    alone.groups[0].settings.slow_start = Duration::ZERO;
+    manager.apply(alone).await.unwrap();
+    assert!(load().expired);
+    assert_eq!(app(&manager).members[0].load, None);
+}
+
 #[tokio::test]
 async fn commands_about_what_is_not_there_are_refused() {
     let (manager, _, _) = manager();
