@@ -149,7 +149,8 @@ keys! {
         /// Time until a new or returning member gets its full share of traffic; `"0s"` is at once.
         slow_start [Time(secs(0), HOUR)]; r#""30s""#,
         /// Share of the members that may be down or ejected. Above it health is ignored, and all
-        /// members are used. Members that refuse connections do not count, and are not used.
+        /// members are used. Members that refuse connections, or answer
+        /// their health check wrongly, do not count, and are not used.
         panic_threshold [Number(0.0, 1.0, "")]; "0.3",
         /// Load alerts, which make locations shed clients: a table, see below.
         alert; "{ threshold = 0.9 }",
