@@ -302,6 +302,7 @@ pub(crate) mod tests {
                 connect_time: Some(Duration::from_micros(150)),
                 head_bytes: 34,
                 fields: Box::default(),
+                member_error: None,
             })),
             request: Some(("GET".into(), target.to_owned().into())),
             protocol: Some("HTTP/1.1"),

@@ -5,6 +5,8 @@ pub mod path;
 pub mod template;
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::net::Ipv6Addr;
 
 use path::{MAX_SEGMENT, normal};
 
@@ -177,6 +179,16 @@ pub fn host_of(authority: &str) -> &str {
     host.strip_suffix('.').unwrap_or(host)
 }
 
+/// The port of an authority with its colon, or nothing.
+pub fn port_of(authority: &str) -> &str {
+    let from = authority.rfind(']').unwrap_or_default();
+    let rest = authority.get(from..).unwrap_or_default();
+    match rest.find(':').and_then(|at| rest.get(at..)) {
+        Some(port) if port.len() > 1 => port,
+        _ => "",
+    }
+}
+
 /// Finds routes. The first one in the order of the file whose conditions hold is the one: where it
 /// can be is found by host and path, at a cost that depends on the length of the path only.
 #[derive(Debug, Default)]
@@ -282,7 +294,7 @@ impl Index {
         };
         let host = asks.host().map(host_of);
         let mut space = [0; MAX_HOST];
-        let host = host.and_then(|host| lower(host, &mut space));
+        let host = host.and_then(|host| plain_host(host, &mut space));
         let exact = host.and_then(|host| self.hosts.get(host));
         let below = host.and_then(|host| self.below.get(host.split_once('.')?.1));
         for tree in exact.into_iter().chain(below).chain(&self.anywhere) {
@@ -442,10 +454,25 @@ fn put(routes: &mut Vec<u32>, route: u32) {
     }
 }
 
-/// A host in lower case, in `space`; `None` if it is too long to be one.
-fn lower<'a>(host: &str, space: &'a mut [u8; MAX_HOST]) -> Option<&'a str> {
-    let space = space.get_mut(..host.len())?;
-    space.copy_from_slice(host.as_bytes());
+/// A host in lower case, and an address of IPv6 as it is usually written, in `space`; `None` if it is too long to be
+/// one.
+fn plain_host<'a>(host: &str, space: &'a mut [u8; MAX_HOST]) -> Option<&'a str> {
+    let inside = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let space = match inside.and_then(|host| host.parse::<Ipv6Addr>().ok()) {
+        Some(address) => {
+            let mut room = &mut space[..];
+            write!(room, "[{address}]").ok()?;
+            let left = room.len();
+            space.get_mut(..MAX_HOST - left)?
+        }
+        None => {
+            let space = space.get_mut(..host.len())?;
+            space.copy_from_slice(host.as_bytes());
+            space
+        }
+    };
     space.make_ascii_lowercase();
     std::str::from_utf8(space).ok()
 }

@@ -76,6 +76,8 @@ pub struct Tries {
     pub head_bytes: u64,
     /// HTTP: the fields of the response that the log has, in the order of [`Wants`].
     pub fields: Box<[Option<Box<str>>]>,
+    /// HTTP: what was wrong with a response of one of the members, the last one that could not be read.
+    pub member_error: Option<Box<str>>,
 }
 
 impl Tries {
@@ -87,6 +89,7 @@ impl Tries {
             connect_time: None,
             head_bytes: 0,
             fields: Box::default(),
+            member_error: None,
         })
     }
 
@@ -99,6 +102,7 @@ impl Tries {
             next.queued = next.queued.saturating_add(before.queued);
             next.before = before.before;
             next.before.push(before.member);
+            next.member_error = next.member_error.or(before.member_error);
         }
         *all = Some(next);
     }

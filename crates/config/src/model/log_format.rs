@@ -33,7 +33,7 @@ pub enum LogField {
 
 impl LogField {
     /// Names of fields, but for header fields.
-    pub const NAMES: [&'static str; 33] = [
+    pub const NAMES: [&'static str; 34] = [
         "time",
         "time_local",
         "rule",
@@ -61,6 +61,7 @@ impl LogField {
         "cost",
         "retries",
         "end",
+        "member_error",
         "limit",
         "hedge",
         "request_id",

@@ -71,8 +71,8 @@ section! {
         /// bound to a member of one of them stays there.
         groups: Weights = Weights::default(); r#"{ stable = 95, canary = 5 }"#,
         /// Requests are answered with a redirect to this address. `{scheme}`, `{host}` (without the
-        /// port), `{path}`, `{query}` (with the question mark) and `{client}` stand for what the request
-        /// has; `{{` is a brace.
+        /// port), `{port}` (with the colon, or nothing), `{path}`, `{query}` (with the question mark) and
+        /// `{client}` stand for what the request has; `{{` is a brace.
         redirect: Option<String> = None; r#""https://{host}{path}{query}""#,
         /// The status of the redirect.
         redirect_status: u16 [Number(301.0, 308.0, "")] = 302; "308",
@@ -146,7 +146,7 @@ section! {
     }
     keys CHANGES {
         /// Fields and their values, in place of all that there are of these names. Those of requests
-        /// may have `{scheme}`, `{host}`, `{path}`, `{query}` and `{client}`.
+        /// may have `{scheme}`, `{host}`, `{port}`, `{path}`, `{query}` and `{client}`.
         set: BTreeMap<String, String> = BTreeMap::new(); r#"{ "X-Real-IP" = "{client}" }"#,
         /// The same, in addition to what there is.
         add: BTreeMap<String, String> = BTreeMap::new(); r#"{ Vary = "Accept" }"#,
@@ -680,7 +680,10 @@ fn read_one_route(
 
 /// A host as requests have it.
 fn host_as_asked(host: &str) -> String {
-    match host.parse::<std::net::Ipv6Addr>() {
+    let inside = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    match inside.unwrap_or(host).parse::<std::net::Ipv6Addr>() {
         Ok(address) => format!("[{address}]"),
         Err(_) => host.to_ascii_lowercase(),
     }
@@ -748,12 +751,11 @@ fn check_redirect(
     let to_itself = |to: &str| redirect == to;
     let is_tls = rule.has_tls;
     let scheme = if is_tls { "https" } else { "http" };
-    let same = format!("{scheme}://{{host}}{{path}}{{query}}");
-    if route.rewrite_prefix.is_none()
-        && (to_itself("{path}{query}")
-            || to_itself("{scheme}://{host}{path}{query}")
-            || to_itself(&same))
-    {
+    let same = [scheme, "{scheme}"].iter().any(|scheme| {
+        to_itself(&format!("{scheme}://{{host}}{{path}}{{query}}"))
+            || to_itself(&format!("{scheme}://{{host}}{{port}}{{path}}{{query}}"))
+    });
+    if route.rewrite_prefix.is_none() && (to_itself("{path}{query}") || same) {
         let message = "leads to where the request came from, again and again";
         report.warning(
             &table.span_of("redirect"),

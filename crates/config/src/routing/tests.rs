@@ -218,3 +218,53 @@ fn a_host_is_without_its_port() {
         assert_eq!(host_of(authority), host);
     }
 }
+
+#[test]
+fn http_d7_a_port_has_its_colon() {
+    for (authority, port) in [
+        ("a.example", ""),
+        ("a.example:8080", ":8080"),
+        ("a.example:", ""),
+        ("[::1]:80", ":80"),
+        ("[::1]", ""),
+        ("", ""),
+    ] {
+        assert_eq!(port_of(authority), port, "{authority}");
+    }
+}
+
+#[test]
+fn http_d7_addresses_of_hosts_are_compared_and_not_their_spellings() {
+    let mut space = [0; MAX_HOST];
+    for (host, plain) in [
+        ("[0:0:0:0:0:0:0:1]", "[::1]"),
+        ("[2001:DB8::0001]", "[2001:db8::1]"),
+        ("[::ffff:192.0.2.1]", "[::ffff:192.0.2.1]"),
+        ("[::1", "[::1"),
+        ("[x]", "[x]"),
+        ("A.Example", "a.example"),
+    ] {
+        assert_eq!(plain_host(host, &mut space), Some(plain), "{host}");
+    }
+    assert_eq!(plain_host(&"x".repeat(MAX_HOST + 1), &mut space), None);
+    let config = |host: &str| {
+        let text = format!(
+            "[rule.web]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n[[rule.web.routes]]\nhost = {host:?}\n\
+             answer = {{ status = 204 }}\n"
+        );
+        crate::parse("f", &text).unwrap()
+    };
+    for host in ["::1", "[::1]", "0:0:0:0:0:0:0:1", "[0::0:1]"] {
+        let config = config(host);
+        let index = config.rules[0].routes.index().unwrap();
+        for asked in ["[::1]:8080", "[0:0:0:0:0:0:0:1]", "[::0001]"] {
+            let request = Request {
+                method: "GET".into(),
+                host: Some(asked.into()),
+                path: "/".into(),
+                ..Request::default()
+            };
+            assert_eq!(index.find(&request), Some(0), "{host} {asked}");
+        }
+    }
+}

@@ -181,6 +181,7 @@ fn json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
     line.extend_from_slice(b",\"retries\":");
     put_whole(u64::from(record.retries), line);
     put_text(b",\"end\":\"", Some(record.end.name()), line);
+    put_text(b",\"member_error\":\"", member_error(record), line);
     put_text(b",\"limit\":\"", limit(record), line);
     put_text(b",\"hedge\":\"", record.hedged.map(Into::into), line);
     put_text(b",\"request_id\":\"", request_id(record), line);
@@ -299,6 +300,10 @@ pub(super) fn limit<'r>(record: &'r Record<'_>) -> Option<&'r str> {
     named.or(record.limit.map(Limit::name))
 }
 
+pub(super) fn member_error<'r>(record: &'r Record<'_>) -> Option<&'r str> {
+    record.tries.as_deref()?.member_error.as_deref()
+}
+
 pub(super) fn request_id<'r>(record: &'r Record<'_>) -> Option<&'r str> {
     record.details.as_ref()?.id.as_deref()
 }
@@ -343,6 +348,7 @@ pub(super) mod tests {
                 connect_time: Some(Duration::from_micros(150)),
                 head_bytes: 34,
                 fields: Box::default(),
+                member_error: None,
             })),
             request: Some(("GET".into(), target.to_owned().into())),
             protocol: Some("HTTP/1.1"),
@@ -477,6 +483,8 @@ pub(super) mod tests {
         retries: u32,
         end: &'static str,
         #[serde(skip_serializing_if = "Option::is_none")]
+        member_error: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         limit: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         hedge: Option<&'static str>,
@@ -514,6 +522,7 @@ pub(super) mod tests {
             cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
             retries: record.retries,
             end: record.end.name(),
+            member_error: member_error(record),
             limit: limit(record),
             hedge: record.hedged.map(Into::into),
             request_id: request_id(record),
@@ -555,9 +564,11 @@ pub(super) mod tests {
             before in proptest::collection::vec(a_text(), 0..3),
             queued in a_time(),
             connect_time in proptest::option::of(a_time()),
+            member_error in maybe_text(),
         ) -> Box<Tries> {
             let before = before.into_iter().map(Arc::from).collect();
-            Box::new(Tries { before, queued, connect_time, ..*Tries::new(member.into()) })
+            let member_error = member_error.map(Into::into);
+            Box::new(Tries { before, queued, connect_time, member_error, ..*Tries::new(member.into()) })
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_manager::config::{LogField, LogTemplate};
 
-use super::line::{Time, limit, millis, put_whole, request_id, trace_id};
+use super::line::{Time, limit, member_error, millis, put_whole, request_id, trace_id};
 use super::{Record, Wants};
 
 /// What stands for what is not there.
@@ -191,6 +191,7 @@ fn put_field(
         "cost" => put(Some(record.cost.get()), line),
         "retries" => put_whole(u64::from(record.retries), line),
         "end" => put_text(Some(record.end.name()), line),
+        "member_error" => put_text(member_error(record), line),
         "limit" => put_text(limit(record), line),
         "hedge" => put(record.hedged.map(<&str>::from), line),
         "request_id" => put_text(request_id(record), line),
@@ -318,8 +319,8 @@ mod tests {
                 "3 0.15 1.25 2.5",
             ),
             (
-                "{status} {end} {limit} {hedge} {cost} {retries}",
-                "200 complete - - 1 1",
+                "{status} {end} {member_error} {limit} {hedge} {cost} {retries}",
+                "200 complete - - - 1 1",
             ),
             (
                 "{bytes_sent} {body_bytes_sent} {bytes_received}",

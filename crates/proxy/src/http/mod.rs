@@ -179,6 +179,8 @@ struct Request {
     key: Option<u64>,
     /// The content coding that its response may get here.
     coding: Option<Coding>,
+    /// True if it asks for something newer than what has weak tags.
+    has_weak_tags: bool,
     /// What it counts as for strategies.
     cost: Cost,
     /// How urgent it is when it waits for a member.
@@ -333,6 +335,7 @@ impl Request {
         let compression = routed.rule.compression.as_ref();
         let coding =
             compression.and_then(|options| options.choose(head.request.values("accept-encoding")));
+        let has_weak_tags = coding.is_some() && has_weak_tags(&head.request);
         drop(group);
         let idempotent = matches!(
             head.request.method,
@@ -377,6 +380,7 @@ impl Request {
             at,
             key,
             coding,
+            has_weak_tags,
             cost,
             class,
             version,
@@ -467,6 +471,7 @@ impl Request {
             at,
             key,
             coding: None,
+            has_weak_tags: false,
             cost: self.cost,
             class: self.class,
             // One that gets no interim responses.
@@ -483,6 +488,12 @@ impl Request {
             line: None,
         }
     }
+}
+
+/// True if the tags of `If-None-Match` are weak ones.
+fn has_weak_tags(request: &message::Request<'_>) -> bool {
+    let mut tags = request.values("if-none-match").peekable();
+    tags.peek().is_some() && tags.all(|tags| tags.trim_ascii_start().starts_with(b"W/"))
 }
 
 /// Why there is no request (yet).

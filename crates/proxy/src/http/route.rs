@@ -20,6 +20,7 @@ use super::login::Login;
 use super::{After, Client, Request, Summary, sticky};
 use crate::access::End;
 use crate::http1::Hop;
+use crate::http1::chunked::Trailers;
 use crate::http1::forward::{Changes, put_template};
 use crate::http1::respond::{Answer, More};
 use crate::listen::Session;
@@ -174,6 +175,12 @@ impl Routed {
                 .unwrap_or_default(),
             cookies: self.own_cookies(),
             says_forwarded: false,
+            report_format: self
+                .target()
+                .sources
+                .orca
+                .as_ref()
+                .and_then(|orca| orca.request_format.as_deref()),
             marks: None,
         }
     }
@@ -205,7 +212,10 @@ impl Routed {
         let route = self.route();
         Bounds {
             most: route.max_body.unwrap_or(u64::MAX),
-            trailers: (body == Body::Chunked).then(|| Arc::clone(&route.request_trailers)),
+            trailers: match body {
+                Body::Chunked => Trailers::Listed(Arc::clone(&route.request_trailers)),
+                _ => Trailers::All,
+            },
         }
     }
 }

@@ -23,7 +23,7 @@ use super::connection::Connection;
 use super::grpc;
 use super::held::Part;
 use super::incoming::Incoming;
-use super::outgoing::{End, Outgoing, broken};
+use super::outgoing::{Outgoing, broken};
 use crate::http1::ResponseHead;
 use crate::http1::forward::Added;
 use crate::http1::respond::Answer;
@@ -44,8 +44,6 @@ pub(crate) struct Stream {
     connects: bool,
     /// Whether it is a call of gRPC.
     grpc: bool,
-    /// Whether load reports in trailers are not for the client.
-    strips_reports: bool,
     /// Whether what was sent of the response is not all of it.
     cut: Cell<bool>,
     /// Whether the client has ended it before there was an answer.
@@ -68,7 +66,6 @@ impl Stream {
             outgoing: None,
             connects,
             grpc: false,
-            strips_reports: false,
             cut: Cell::new(false),
             cancelled: false,
         }
@@ -128,9 +125,9 @@ impl Stream {
         self.grpc = true;
     }
 
-    /// What the trailers have said, if there were any.
-    pub(crate) fn take_end(&mut self) -> Option<End> {
-        self.outgoing.as_mut().and_then(Outgoing::take_end)
+    /// Takes the status of a call of gRPC that trailers had.
+    pub(crate) fn take_grpc_status(&mut self) -> Option<HeaderValue> {
+        self.outgoing.as_mut().and_then(Outgoing::take_grpc_status)
     }
 
     /// Bytes of heads that were sent.
@@ -138,10 +135,8 @@ impl Stream {
         self.head_bytes
     }
 
-    /// Keeps the head of the final response until it is certain that it is the one. `strips`
-    /// says whether load reports in its trailers are not for the client.
-    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>, strips: bool, added: Added<'_>) {
-        self.strips_reports = strips;
+    /// Keeps the head of the final response until it is certain that it is the one.
+    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>, added: Added<'_>) {
         let (status, body) = match head.status {
             // The other protocol begins.
             101 => (200, Body::UntilClose),
@@ -175,8 +170,7 @@ impl Stream {
         self.head_bytes = size.sum::<usize>() as u64;
         let ends = matches!(body, Body::None | Body::Length(0));
         let sent = self.respond.send_response(response, ends);
-        let mut outgoing = Outgoing::new(sent.map_err(broken)?, body, self.connection.held());
-        outgoing.strips_reports = self.strips_reports;
+        let outgoing = Outgoing::new(sent.map_err(broken)?, body, self.connection.held());
         self.outgoing = Some(outgoing);
         Ok(())
     }

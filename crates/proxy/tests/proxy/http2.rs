@@ -403,10 +403,14 @@ fn websocket_passes_over_a_stream() {
     let address = member(|_, mut stream| {
         let head = read_head(&mut stream);
         assert!(head.starts_with("GET /chat HTTP/1.1\r\n"), "{head}");
-        for line in ["upgrade: websocket\r\n", "Connection: upgrade\r\n"] {
+        for line in [
+            "Upgrade: websocket\r\n",
+            "Connection: upgrade\r\n",
+            "Sec-WebSocket-Version: 13\r\n",
+        ] {
             assert!(head.contains(line), "{head}");
         }
-        let key = head.split_once("sec-websocket-key: ").unwrap().1;
+        let key = head.split_once("Sec-WebSocket-Key: ").unwrap().1;
         assert!(key.find("==\r\n") == Some(22), "{head}");
         let switch = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
             Connection: Upgrade\r\nSec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: chat\r\n\r\nhello";
@@ -437,6 +441,31 @@ fn websocket_passes_over_a_stream() {
         assert_eq!(all, b"hello there");
     });
     assert_eq!(bed.record().end, End::Complete);
+}
+
+#[test]
+fn http_d7_requests_without_content_that_usually_have_some_say_so() {
+    let address = http_member(|head| {
+        let lines = head
+            .lines()
+            .filter(|line| line.to_ascii_lowercase().contains("length"));
+        ok(lines.collect::<Vec<_>>().join("|"))
+    });
+    let bed = Bed::new(Http, &[address], |_| {});
+    on(async {
+        let mut client = connect(&bed).await;
+        for (method, said) in [
+            ("POST", "Content-Length: 0"),
+            ("PUT", "Content-Length: 0"),
+            ("PATCH", "Content-Length: 0"),
+            ("GET", ""),
+            ("DELETE", ""),
+        ] {
+            let answer = ask(&mut client, request(method, "/")).await;
+            assert_eq!(text(answer).await, (200, said.to_owned()), "{method}");
+            client = client.ready().await.unwrap();
+        }
+    });
 }
 
 #[test]
