@@ -5,8 +5,11 @@ pub mod path;
 pub mod template;
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 use path::{MAX_SEGMENT, normal};
+
+use crate::schema::networks::Networks;
 
 /// What a value must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +61,10 @@ pub struct Conditions {
     pub paths: Vec<String>,
     /// One of these methods; any, if there are none.
     pub methods: Vec<String>,
+    /// Networks of clients; any client, if there are none.
+    pub clients: Networks,
+    /// Networks whose clients do not match.
+    pub except_clients: Networks,
     /// Fields by their names, in lower case.
     pub headers: BTreeMap<String, Pattern>,
     /// Parameters of the query.
@@ -83,8 +90,22 @@ pub trait Asks {
 }
 
 impl Conditions {
+    /// True if some depend on the client's address.
+    fn is_by_client(&self) -> bool {
+        !self.clients.0.is_empty() || !self.except_clients.0.is_empty()
+    }
+
+    /// True if `client` matches. A client without an address is in no network.
+    fn admit(&self, client: Option<IpAddr>) -> bool {
+        let is_in = |networks: &Networks| client.is_some_and(|client| networks.contains(client));
+        (self.clients.0.is_empty() || is_in(&self.clients)) && !is_in(&self.except_clients)
+    }
+
     /// Whether those hold that are neither hosts nor paths.
-    fn hold(&self, asks: &impl Asks) -> bool {
+    fn hold(&self, asks: &impl Asks, client: Option<IpAddr>) -> bool {
+        if self.is_by_client() && !self.admit(client) {
+            return false;
+        }
         let is_method = || self.methods.iter().any(|method| method == asks.method());
         if !self.methods.is_empty() && !is_method() {
             return false;
@@ -128,7 +149,15 @@ impl Conditions {
                     .is_some_and(|theirs| pattern.covers(theirs))
             })
         };
+        let (own, theirs) = (&self.clients, &other.clients);
+        let clients = own.0.is_empty() || !theirs.0.is_empty() && own.cover(theirs);
+        // Those who are left out here never get there, or there are left out, too.
+        let except = &self.except_clients;
+        let except = other.except_clients.cover(except)
+            || !theirs.0.is_empty() && except.is_apart_from(theirs);
         methods
+            && clients
+            && except
             && covered(&self.headers, &other.headers)
             && covered(&self.query, &other.query)
             && covered(&self.cookies, &other.cookies)
@@ -190,6 +219,8 @@ pub struct Index {
     conditions: Vec<Conditions>,
     /// Whether any route looks at paths.
     by_path: bool,
+    /// True if any route depends on the client's address.
+    by_client: bool,
 }
 
 /// The routes of one host.
@@ -233,6 +264,7 @@ impl Index {
             index.add(route, one);
         }
         index.by_path = conditions.iter().any(|one| !one.paths.is_empty());
+        index.by_client = conditions.iter().any(Conditions::is_by_client);
         index.conditions = conditions;
         index
     }
@@ -240,6 +272,11 @@ impl Index {
     /// Whether any route looks at paths.
     pub fn by_path(&self) -> bool {
         self.by_path
+    }
+
+    /// True if any route depends on the client's address.
+    pub fn by_client(&self) -> bool {
+        self.by_client
     }
 
     fn add(&mut self, route: u32, conditions: &Conditions) {
@@ -265,8 +302,8 @@ impl Index {
         }
     }
 
-    /// The first route for a request.
-    pub fn find(&self, asks: &impl Asks) -> Option<usize> {
+    /// Finds the first route for a request of a client at this address, if it is known.
+    pub fn find(&self, asks: &impl Asks, client: Option<IpAddr>) -> Option<usize> {
         let mut first = u32::MAX;
         let mut look = |routes: &[u32]| {
             for &route in routes {
@@ -274,7 +311,7 @@ impl Index {
                     return;
                 }
                 let conditions = self.conditions.get(route as usize);
-                if conditions.is_some_and(|conditions| conditions.hold(asks)) {
+                if conditions.is_some_and(|conditions| conditions.hold(asks, client)) {
                     first = route;
                     return;
                 }

@@ -26,6 +26,7 @@ use crate::schema::field::{
     Blank, Element, Field, FileName, Limits, Texts, WRONG_TYPE, blank, read_one,
 };
 use crate::schema::key::{DAY, docs, millis, secs, section};
+use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source::read_bytes;
@@ -56,6 +57,12 @@ section! {
         path: Vec<String> [Text(PATH)] = Vec::new(); r#"["/api/*", "/status"]"#,
         /// Methods: one, or a list.
         method: Vec<String> [Text(METHOD)] = Vec::new(); r#"["GET", "HEAD"]"#,
+        /// Networks of clients: one, or a list; an address alone is a network, too. The client's address is that of its
+        /// connection, or what [a proxy in front](routing.md#clients) says of it.
+        client: Networks = Networks::default(); r#"["10.0.0.0/8", "192.0.2.7"]"#,
+        /// Networks whose clients do not match, likewise. `path = "/admin/*"` with `except_client = ["10.0.0.0/8"]` and an
+        /// `answer` with status 403 leaves that path to clients from inside.
+        except_client: Networks = Networks::default(); r#"["10.0.0.0/8"]"#,
         /// Header fields that must be there, each with a value: this very one, or one that begins so if
         /// it ends in `*`; `"*"` is any. `false`: there must be no such field. Of several fields of
         /// a name one must have the value.
@@ -574,9 +581,9 @@ pub(crate) fn read(
     shared: &HashMap<String, Span>,
     report: &mut Report<'_>,
 ) -> Routes {
-    let (mut list, mut places, before) = (Vec::new(), Vec::new(), report.problems());
+    let (mut list, mut places) = (Vec::new(), Vec::new());
     for mut table in table.tables("routes", report) {
-        let number = list.len() + 1;
+        let (number, before) = (list.len() + 1, report.problems());
         let route = read_one_route(number, rule, &mut table, shared, report);
         let route = Route {
             line: report.line_of(table.name_span()),
@@ -585,14 +592,18 @@ pub(crate) fn read(
         let of = (Some(&*route.label), rule.trusts_forwarded);
         RequestLimit::check(&route.request_limits, of, labels, &table, report);
         list.push(route);
-        places.push((table.name_span().clone(), table.path().to_owned()));
+        let (span, path) = (table.name_span().clone(), table.path().to_owned());
         table.finish(report);
+        // A condition that is wrong is not there, and what is not there covers everything.
+        let is_whole = report.problems() == before;
+        places.push(RoutePlace {
+            span,
+            path,
+            is_whole,
+        });
     }
     let routes = Routes::new(list);
-    // A condition that is wrong is not there, and what is not there covers everything.
-    if report.problems() == before {
-        check_order(&routes, &places, report);
-    }
+    check_order(&routes, &places, report);
     routes
 }
 
@@ -615,6 +626,8 @@ fn read_one_route(
         hosts: route.host.iter().map(|host| host_as_asked(host)).collect(),
         paths: route.path.clone(),
         methods: route.method.clone(),
+        clients: route.client.clone(),
+        except_clients: route.except_client.clone(),
         headers: route.headers.0.iter().map(lower).collect(),
         query: route.query.0.clone(),
         cookies: route.cookies.0.clone(),
@@ -701,6 +714,10 @@ fn check_conditions(route: &Route, is_whole: bool, table: &Table<'_>, report: &m
     if route.host.len().saturating_mul(route.path.len()) > MAX_PAIRS {
         let message = format!("more than {MAX_PAIRS} pairs of a host and a path: split the route");
         table.problem("path", message, report);
+    }
+    if !route.client.0.is_empty() && route.except_client.cover(&route.client) {
+        let message = "has all networks of `client` in it, so the route can never match";
+        table.problem("except_client", message, report);
     }
     if route.conditions.headers.contains_key("host") {
         table.problem("headers", "a condition on Host is `host`", report);
@@ -823,16 +840,26 @@ pub(crate) fn need_own(
     }
 }
 
+/// Place of a route in the file.
+struct RoutePlace {
+    span: Span,
+    path: String,
+    /// True if nothing is wrong with the route.
+    is_whole: bool,
+}
+
 /// Looks for routes that earlier ones leave nothing.
-fn check_order(routes: &Routes, places: &[(Span, String)], report: &mut Report<'_>) {
+fn check_order(routes: &Routes, places: &[RoutePlace], report: &mut Report<'_>) {
     let Some(index) = routes.index() else {
         return;
     };
-    for (number, (span, path)) in places.iter().enumerate() {
+    let is_whole = |number: usize| places.get(number).is_some_and(|place| place.is_whole);
+    for (number, RoutePlace { span, path, .. }) in places.iter().enumerate() {
         if report.is_full() {
             return;
         }
-        if let Some(earlier) = index.covering(number)
+        if is_whole(number)
+            && let Some(earlier) = index.covering(number).filter(|earlier| is_whole(*earlier))
             && let Some(earlier) = routes.list().get(earlier)
         {
             let message = format!(
@@ -840,7 +867,7 @@ fn check_order(routes: &Routes, places: &[(Span, String)], report: &mut Report<'
                  one first",
                 earlier.label, earlier.line
             );
-            report.problem(span, path, message, None);
+            report.misplaced(span, path, message, None);
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::http1::forward::{Changes, put_template};
 use crate::http1::respond::{Answer, More};
 use crate::listen::Session;
 use crate::message::{self, Body, OwnCookies};
-use crate::quota::Quotas;
+use crate::quota::{Quotas, forwarded_for};
 use crate::service::{Bindings, LocalRule, class_of_client};
 
 /// The rule of a request, and the route that it has there. What comes after the head asks this, so
@@ -66,7 +66,11 @@ impl Routed {
                 _ => None,
             };
             if given.is_none() {
-                let found = index.find(request);
+                let client = match index.by_client() {
+                    true => client_of(session, rule, request),
+                    false => None,
+                };
+                let found = index.find(request, client);
                 routed.route = found.and_then(|at| at.try_into().ok()).unwrap_or(REST);
                 let bound = |target: &Target| match &target.cookie {
                     Some(cookie) => sticky::named(cookie, request).is_some(),
@@ -207,6 +211,21 @@ impl Routed {
             most: route.max_body.unwrap_or(u64::MAX),
             trailers: (body == Body::Chunked).then(|| Arc::clone(&route.request_trailers)),
         }
+    }
+}
+
+/// The address of the client of a request: that of its connection, or the one that a trusted proxy in front has
+/// added. `None` if there is none, or if the proxy does not say one.
+fn client_of(
+    session: &Session,
+    rule: &LocalRule,
+    request: &message::Request<'_>,
+) -> Option<IpAddr> {
+    let is_told =
+        rule.rule.http.trust_forwarded && request.values("x-forwarded-for").next().is_some();
+    match is_told {
+        true => forwarded_for(request),
+        false => session.peer.ip(),
     }
 }
 
