@@ -65,6 +65,7 @@ pub use model::{agent, engine, kind, negotiator, scenario, sources};
 pub use rights::{rights, rights_of_users};
 pub use schema::address::{Origin, Scheme};
 pub use schema::amount::duration;
+pub use schema::dialect::Dialect;
 pub use schema::errors::{Errors, Place, Problem, one_line};
 pub use schema::field::FileName;
 pub use schema::frequency::{ByteRate, Frequency};
