@@ -77,10 +77,10 @@ export type Edit = { op: "set"; path: Path; value: Json } | { op: "remove"; path
 export interface Problem { line: number | null; column: number | null; key: string; message: string; allowed: string | string[] | null }
 export interface Config {
   file: string; revision: string; generation: number; text: string;
-  on_disk: { revision: string | null; differs: boolean; error: string | null };
+  on_disk: { revision: string | null; differs: boolean; error: string | null; unwritable: string | null };
   values: { [key: string]: Json };
 }
 export interface Validated { ok: boolean; problems: Problem[]; warnings: unknown[]; needs_restart: string[] }
 export interface Diffed { ok: boolean; problems: Problem[]; diff: string; changes: { path: Path; before: Json; after: Json }[]; needs_restart: string[]; revision: string }
-export interface Applied { revision: string; generation: number; notes: string[] }
+export interface Applied { revision: string; generation: number; notes: string[]; in_effect: boolean }
 export interface HistoryEntry { revision: string; generation: number; at: number; who: string | null; from: string | null; comment: string | null; how: string }

@@ -60,6 +60,7 @@ export function ConfigPage(): JSX.Element {
         {baseError.value && !known ? <Failed error={baseError.value} retry={() => void loadBase()} /> : !known || !schema.value ? <Loading /> : (
           <>
             {!may("administer") && <p class="banner info"><Icon name="info" />You may look at the configuration. Changes need the role “administer”.</p>}
+            {may("administer") && known.on_disk.unwritable && <p class="banner warn" id="unwritable"><Icon name="warn" /><span>Changes cannot be saved. {known.on_disk.unwritable}.</span></p>}
             {known.on_disk.differs && <DiskBanner known={known} />}
             {known.on_disk.error && <p class="banner warn"><Icon name="warn" />The file: {known.on_disk.error}</p>}
             {moved && <p class="banner info" role="status"><Icon name="info" />{moved}<button type="button" class="button small" onClick={() => setMoved(null)}>Understood</button></p>}
@@ -616,7 +617,7 @@ function RevisionDialog({ entry, known, onClose }: { entry: HistoryEntry; known:
     try {
       const done = await send<Applied>("POST", "/v1/config/restore", { revision: entry.revision }, known.revision);
       mine.add(done.revision);
-      tell(`Restored: configuration ${done.generation} is in force`, { label: "Undo", run: () => void undo(done.revision) }, "configuration");
+      tell(done.in_effect ? `Restored: configuration ${done.generation} is in force` : "Restored: the store has the configuration", { label: "Undo", run: () => void undo(done.revision) }, "configuration");
       await loadBase();
       onClose();
     } catch (error) {

@@ -42,6 +42,7 @@ pub mod subsystem;
 mod tests;
 pub mod text;
 mod work;
+pub mod writing;
 
 pub use inputs::{AdminState, AlertSetting};
 pub use manager::{
