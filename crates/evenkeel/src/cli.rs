@@ -61,6 +61,11 @@ pub(crate) enum Command {
         /// Configuration, usually evenkeel.toml
         file: PathBuf,
     },
+    /// Translate a configuration of HAProxy or nginx
+    ///
+    /// Prints a configuration for `evenkeel run`, with comments that name each line which was not translated, and why; the
+    /// same list goes to standard error. docs/coming-from.md has the manual.
+    Convert(Convert),
     /// Inspect or control a running balancer through its admin API
     Ctl(Ctl),
     /// Show the other balancers, HAProxy and nginx, that get the weights of groups (`[steer.NAME]`)
@@ -106,6 +111,16 @@ pub(crate) enum Command {
         /// Folder; made if it is not there
         folder: PathBuf,
     },
+}
+
+/// `evenkeel convert`.
+#[derive(Debug, Args)]
+pub(crate) struct Convert {
+    /// Configuration of HAProxy or nginx
+    pub file: PathBuf,
+    /// Write the translation to this file, which must not be there yet
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// `evenkeel store`.
