@@ -8,16 +8,21 @@ import { parse, write } from "../mock/toml.mjs";
 
 const schema = JSON.parse(readFileSync(new URL("../mock/schema.json", import.meta.url), "utf8"));
 let vite;
-let format, kinds, draft, live;
+let api, format, kinds, draft, live;
 
 before(async () => {
   vite = await createServer({ root: new URL("..", import.meta.url).pathname, configFile: false, server: { middlewareMode: true, ws: false, watch: null }, appType: "custom", logLevel: "error", optimizeDeps: { noDiscovery: true, include: [] }, oxc: { jsx: { runtime: "automatic", importSource: "preact" } } });
   const load = (path) => vite.ssrLoadModule(path);
   globalThis.window ??= { addEventListener() {} };
-  [format, kinds, draft, live] = [await load("/src/format.ts"), await load("/src/config/kinds.ts"), await load("/src/config/draft.ts"), await load("/src/live.ts")];
+  [api, format, kinds, draft, live] = [await load("/src/api.ts"), await load("/src/format.ts"), await load("/src/config/kinds.ts"), await load("/src/config/draft.ts"), await load("/src/live.ts")];
 });
 
 after(() => vite.close());
+
+test("a message that begins with a path or a key has no capital", () => {
+  assert.equal(api.sentence("the file cannot be written"), "The file cannot be written");
+  for (const text of ["etc/evenkeel.toml cannot be written", "evenkeel.toml cannot be read", "rule.web.listen: not an address", "127.0.0.1:80 is taken"]) assert.equal(api.sentence(text), text);
+});
 
 test("numbers keep their digits and have units", () => {
   assert.equal(format.short(0), "0");
