@@ -308,6 +308,7 @@ pub(crate) mod tests {
             details: None,
             head_bytes_sent: 34,
             status: Some(200),
+            grpc_status: None,
             bytes_received: 0,
             bytes_sent: 1234,
             response_time: Some(Duration::from_micros(1_250)),

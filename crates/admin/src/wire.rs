@@ -53,7 +53,7 @@ pub struct SetEnabled {
     pub enabled: bool,
 }
 
-/// Whether a rule shall be in maintenance.
+/// Whether a rule or a group shall be in maintenance.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetMaintenance {

@@ -1774,6 +1774,9 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
         for group in config.groups.iter_mut().chain(corba) {
             group.said = Said::default();
         }
+        let rules = config.rules.iter_mut();
+        let maintenance = rules.filter_map(|rule| rule.responses.maintenance.as_mut());
+        maintenance.for_each(|of| of.said.clear());
         config
     };
     let accept = |text: &str| match parse("t", text) {

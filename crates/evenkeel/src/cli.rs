@@ -438,7 +438,7 @@ pub(crate) enum CtlCommand {
         /// Name of the group
         group: Option<String>,
     },
-    /// Explain a group's last decision, and what the next one would be
+    /// Explain where a group's next request would go, and a recent decision (one a second is kept)
     Explain {
         /// Name of the group
         group: String,
@@ -488,10 +488,13 @@ pub(crate) enum CtlCommand {
         #[arg(value_parser = ["on", "off"])]
         backup: String,
     },
-    /// Put a rule into maintenance, in which clients get its page, or end that
+    /// Put a rule or a group into maintenance, in which clients get its page, or end that
     Maintain {
-        /// Name of the rule
-        rule: String,
+        /// Name of the rule; or of a group, if there is no such rule
+        name: String,
+        /// The name is that of a group, though a rule is called so, too
+        #[arg(long)]
+        group: bool,
         /// `on` or `off`
         #[arg(value_parser = ["on", "off"])]
         maintenance: String,
@@ -529,6 +532,14 @@ pub(crate) enum CtlCommand {
         /// Requests per second, instead of those that were measured
         #[arg(long, value_name = "RATE")]
         rate: Option<f64>,
+        /// Further members, as fast as the others are on average
+        #[arg(
+            long,
+            value_name = "NUMBER",
+            default_value_t = 0,
+            hide_default_value = true
+        )]
+        more_members: u32,
         /// What chance begins with
         #[arg(long, value_name = "NUMBER")]
         seed: Option<u64>,

@@ -45,7 +45,7 @@ impl Manager {
         let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
             name: rule.rule.name.clone(),
             enabled: rule.rule.enabled,
-            maintenance: rule.rule.maintenance.on,
+            maintenance: rule.rule.responses.is_in_maintenance(),
             protocol: match rule.rule.protocol {
                 Protocol::Tcp => "tcp".into(),
                 Protocol::Http => "http".into(),
@@ -94,6 +94,7 @@ impl Manager {
                 .iter()
                 .map(|entry| GroupStatus {
                     lists: lists_of(&owned, entry),
+                    maintenance: state.inputs.is_in_maintenance(&entry.config),
                     ..group_status(entry, &alerted, now)
                 })
                 .collect(),
@@ -293,6 +294,7 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
         adaptive: settings.adaptive,
         load: settings.load_id.to_string(),
         panic: entry.group.state().is_panicking(),
+        maintenance: false,
         alerts: entry.control.alerts.raised().len(),
         alerts_raised: entry.control.alerts.count(),
         recent: recent(&all),

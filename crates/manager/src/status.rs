@@ -184,6 +184,9 @@ pub struct GroupStatus {
     pub load: String,
     /// Too many members are down or ejected, so all are routed to.
     pub panic: bool,
+    /// True while clients of rules get its maintenance page.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub maintenance: bool,
     /// Locations that the group has under a load alert.
     pub alerts: usize,
     /// How many alerts it has raised since it was there.

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use evenkeel_core::cost::Cost;
 use evenkeel_tls::handshake::Agreed;
 
+pub use crate::http2::grpc::CallStatus;
 use crate::message::{Field, values};
 use crate::trace::Trace;
 
@@ -134,6 +135,8 @@ pub struct Record<'a> {
     pub details: Option<Box<Details>>,
     /// HTTP: the status that the client got; `None` if it got none.
     pub status: Option<u16>,
+    /// How a call of gRPC has ended, as its client was told; `None` if it was not, or if it is no call.
+    pub grpc_status: Option<CallStatus>,
     /// Bytes from the client: HTTP the request's body, TCP all.
     pub bytes_received: u64,
     /// Bytes to the client: HTTP the response with its head, TCP all.
@@ -180,6 +183,7 @@ impl Record<'_> {
             protocol: self.protocol,
             details: self.details,
             status: self.status,
+            grpc_status: self.grpc_status,
             bytes_received: self.bytes_received,
             bytes_sent: self.bytes_sent,
             head_bytes_sent: self.head_bytes_sent,

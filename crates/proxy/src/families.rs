@@ -445,6 +445,16 @@ fn rules(
         let waits = &totals.waits;
         out.histogram(&[("rule", rule)], waits.counts(), waits.sum());
     }
+    out.family(
+        "evenkeel_rule_grpc_calls_total",
+        Type::Counter,
+        "Calls of gRPC that have ended, by the status that the client got; other is one that is no code, or none. Only of rules that had calls.",
+    );
+    for (rule, totals) in totals.iter().filter(|(_, totals)| !totals.calls.is_empty()) {
+        for (status, count) in totals.calls.counts() {
+            out.sample(&[("rule", &**rule), ("status", status)], count as f64);
+        }
+    }
     for family in RULE_FAMILIES {
         out.family(family.name, Type::Counter, family.help);
         for (rule, totals) in totals {

@@ -241,8 +241,8 @@ impl Config {
         let users = users.filter_map(|auth| auth.users_file.as_ref());
         let cookies = self.groups.iter().flat_map(|group| &group.sticky);
         let cookies = cookies.filter_map(|sticky| sticky.key_file.as_ref());
-        let pages = self.rules.iter().flat_map(|rule| &rule.maintenance.page);
-        let answers = rules.flat_map(|rule| rule.routes.files()).chain(pages);
+        let pages = self.groups.iter().flat_map(|group| group.responses.files());
+        let answers = rules.flat_map(Rule::answer_files).chain(pages);
         let administrators = self.admin.iter().flat_map(|admin| &admin.users_file);
         let users = users.chain(administrators);
         let answers = answers.chain(cookies).chain(users).map(|file| &file.path);
@@ -316,7 +316,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     // With where each stands: rules refer to groups, and own ones keep their order.
     let mut groups: Vec<(Span, GroupConfig)> = Vec::new();
     for mut table in top.named_tables("group", NAMES, report) {
-        let group = GroupConfig::of_table(&mut table, &defaults.group, report);
+        let mut group = GroupConfig::of_table(&mut table, &defaults.group, report);
+        group.responses.read(&mut table, report);
+        group.responses.resolve(folder);
         if !group.agents_may_join && group.members_files.is_empty() {
             table.require("members", report);
         }
@@ -333,7 +335,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         listeners.add(&rule.listen, &who, (&table, "listen"), report);
         groups.extend(own.map(|group| (table.name_span().clone(), group)));
         used.extend(rule.groups().into_iter().map(str::to_owned));
-        rule.maintenance.resolve(folder);
+        rule.responses.resolve(folder);
         if let Some(auth) = &mut rule.auth {
             auth.resolve(folder);
         }

@@ -14,6 +14,7 @@ use super::member::MemberConfig;
 use super::monitor::Monitor;
 use super::protocol::{SendProxy, Source};
 use super::reach::{Reach, carries_in_pulses, default_for, default_load};
+use super::responses::{RESPONSES, Responses};
 use super::sources::{SOURCES, Sources};
 use super::sticky::Sticky;
 use super::tls::ClientTls;
@@ -42,6 +43,8 @@ section! {
         services: Vec<MemberConfig> = Vec::new(),
         /// Its load sources.
         sources: Sources = Sources::default(),
+        /// Answers of the balancer's own, and changes to responses. Those of a rule's own group are the rule's.
+        responses: Responses = Responses::default(),
     }
     // Not for `[defaults]`.
     keys OWN {
@@ -399,7 +402,7 @@ impl AsTable for GroupConfig {
 pub(crate) fn tables() -> TableDoc {
     let own = |keys| -> Vec<KeyDoc> { docs(keys, GroupConfig::default()) };
     let doc = "A group of members. All these keys may also be set in `[rule.NAME]`, for the rule's \
-               own group.";
+               own group; there `maintenance`, `error_pages` and `response_fields` are the rule's.";
     let GroupSettings { ejection, .. } = GroupSettings::default();
     let settings = docs(SETTINGS, GroupSettings::default());
     let keys = [
@@ -409,6 +412,7 @@ pub(crate) fn tables() -> TableDoc {
         docs(LIMIT, ejection),
         own(ADDRESSED),
         docs(SOURCES, Sources::default()),
+        docs(RESPONSES, Responses::default()),
     ];
     TableDoc::new("[group.NAME]", doc, keys)
 }

@@ -33,7 +33,7 @@ pub enum LogField {
 
 impl LogField {
     /// Names of fields, but for header fields.
-    pub const NAMES: [&'static str; 33] = [
+    pub const NAMES: [&'static str; 34] = [
         "time",
         "time_local",
         "rule",
@@ -51,6 +51,7 @@ impl LogField {
         "target",
         "protocol",
         "status",
+        "grpc_status",
         "bytes_received",
         "bytes_sent",
         "body_bytes_sent",

@@ -9,13 +9,14 @@ use evenkeel_core::key;
 use toml::de::DeValue;
 
 use super::auth::{Auth, RouteAuth};
+use super::field_changes::{CHANGES, FieldChanges, VALUE};
 use super::group::unknown_group;
 use super::hedge::Hedge;
 use super::limits::RequestLimit;
 use super::mirror::Mirror;
+use super::responses::{RESPONSES, Responses};
 use super::timeouts::Timeouts;
 use super::tls::SERVER_NAMES;
-use crate::fields::is_same_name;
 use crate::kept;
 use crate::routing::path::{self, MAX_SEGMENT};
 use crate::routing::template::{Part, Template};
@@ -45,6 +46,8 @@ section! {
         location: Option<Template> = None,
         /// How many segments of the path the prefix has that is rewritten.
         depth: usize = 0,
+        /// Answers of the balancer's own, and changes to responses.
+        responses: Responses = Responses::default(),
     }
     keys ROUTE {
         /// What the route is called in the access log. Without a name it is its number, from 1.
@@ -83,8 +86,6 @@ section! {
         rewrite_prefix: Option<String> [Text(PREFIX)] = None; r#""/v2""#,
         /// Changes to the fields of requests, on the way to members: a table, see below.
         request_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "X-Real-IP" = "{client}" }, remove = ["Cookie"] }"#,
-        /// Changes to the fields of responses, and of redirects and answers.
-        response_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "Strict-Transport-Security" = "max-age=31536000" } }"#,
         /// Whose requests it takes, instead of the rule's ([users](routing.md#passwords), or those that [a
         /// group](routing.md#forward-authentication) lets pass): a table with the
         /// keys of the rule's, `false` for everybody.
@@ -137,51 +138,6 @@ section! {
     }
 }
 
-section! {
-    /// Changes to the fields of a head: first `remove`, then `set`, then `add`.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct FieldChanges {
-        /// What is written, in the file's order of names.
-        written: Vec<(String, Template)> = Vec::new(),
-    }
-    keys CHANGES {
-        /// Fields and their values, in place of all that there are of these names. Those of requests
-        /// may have `{scheme}`, `{host}`, `{path}`, `{query}` and `{client}`.
-        set: BTreeMap<String, String> = BTreeMap::new(); r#"{ "X-Real-IP" = "{client}" }"#,
-        /// The same, in addition to what there is.
-        add: BTreeMap<String, String> = BTreeMap::new(); r#"{ Vary = "Accept" }"#,
-        /// Names of fields that are removed.
-        remove: Vec<String> = Vec::new(); r#"["Server", "X-Powered-By"]"#,
-    }
-}
-
-impl FieldChanges {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.written.is_empty() && self.remove.is_empty()
-    }
-
-    /// What is written: names and values.
-    pub fn written(&self) -> impl Iterator<Item = (&str, &Template)> {
-        self.written
-            .iter()
-            .map(|(name, value)| (name.as_str(), value))
-    }
-
-    /// True if fields are taken out that some server takes for ones called `name`.
-    pub fn takes_out(&self, name: &str) -> bool {
-        self.taken_out().any(|known| is_same_name(known, name))
-    }
-
-    /// The names of the fields that are taken out.
-    pub fn taken_out(&self) -> impl Iterator<Item = &str> {
-        self.remove
-            .iter()
-            .chain(self.set.keys())
-            .map(String::as_str)
-    }
-}
-
 const HOST: Texts = (
     r#"a host name, "*." and a host name for all names right below it, or an IP address"#,
     |text| {
@@ -222,11 +178,6 @@ const FIELD: Texts = ("the name of a header field", key::is_field_name);
 
 const PARAMETER: Texts = ("the name of a parameter", |text| {
     (1..=128).contains(&text.len())
-});
-
-/// A value of a field.
-const VALUE: Texts = ("a text without control characters", |text| {
-    text.bytes().all(|byte| byte >= b' ' && byte != 0x7f) && text.trim() == text
 });
 
 const BODY_TEXT: Texts = ("a text of at most 64 KiB", |text| {
@@ -369,74 +320,6 @@ impl AsTable for FixedAnswer {
 }
 blank!(FixedAnswer);
 
-impl AsTable for FieldChanges {
-    const ALLOWED: &'static str = "a table of `set`, `add` and `remove`";
-
-    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
-        table.read(CHANGES, self, report);
-        let mut written = Vec::new();
-        for (key, fields) in [("set", &self.set), ("add", &self.add)] {
-            for (name, value) in fields {
-                if let Some(problem) = forbidden(name) {
-                    table.problem(key, format!("{name:?} {problem}"), report);
-                } else if name.eq_ignore_ascii_case("host") && key == "add" {
-                    table.problem(key, "there can only be one \"Host\": use `set`", report);
-                }
-                if !(VALUE.1)(value) || !value.is_ascii() {
-                    let message =
-                        format!("the value of {name:?} must be ASCII without control characters");
-                    table.problem(key, message, report);
-                }
-                match Template::parse(value) {
-                    Ok(value) => written.push((name.clone(), value)),
-                    Err(error) => table.problem(key, format!("{name:?}: {error}"), report),
-                }
-            }
-        }
-        for name in &self.remove {
-            let problem = match forbidden(name) {
-                None if name.eq_ignore_ascii_case("host") => Some("must be there"),
-                problem => problem,
-            };
-            if let Some(problem) = problem {
-                table.problem("remove", format!("{name:?} {problem}"), report);
-            }
-        }
-        self.written = written;
-    }
-}
-
-/// Why a field cannot be changed.
-fn forbidden(name: &str) -> Option<&'static str> {
-    const OF_HOP: [&str; 8] = [
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "content-length",
-    ];
-    const OF_BALANCER: [&str; 5] = [
-        "x-forwarded-for",
-        "x-forwarded-proto",
-        "x-forwarded-host",
-        "forwarded",
-        "via",
-    ];
-    let is = |known: &&str| known.eq_ignore_ascii_case(name);
-    if !key::is_field_name(name) {
-        Some("is not the name of a field")
-    } else if OF_HOP.iter().any(&is) {
-        Some("is about one connection, or frames the message: it cannot be changed")
-    } else if OF_BALANCER.iter().any(is) {
-        Some("is for the balancer to write: see `x_forwarded`, `forwarded` and `via` of `http`")
-    } else {
-        None
-    }
-}
-
 /// The routes of a rule, in the order of the file.
 #[derive(Clone, Debug, Default)]
 pub struct Routes(Option<Arc<All>>);
@@ -503,16 +386,22 @@ impl Routes {
             {
                 file.resolve(folder);
             }
+            route.responses.resolve(folder);
             if let Some(auth) = route.auth.own_mut() {
                 auth.resolve(folder);
             }
         }
     }
 
-    /// The files with answers.
+    /// The files with answers and pages.
     pub fn files(&self) -> impl Iterator<Item = &FileName> {
-        let answers = self.list().iter().filter_map(|route| route.answer.as_ref());
-        answers.filter_map(|answer| answer.file.as_ref())
+        self.list().iter().flat_map(|route| {
+            let answer = route
+                .answer
+                .iter()
+                .filter_map(|answer| answer.file.as_ref());
+            answer.chain(route.responses.files())
+        })
     }
 }
 
@@ -605,6 +494,7 @@ fn read_one_route(
 ) -> Route {
     let (mut route, before) = (Route::default(), report.problems());
     table.read(ROUTE, &mut route, report);
+    route.responses.read(table, report);
     let is_whole = report.problems() == before;
     route.label = match &route.name {
         Some(name) => name.as_str().into(),
@@ -651,11 +541,6 @@ fn read_one_route(
     }
     check_redirect(&mut route, rule, table, report);
     check_rewrite(&mut route, table, report);
-    let plain = |(_, value): &(String, Template)| value.is_plain();
-    if !route.response_fields.written.iter().all(plain) {
-        let message = "fields of responses can have no parts of the request";
-        table.problem("response_fields", message, report);
-    }
     if route.answers() {
         let of_members = [
             "request_fields",
@@ -873,7 +758,10 @@ pub(crate) fn tables() -> [TableDoc; 3] {
         TableDoc::new(
             "[[rule.NAME.routes]]",
             route,
-            [docs(ROUTE, Route::default())],
+            [
+                docs(ROUTE, Route::default()),
+                docs(RESPONSES, Responses::default()),
+            ],
         ),
         TableDoc::new(
             "[rule.NAME.routes.answer]",

@@ -11,6 +11,7 @@ use evenkeel_manager::config::LogFormat;
 use jiff::Timestamp;
 
 use super::{Limit, Lines, Peer, Record, Wants, text};
+use crate::http2::grpc::CallStatus;
 use crate::trace::trace_text;
 
 /// Lines of one of the formats.
@@ -154,6 +155,8 @@ fn json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
         line.extend_from_slice(b",\"status\":");
         put_whole(u64::from(status), line);
     }
+    let call = record.grpc_status.map(CallStatus::name);
+    put_text(b",\"grpc_status\":\"", call, line);
     line.extend_from_slice(b",\"bytes_received\":");
     put_whole(record.bytes_received, line);
     line.extend_from_slice(b",\"bytes_sent\":");
@@ -349,6 +352,7 @@ pub(super) mod tests {
             details: None,
             head_bytes_sent: 34,
             status: Some(200),
+            grpc_status: None,
             bytes_received: 0,
             bytes_sent: 1234,
             response_time: Some(Duration::from_micros(1_250)),
@@ -464,6 +468,8 @@ pub(super) mod tests {
         target: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        grpc_status: Option<&'static str>,
         bytes_received: u64,
         bytes_sent: u64,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -505,6 +511,7 @@ pub(super) mod tests {
             method: request.map(|(method, _)| &**method),
             target: request.map(|(_, target)| &**target),
             status: record.status,
+            grpc_status: record.grpc_status.map(CallStatus::name),
             bytes_received: record.bytes_received,
             bytes_sent: record.bytes_sent,
             queue_ms: tries.map(|tries| millis(tries.queued)),
@@ -606,6 +613,7 @@ pub(super) mod tests {
                 request: knows_request.then(|| (request.0.into(), request.1.into())),
                 details: Some(Box::new(details)),
                 status,
+                grpc_status: status.map(|code| CallStatus::parse(code.to_string().as_bytes())),
                 bytes_received: received,
                 bytes_sent: sent,
                 response_time: response,

@@ -10,6 +10,7 @@ use evenkeel_manager::config::{LogField, LogTemplate};
 
 use super::line::{Time, limit, millis, put_whole, request_id, trace_id};
 use super::{Record, Wants};
+use crate::http2::grpc::CallStatus;
 
 /// What stands for what is not there.
 const NONE: &str = "-";
@@ -178,6 +179,7 @@ fn put_field(
         "target" => put_text(request.map(|(_, target)| &**target), line),
         "protocol" => put(record.protocol, line),
         "status" => put(record.status, line),
+        "grpc_status" => put_text(record.grpc_status.map(CallStatus::name), line),
         "bytes_received" => put_whole(record.bytes_received, line),
         "bytes_sent" => put_whole(record.bytes_sent, line),
         "body_bytes_sent" => {

@@ -18,7 +18,6 @@ use super::{After, Client, PrivateConnection, Request, Summary};
 use crate::access::{End, Hedged, Limit, Tries};
 use crate::http2::grpc;
 use crate::io::{Broken, Io};
-use crate::maintenance;
 use crate::pool::Upstream;
 use crate::service::{Bound, insert};
 use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect};
@@ -51,7 +50,11 @@ impl Delivered {
 impl Client {
     /// Carries one request.
     pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
-        if maintenance::is_for(&request.routed.rule, self.session.peer.ip()) {
+        if request
+            .routed
+            .policy()
+            .is_in_maintenance(self.session.peer.ip())
+        {
             return Box::pin(self.in_maintenance(request)).await;
         }
         if let Some(over) = request.over {

@@ -40,6 +40,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use crate::access::{self, Details, End, Hedged, Limit, MAX_TARGET_BYTES, Record, Tries};
 use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::date::DateText;
 use crate::http1::chunked::ChunkError;
 use crate::http1::forward::{Changes, Marks, parent_place, write_changed};
 use crate::http1::respond::Answer;
@@ -47,7 +48,6 @@ use crate::http1::{Asked, Fields, HeadError, Hop, Limits, Parsed, RequestHead, V
 use crate::http2::{self, meter::PREFACE};
 use crate::io::{Broken, Io};
 use crate::listen::Session;
-use crate::maintenance;
 use crate::memory::OutOfMemory;
 use crate::message;
 use crate::pool::Upstream;
@@ -347,7 +347,7 @@ impl Request {
         let awaits_continue = head.expect_continue;
         let at = worker.now();
         let client = session.peer.ip();
-        let over = match maintenance::is_for(&routed.rule, client) {
+        let over = match routed.policy().is_in_maintenance(client) {
             // Who is told to try again later has not used the limit up by then.
             true => None,
             false => routed
@@ -760,11 +760,14 @@ impl Client {
                 End::Client
             }
         };
+        let rule = self.session.service.rule();
+        // Of the rule, as nothing is known of a route.
+        let policy = &rule.own.policy;
         let answer = Answer {
             retry_after: (status == 503).then_some(1),
             ..Answer::closing(status, text)
         };
-        let sent = self.answer(&answer, to_head).await;
+        let sent = self.answer(&answer.with(policy), to_head).await;
         let mut summary = Summary::new(end);
         summary.status = sent.then_some(status);
         self.conclude(None, summary);
@@ -773,21 +776,30 @@ impl Client {
 
     /// Sends an answer of the proxy's own; false if the client does not take it.
     async fn answer(&mut self, answer: &Answer<'_>, to_head: bool) -> bool {
-        if let Io::Stream(stream) = &mut self.stream {
-            let sent = stream.answer(answer, to_head);
-            let metrics = &self.session.service.metrics;
-            metrics.bytes_to_clients.add(*sent.as_ref().unwrap_or(&0));
-            if sent.is_ok() {
-                metrics.count_status(answer.status);
+        let status = answer.status;
+        let out = {
+            let date = self.session.worker.date.now();
+            let answer = Answer {
+                date: date.as_ref().and_then(DateText::text),
+                ..*answer
+            };
+            if let Io::Stream(stream) = &mut self.stream {
+                let sent = stream.answer(&answer, to_head);
+                let metrics = &self.session.service.metrics;
+                metrics.bytes_to_clients.add(*sent.as_ref().unwrap_or(&0));
+                if sent.is_ok() {
+                    metrics.count_status(status);
+                }
+                return sent.is_ok();
             }
-            return sent.is_ok();
-        }
-        let mut out = self.session.worker.buffers.take_head();
-        answer.write(to_head, &mut out);
+            let mut out = self.session.worker.buffers.take_head();
+            answer.write(to_head, &mut out);
+            out
+        };
         let limit = self.session.service.rule().rule.timeouts.body;
         let sent = self.send(out, limit).await == Ok(true);
         if sent {
-            self.session.service.metrics.count_status(answer.status);
+            self.session.service.metrics.count_status(status);
         }
         sent
     }
@@ -843,6 +855,11 @@ impl Client {
     fn conclude(&self, mut request: Option<&mut Request>, summary: Summary) {
         if let Some(request) = &request {
             self.session.count_end(summary.end);
+            if let Io::Stream(stream) = &self.stream
+                && let Some(status) = stream.call()
+            {
+                self.session.service.metrics.calls.count(status);
+            }
             // An answer of the proxy's own has been sent just now.
             if summary.status.is_some() {
                 let answered = summary
@@ -883,6 +900,10 @@ impl Client {
                 (protocol, tries.map_or(0, |tries| tries.head_bytes))
             }
         };
+        let grpc_status = match &self.stream {
+            Io::Stream(stream) => stream.call().flatten(),
+            _ => None,
+        };
         let (at, asked, details) = match line.map(|line| *line) {
             Some(line) => {
                 let target = Cow::Owned(line.target.into());
@@ -905,6 +926,7 @@ impl Client {
             protocol,
             details,
             status: summary.status,
+            grpc_status,
             bytes_received: summary.received,
             bytes_sent: summary.sent,
             head_bytes_sent,

@@ -281,7 +281,7 @@ impl Client {
             head.leave_out(orca::BINARY_FIELD);
         }
         let interim = head.is_interim();
-        let changes = routed.route().response_fields.as_deref();
+        let changes = routed.policy().response_fields();
         let changes = changes.filter(|_| !interim);
         for name in changes.into_iter().flat_map(FieldChanges::taken_out) {
             head.leave_out(name);

@@ -12,6 +12,7 @@ use evenkeel_core::group::Group;
 use evenkeel_manager::auth::Auth;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
 use evenkeel_manager::config::routing::{Asks, host_of};
+use evenkeel_manager::responses::ResponsePolicy;
 use evenkeel_manager::routes::{Instead, Route, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
@@ -103,9 +104,11 @@ impl Routed {
         self.route as usize
     }
 
-    /// What clients get while the rule is in maintenance.
-    pub(crate) fn page(&self) -> Option<&Bytes> {
-        self.rule.page.as_ref()
+    /// Answers of the balancer's own and changes to responses.
+    #[inline]
+    pub(crate) fn policy(&self) -> &ResponsePolicy {
+        let of_route = self.route().policy(self.target);
+        of_route.unwrap_or(&self.target().policy)
     }
 
     /// What is done with it.
@@ -374,7 +377,6 @@ impl Client {
             page: page.map(|(media_type, body)| (*media_type, body)),
             more: More {
                 location: given.location.as_deref(),
-                fields: route.response_fields.as_deref(),
                 ..More::default()
             },
             ..Answer::closing(status, given.text)

@@ -1044,7 +1044,8 @@ fn h9_the_page_of_a_rule_in_maintenance_uses_no_limit_up() {
             count: 3,
             per: Duration::from_secs(3600),
         });
-        rule.maintenance.on = true;
+        let maintenance = rule.responses.maintenance.get_or_insert_default();
+        maintenance.on = true;
     });
     let status = |bed: &Bed| {
         let head = ask(&mut bed.connect(), &get("/"));
@@ -1053,7 +1054,7 @@ fn h9_the_page_of_a_rule_in_maintenance_uses_no_limit_up() {
     for _ in 0..5 {
         assert_eq!(status(&bed), "503");
     }
-    bed.apply(|rule| rule.maintenance.on = false);
+    bed.apply(|rule| rule.responses.maintenance = None);
     for wanted in ["200", "200", "200", "429"] {
         assert_eq!(status(&bed), wanted);
     }
