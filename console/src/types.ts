@@ -34,7 +34,7 @@ export interface Param { name: string; value: number; unit: string }
 /** A zone of a group; what is said of shares and loads is that of all zones of its rank. */
 export interface Zone { name: string | null; rank: number; own: boolean; share: number; load: number | null; usable: number; members: number; requests: number }
 export interface Group {
-  name: string; owner: string | null; strategy: string; params: Param[]; granularity: string; adaptive: boolean; load: string; panic: boolean;
+  name: string; owner: string | null; strategy: string; params: Param[]; granularity: string; adaptive: boolean; load: string; panic: boolean; maintenance?: boolean;
   alerts: number; alerts_raised: number; recent: Recent; members: Member[];
   refused: { member: string; address: string; why: string }[];
   lists?: { name: string; members: number; error: string | null; failures: number }[];
