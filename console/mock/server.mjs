@@ -243,6 +243,7 @@ export class Mock {
     } else if (what === "heal") this.broken = false;
     else if (what === "other") this.take(body.text ?? this.text.replace(/shutdown_grace = "\d+s"/, `shutdown_grace = "${31 + (this.id % 20)}s"`), "patch", "maria", "longer grace");
     else if (what === "disk") this.disk = body.text ?? this.text + "\n# by hand\n";
+    else if (what === "silent") this.world.silent = body.silent !== false;
     return { ok: true };
   }
 
@@ -430,6 +431,7 @@ export class Mock {
       Object.assign(group(n[0]), { strategy: body.name, params: body.params ?? {} });
     } else if ((n = is("PUT", "/v1/rules/{r}/enabled"))) rule(n[0]).enabled = body.enabled;
     else if ((n = is("PUT", "/v1/rules/{r}/maintenance"))) rule(n[0]).maintenance = body.on;
+    else if ((n = is("PUT", "/v1/groups/{g}/maintenance"))) group(n[0]).maintenance = body.on;
     else if ((n = is("PUT", "/v1/locations/{l}/alert"))) w.alertSettings.set(n[0], body.alert);
     else if ((n = is("POST", "/v1/groups/{g}/simulate"))) return this.simulate(group(n[0]), body);
     else if (method === "POST" && /forget|query|remove$/.test(path)) void 0;

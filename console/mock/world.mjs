@@ -329,7 +329,7 @@ export class World {
       in_flight: m.in_flight,
       p50_ms: m.rate > 0 ? round(m.ms / 2) : null,
       p99_ms: m.rate > 0 ? round(m.ms * 4) : null,
-      load: round(m.load),
+      load: this.silent ? null : round(m.load),
       alert: m.alert,
     };
   }
@@ -348,7 +348,7 @@ export class World {
     const cut = Object.fromEntries(Object.entries(g.hist).map(([k, list]) => [k, list.slice(from)]));
     const members = [...g.members.values()].map((m) => {
       const pad = (list) => Array(Math.max(0, g.hist.t.length - list.length)).fill(null).concat(list).slice(from);
-      return { name: m.name, load: pad(m.hist.load), share: pad(m.hist.share), in_flight: pad(m.hist.in_flight), weight: pad(m.hist.weight), alert: pad(m.hist.alert) };
+      return { name: m.name, load: pad(this.silent ? m.hist.load.map(() => null) : m.hist.load), share: pad(m.hist.share), in_flight: pad(m.hist.in_flight), weight: pad(m.hist.weight), alert: pad(m.hist.alert) };
     });
     return { step_seconds: 1, ...cut, thresholds: this.thresholds(g), members };
   }
@@ -364,6 +364,7 @@ export class World {
       adaptive: true,
       load: g.load,
       panic: false,
+      ...(g.maintenance ? { maintenance: true } : {}),
       alerts: [...g.members.values()].filter((m) => m.alert).length,
       alerts_raised: g.raised,
       recent: { seconds: 10, picks: Math.round(g.rate * 10), failures: Math.round(g.rate * g.failures * 10), p50_ms: g.p50, p99_ms: g.p99 },

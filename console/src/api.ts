@@ -77,9 +77,14 @@ export async function send<T = { ok: boolean }>(method: "PUT" | "POST" | "PATCH"
 
 export const part = encodeURIComponent;
 
+/** A message as a sentence: with a capital, unless it begins with a path, an address or the name of a key. */
+export function sentence(text: string): string {
+  return /^[a-z]+[ ,:]/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text;
+}
+
 export function words(error: unknown): string {
   if (error instanceof ApiError) {
-    const text = error.message.charAt(0).toUpperCase() + error.message.slice(1);
+    const text = sentence(error.message);
     return error.allowed.length ? `${text}. Allowed: ${error.allowed.join(", ")}` : text;
   }
   return error instanceof Error ? error.message : String(error);

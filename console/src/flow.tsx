@@ -26,6 +26,12 @@ function shorten(text: string, px: number): string {
   return text.length > max ? `${text.slice(0, max - 1)}…` : text;
 }
 
+/** Members of one machine differ at the end of their names. */
+export function shortenAddress(name: string, px: number): string {
+  const max = Math.max(3, Math.floor(px / 7));
+  return name.length > max ? `…${name.slice(name.length - max + 1)}` : name;
+}
+
 function Picture({ width, sample, rules, groups }: { width: number; sample: Sample; rules: Rule[]; groups: Group[] | null }): JSX.Element {
   const narrow = width < 620;
   const pad = 12;
@@ -83,7 +89,7 @@ function Picture({ width, sample, rules, groups }: { width: number; sample: Samp
         <g key={`${name}-${member.name}`} class={`sign-${member.level}`}>
           <title>{`${member.name}: ${member.word}, ${percent(member.share)} of the traffic${member.load === null ? "" : `, load ${member.load.toFixed(2)}`}`}</title>
           <g transform={`translate(${x3 + 6} ${at - 6})`}><SignShape level={member.level} /></g>
-          <text x={x3 + 24} y={at + 4}>{shorten(member.name, box - 24 - (narrow ? 0 : 54))}</text>
+          <text x={x3 + 24} y={at + 4}>{shortenAddress(member.name, box - 24 - (narrow ? 0 : 54))}</text>
           {!narrow && <text class="dim end" x={x3 + box} y={at + 4}>{member.note}</text>}
         </g>,
       );

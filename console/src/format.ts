@@ -82,6 +82,15 @@ export function load(value: number | null | undefined): string {
   return size !== 0 && (size >= 1e6 || size < 0.001) ? value.toExponential(2) : value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 3);
 }
 
+/** A score of a decision: three digits that count, and no powers of ten, so that scores can be compared by eye. */
+export function score(value: number | null | undefined): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
+  const size = Math.abs(value);
+  if (size === 0 || size >= 1e9) return load(value);
+  const places = Math.min(9, Math.max(0, 2 - Math.floor(Math.log10(size))));
+  return value.toFixed(places);
+}
+
 /** A bound of a range: large ones are powers of ten. */
 export function bound(value: number): string {
   return Math.abs(value) >= 1e7 ? value.toExponential().replace("e+", "e") : String(value);

@@ -34,7 +34,7 @@ export interface Param { name: string; value: number; unit: string }
 /** A zone of a group; what is said of shares and loads is that of all zones of its rank. */
 export interface Zone { name: string | null; rank: number; own: boolean; share: number; load: number | null; usable: number; members: number; requests: number }
 export interface Group {
-  name: string; owner: string | null; strategy: string; params: Param[]; granularity: string; adaptive: boolean; load: string; panic: boolean;
+  name: string; owner: string | null; strategy: string; params: Param[]; granularity: string; adaptive: boolean; load: string; panic: boolean; maintenance?: boolean;
   alerts: number; alerts_raised: number; recent: Recent; members: Member[];
   refused: { member: string; address: string; why: string }[];
   lists?: { name: string; members: number; error: string | null; failures: number }[];
@@ -77,10 +77,10 @@ export type Edit = { op: "set"; path: Path; value: Json } | { op: "remove"; path
 export interface Problem { line: number | null; column: number | null; key: string; message: string; allowed: string | string[] | null }
 export interface Config {
   file: string; revision: string; generation: number; text: string;
-  on_disk: { revision: string | null; differs: boolean; error: string | null };
+  on_disk: { revision: string | null; differs: boolean; error: string | null; unwritable: string | null };
   values: { [key: string]: Json };
 }
 export interface Validated { ok: boolean; problems: Problem[]; warnings: unknown[]; needs_restart: string[] }
 export interface Diffed { ok: boolean; problems: Problem[]; diff: string; changes: { path: Path; before: Json; after: Json }[]; needs_restart: string[]; revision: string }
-export interface Applied { revision: string; generation: number; notes: string[] }
+export interface Applied { revision: string; generation: number; notes: string[]; in_effect: boolean }
 export interface HistoryEntry { revision: string; generation: number; at: number; who: string | null; from: string | null; comment: string | null; how: string }

@@ -201,6 +201,17 @@ test("several members are put in maintenance at once, but not all without a ques
   await page.uncheck(`input[aria-label="Choose ${member}"]`);
 });
 
+test("a group is put into maintenance, and is back by Undo", async () => {
+  await open(`#/groups/${group}`, ".virtual tbody tr");
+  await page.click(".page-head button:text-is('Maintenance')");
+  await toast("maintenance on");
+  await page.waitForSelector(".page-head .tag:has-text('in maintenance')");
+  assert.equal((await api("GET", `/v1/groups/${group}`)).maintenance, true);
+  await page.click(".toast:has-text('maintenance on') >> text=Undo");
+  await page.waitForSelector(".page-head button:text-is('Maintenance')");
+  assert.ok(!(await api("GET", `/v1/groups/${group}`)).maintenance);
+});
+
 test("weight, backup and a check now, in the dialog of a member", async () => {
   await open(`#/groups/${group}?member=${encodeURIComponent(member)}`, "dialog .props");
   const weight = page.locator("dialog label:has-text('Weight') input");
@@ -212,15 +223,17 @@ test("weight, backup and a check now, in the dialog of a member", async () => {
   await page.click("dialog button:text-is('Set')");
   await toast("Weight of");
   await page.waitForSelector("dialog dd:has-text('of 2.5')");
-  await weight.fill(before);
-  await page.click("dialog button:text-is('Set')");
+  // Each change can be undone in the notice that confirms it; the dialog lies above it for the mouse.
+  const undo = () => page.locator(".toast:has-text('Undo') button:text-is('Undo')").last().dispatchEvent("click");
+  await undo();
   await page.waitForSelector(`dialog dd:has-text('of ${before}')`);
   await page.click("dialog >> text=Check now");
   await page.waitForSelector("dialog [role=status] .state");
   await page.check("dialog label:has-text('Backup') input");
   await toast("is a backup");
-  await page.uncheck("dialog label:has-text('Backup') input");
-  await toast("is no backup");
+  await undo();
+  await until(async () => (await api("GET", `/v1/groups/${group}/members/${encodeURIComponent(member)}`)).backup === false);
+  await page.waitForFunction(() => !document.querySelector("dialog label.check input").checked);
   await page.keyboard.press("Escape");
   await page.waitForSelector("dialog", { state: "detached" });
 });
@@ -238,7 +251,7 @@ test("the strategy is changed live, with its parameters, and undone", async () =
   await page.click("text=Apply now");
   await toast("from the next request on");
   assert.equal((await api("GET", `/v1/groups/${group}`)).strategy, other);
-  await page.click(".toast >> text=Undo");
+  await page.click(".toast:has-text('from the next request on') >> text=Undo");
   await until(async () => (await api("GET", `/v1/groups/${group}`)).strategy === before);
 });
 
@@ -568,9 +581,53 @@ test("colours: as the system, dark, light; kept", async () => {
 test("charts have a table", async () => {
   await open(`#/groups/${group}`, ".virtual tbody tr");
   await page.waitForSelector(".chart canvas");
-  assert.match(await page.locator(".chart .plot").first().getAttribute("aria-label"), /Load of members/);
+  assert.match(await page.locator(".chart .plot").first().getAttribute("aria-label"), REAL ? /Load of members|Share of the traffic/ : /Load of members/);
   await page.locator(".chart summary").nth(1).click();
   await page.waitForSelector(".chart details[open] tbody td");
+});
+
+test("without load reports the live page of a group begins with shares; members stand above the charts", { skip: onlyMock }, async () => {
+  await withMock({}, async (other, url) => {
+    other.control("silent", {});
+    await page.goto(`${url}/console/#/groups/${group}`);
+    await page.waitForSelector(".virtual tbody tr");
+    await page.waitForSelector(".segments button[aria-pressed=true]:text-is('Share')");
+    assert.match(await page.locator(".chart .plot").first().getAttribute("aria-label"), /Share of the traffic/);
+    const above = await page.evaluate(() => document.querySelector(".virtual").getBoundingClientRect().top < document.querySelector(".chart").getBoundingClientRect().top);
+    assert.ok(above, "the table of members is above the charts");
+    await page.click(".segments button:text-is('Load')");
+    await page.waitForSelector(".segments button[aria-pressed=true]:text-is('Load')");
+    // All columns are there in a small window.
+    await page.setViewportSize({ width: 1280, height: 800 });
+    const cut = await page.evaluate(() => { const box = document.querySelector(".virtual"); return box.scrollWidth - box.clientWidth; });
+    assert.ok(cut <= 0, `${cut} px of the table are cut off`);
+    await page.setViewportSize(DESKTOP);
+  });
+});
+
+test("what is chosen can be read under the mouse", async () => {
+  await open(`#/groups/${group}`, ".virtual tbody tr");
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    for (const label of ["Share", "1 min"]) {
+      // The mouse stays where it has clicked.
+      await page.click(`.segments button:text-is('${label}')`);
+      await page.waitForSelector(`.segments button[aria-pressed=true]:text-is('${label}')`);
+      const ratio = await page.evaluate((label) => {
+        const button = [...document.querySelectorAll(".segments button")].find((known) => known.textContent === label);
+        if (!button.matches(":hover")) throw new Error("the mouse is elsewhere");
+        const style = getComputedStyle(button);
+        const light = (colour) => {
+          const [r, g, b] = colour.match(/[\d.]+/g).map(Number).map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+          return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        const [a, b] = [light(style.color), light(style.backgroundColor)].sort((x, y) => y - x);
+        return (a + 0.05) / (b + 0.05);
+      }, label);
+      assert.ok(ratio >= 4.5, `${label} ${colorScheme}: ${ratio.toFixed(2)} : 1`);
+    }
+  }
+  await page.emulateMedia({ colorScheme: "light" });
 });
 
 test("a broken connection is said at once, what is shown is grey, and it heals by itself", { skip: onlyMock }, async () => {

@@ -8,16 +8,21 @@ import { parse, write } from "../mock/toml.mjs";
 
 const schema = JSON.parse(readFileSync(new URL("../mock/schema.json", import.meta.url), "utf8"));
 let vite;
-let format, kinds, draft, live;
+let api, format, kinds, draft, live;
 
 before(async () => {
   vite = await createServer({ root: new URL("..", import.meta.url).pathname, configFile: false, server: { middlewareMode: true, ws: false, watch: null }, appType: "custom", logLevel: "error", optimizeDeps: { noDiscovery: true, include: [] }, oxc: { jsx: { runtime: "automatic", importSource: "preact" } } });
   const load = (path) => vite.ssrLoadModule(path);
   globalThis.window ??= { addEventListener() {} };
-  [format, kinds, draft, live] = [await load("/src/format.ts"), await load("/src/config/kinds.ts"), await load("/src/config/draft.ts"), await load("/src/live.ts")];
+  [api, format, kinds, draft, live] = [await load("/src/api.ts"), await load("/src/format.ts"), await load("/src/config/kinds.ts"), await load("/src/config/draft.ts"), await load("/src/live.ts")];
 });
 
 after(() => vite.close());
+
+test("a message that begins with a path or a key has no capital", () => {
+  assert.equal(api.sentence("the file cannot be written"), "The file cannot be written");
+  for (const text of ["etc/evenkeel.toml cannot be written", "evenkeel.toml cannot be read", "rule.web.listen: not an address", "127.0.0.1:80 is taken"]) assert.equal(api.sentence(text), text);
+});
 
 test("numbers keep their digits and have units", () => {
   assert.equal(format.short(0), "0");
@@ -34,6 +39,13 @@ test("numbers keep their digits and have units", () => {
   assert.equal(format.duration(0.4), "400 ms");
   assert.equal(format.duration(-90), "-1 min 30 s");
   assert.equal(format.bound(1e12), "1e12");
+  // Scores are compared by eye.
+  assert.equal(format.score(7.58e-4), "0.000758");
+  assert.equal(format.score(0.006), "0.00600");
+  assert.equal(format.score(12.34), "12.3");
+  assert.equal(format.score(1234.5), "1235");
+  assert.equal(format.score(0), "0.000");
+  assert.equal(format.score(null), "–");
 });
 
 const keyOf = (header, name) => schema.tables.find((table) => table.header === header).keys.find((key) => key.name === name);
@@ -66,6 +78,11 @@ test("tables that stand in several places are found", () => {
   const at = (...path) => kinds.tableAt(schema, path)?.header;
   assert.equal(at("rule", "a.b", "routes", 0, "mirror"), "[rule.NAME.http.mirror]");
   assert.equal(at("rule", "x", "routes", 2, "response_fields"), "[rule.NAME.routes.request_fields]");
+  assert.equal(at("rule", "x", "response_fields"), "[rule.NAME.routes.request_fields]");
+  assert.equal(at("group", "x", "response_fields"), "[rule.NAME.routes.request_fields]");
+  assert.equal(at("defaults", "response_fields"), "[rule.NAME.routes.request_fields]");
+  assert.equal(at("group", "x", "maintenance"), "[rule.NAME.maintenance]");
+  assert.equal(at("rule", "x", "routes", 0, "maintenance"), "[rule.NAME.maintenance]");
   assert.equal(at("rule", "x", "health_check"), "[group.NAME.health_check]");
   assert.equal(at("defaults", "http"), "[rule.NAME.http]");
   assert.equal(at("defaults", "health_check"), "[group.NAME.health_check]");
@@ -104,6 +121,16 @@ test("a change of a change replaces it, and one back removes it", () => {
   edits = [{ op: "set", path: ["group", "web", "members", 1], value: "c" }, { op: "remove", path: ["group", "web", "members", 0] }];
   edits = draft.merged(edits, ["group", "web", "members", 0], "d", tree);
   assert.deepEqual(draft.applied(tree, edits), { group: { web: { load: "cpu", members: ["d"] } } });
+});
+
+test("only what a new rule says is changed", () => {
+  draft.base.value = { values: { rule: { old: { listen: "a" } } } };
+  draft.edits.value = [{ op: "set", path: ["rule", "new"], value: { listen: "b" } }, { op: "set", path: ["rule", "old", "cost"], value: 2 }];
+  const changed = (...path) => draft.changedBelow(path);
+  assert.deepEqual([changed("rule", "new"), changed("rule", "new", "listen"), changed("rule", "new", "protocol")], [true, true, false]);
+  assert.deepEqual([changed("rule", "old"), changed("rule", "old", "cost"), changed("rule", "old", "listen")], [true, true, false]);
+  draft.discard();
+  draft.base.value = null;
 });
 
 test("edits are shown as the balancer applies them", () => {

@@ -20,6 +20,7 @@ use evenkeel_proxy::http1::{Asked, Fields, Limits, Parsed, RequestHead, Response
 use evenkeel_report::agent_check::read_line;
 use evenkeel_report::prometheus::Readings;
 use evenkeel_wire::agent_check;
+use evenkeel_wire::exposition::Format;
 use evenkeel_wire::orca;
 use evenkeel_wire::reporting::client::{self, Session};
 use evenkeel_wire::reporting::keys::{Key as ReportKey, Keys};
@@ -150,7 +151,7 @@ fn exposition(counter: &mut Counter, length: usize, page: &str, is_good: bool) {
     );
     let loads = config.groups.remove(0).sources.prometheus.unwrap();
     at(counter, length, || {
-        let readings = Readings::of(page, &loads, 0);
+        let readings = Readings::of(page, Format::Text, &loads, 0);
         assert_eq!(readings.is_ok(), is_good);
         if let Ok(readings) = readings {
             black_box(readings.loads(&loads, None));

@@ -30,6 +30,19 @@ for i in $(seq 300); do curl -s -o /dev/null http://127.0.0.1:80/ && break; slee
 for i in $(seq 300); do grep -q '"rule":"web"' /var/log/evenkeel/access.log && break; sleep 0.1; done
 grep '"rule":"web"' /var/log/evenkeel/access.log
 
+say console
+# As it is installed, it cannot be changed by the API, which says so before somebody tries.
+curl -s http://127.0.0.1:9900/v1/config | grep '"unwritable":"/etc/evenkeel/evenkeel.toml: Permission denied.*Changes by the console'
+# What the manual says under "Changes by the console".
+dpkg-deb --fsys-tarfile evenkeel-bin_*.deb | tar -xO --wildcards '*/service.md*' | zcat -f > /tmp/service.md
+sed -n '/^### Changes by the console/,/^## /p' /tmp/service.md | sed -n 's/^# //p' > /tmp/steps
+[ "$(wc -l < /tmp/steps)" = 5 ]
+bash -eux /tmp/steps
+curl -s http://127.0.0.1:9900/v1/config | grep -q '"unwritable":null'
+evenkeel ctl config set rule.web.max_connections 77
+grep "max_connections = 77" /etc/evenkeel/evenkeel.toml
+[ "$(stat -c %U:%G:%a /etc/evenkeel/evenkeel.toml)" = evenkeel:evenkeel:640 ]
+
 say rotate
 logrotate -f /etc/logrotate.d/evenkeel
 [ "$(stat -c %U /var/log/evenkeel/access.log.1)" = evenkeel ]

@@ -5,7 +5,12 @@ use evenkeel_sim::log::{Format, read};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    for format in [None, Some(Format::Json), Some(Format::Combined), Some(Format::Haproxy)] {
+    for format in [
+        None,
+        Some(Format::Json),
+        Some(Format::Combined),
+        Some(Format::Haproxy),
+    ] {
         let Ok(log) = read(bytes, format) else {
             continue;
         };
@@ -13,9 +18,17 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(log.lines, log.unreadable + read);
         assert!(log.shown.len() <= 10);
         let number = |name: Option<usize>| name.is_none_or(|name| name < log.names.len());
-        assert!(log.entries.iter().all(|entry| number(entry.member) && number(entry.class)));
+        assert!(
+            log.entries
+                .iter()
+                .all(|entry| number(entry.member) && number(entry.class))
+        );
         assert!(log.entries.iter().all(|entry| entry.at.is_finite()));
         let tried = |at: &usize| number(Some(*at));
-        assert!(log.entries.iter().all(|entry| entry.tried.iter().all(tried) && entry.tried.len() <= 16));
+        assert!(
+            log.entries
+                .iter()
+                .all(|entry| entry.tried.iter().all(tried) && entry.tried.len() <= 16)
+        );
     }
 });

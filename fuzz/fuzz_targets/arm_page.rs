@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use arm::page::{self, Reader};
@@ -52,7 +52,7 @@ fn page() -> &'static Page {
 }
 
 /// Reads the page as an agent would.
-fn read(path: &PathBuf) -> Option<()> {
+fn read(path: &Path) -> Option<()> {
     let now = page::now();
     let mut reader = Reader::open(path).ok()?;
     assert!(!reader.application().is_empty() && reader.application().len() <= 127);

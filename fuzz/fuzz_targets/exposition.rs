@@ -2,17 +2,18 @@
 //! same.
 #![no_main]
 
-use evenkeel_wire::exposition::parse;
+use evenkeel_wire::exposition::{Format, parse};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|page: &str| {
+    let _ = parse(page, Format::OpenMetrics, |_| ());
     let mut again = String::new();
     let mut samples = 0;
-    let read = parse(page, |sample| {
+    let read = parse(page, Format::Text, |sample| {
         samples += 1;
         assert!(sample.labels.iter().count() <= 64);
         again += &format!(
-            "{}{{{}}} {}\n",
+            "{{\"{}\",{}}} {}\n",
             sample.metric,
             sample.labels.as_str(),
             sample.value
@@ -20,7 +21,11 @@ fuzz_target!(|page: &str| {
     });
     if read.is_ok() {
         let mut rest = samples;
-        assert_eq!(parse(&again, |_| rest -= 1), Ok(()), "{again:?}");
+        assert_eq!(
+            parse(&again, Format::Text, |_| rest -= 1),
+            Ok(()),
+            "{again:?}"
+        );
         assert_eq!(rest, 0);
     }
 });

@@ -9,6 +9,7 @@ use evenkeel_config::expression::Expression;
 use evenkeel_config::sources::{MetricLoad, Prometheus};
 use evenkeel_core::load::LoadId;
 use evenkeel_report::prometheus::Readings;
+use evenkeel_wire::exposition::Format;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &str| {
@@ -28,7 +29,7 @@ fuzz_target!(|input: &str| {
         }],
         ..settings().clone()
     };
-    let Ok(readings) = Readings::of(page, &loads, i64::MIN) else {
+    let Ok(readings) = Readings::of(page, Format::Text, &loads, i64::MIN) else {
         return;
     };
     let first = readings.loads(&loads, None);

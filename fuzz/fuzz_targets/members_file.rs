@@ -7,6 +7,10 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|text: &str| {
     if let Ok(members) = parse(text) {
         assert!(members.len() <= MAX_MEMBERS);
-        assert!(members.iter().all(|member| member.port > 0 && !member.host.is_empty()));
+        assert!(
+            members
+                .iter()
+                .all(|member| member.port > 0 && !member.host.is_empty())
+        );
     }
 });

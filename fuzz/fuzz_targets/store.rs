@@ -17,7 +17,10 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = head.target("a");
     }
     if let Ok(revision) = Revision::read_any(bytes) {
-        assert_eq!(Revision::read(&revision.write(), &revision.pointer()), Ok(revision));
+        assert_eq!(
+            Revision::read(&revision.write(), &revision.pointer()),
+            Ok(revision)
+        );
     }
     if let Ok(report) = Report::read(bytes) {
         let _ = judge(&report.counts, &report.before, &Rollout::default());

@@ -59,7 +59,7 @@ export function ApplyDialog({ draft, onClose, onDone }: { draft: Draft; onClose:
       mine.add(done.revision);
       onDone();
       await loadBase();
-      tell(`Configuration ${done.generation} is in force${done.notes.length ? `. ${done.notes.join(". ")}` : ""}`, { label: "Undo", run: () => void undo(done.revision) }, "configuration");
+      tell(`${done.in_effect ? `Configuration ${done.generation} is in force` : "The store has the configuration"}${done.notes.length ? `. ${done.notes.join(". ")}` : ""}`, { label: "Undo", run: () => void undo(done.revision) }, "configuration");
       onClose();
     } catch (failed) {
       if (failed instanceof ApiError && failed.status === 412) await meanwhile(String(failed.body.who ?? ""), typeof failed.body.at === "number" ? failed.body.at : null, failed.message);
@@ -201,7 +201,7 @@ export async function undo(revision: string): Promise<void> {
   try {
     const done = await send<Applied>("POST", "/v1/config/undo", {}, revision);
     mine.add(done.revision);
-    tell(`Undone: configuration ${done.generation} is in force`, undefined, "configuration");
+    tell(done.in_effect ? `Undone: configuration ${done.generation} is in force` : "Undone: the store has the configuration", undefined, "configuration");
     await loadBase();
   } catch (failed) {
     tell(`Not undone: ${words(failed)}`);

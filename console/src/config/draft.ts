@@ -190,9 +190,10 @@ export function wordsOf(item: unknown): string {
   return String(item);
 }
 
-/** Whether something below `path` is changed. */
+/** Whether something below `path` is changed. What was set as a whole (a new rule) has changed only what it says otherwise. */
 export function changedBelow(path: Path): boolean {
-  return edits.value.some((edit) => same(edit.path.slice(0, path.length), path) || same(path.slice(0, edit.path.length), edit.path));
+  const differs = () => !same(at(values.value, path), at(base.value?.values, path));
+  return edits.value.some((edit) => same(edit.path.slice(0, path.length), path) || (same(path.slice(0, edit.path.length), edit.path) && differs()));
 }
 
 export function problemsBelow(text: string): number {

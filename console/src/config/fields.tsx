@@ -174,7 +174,19 @@ function Control(props: ControlProps): JSX.Element {
       </>
     );
   }
-  const suggest = kind.type === "text" && kind.suggest.length ? kind.suggest : path.at(-1) === "group" ? groupNames() : [];
+  if (kind.type === "text" && path.at(-1) === "group" && path[0] !== "process") {
+    const text = value === undefined ? "" : String(value);
+    const own = path[0] === "rule" && path.length === 3;
+    const names = own ? Object.keys((values.value.group as object) ?? {}) : groupNames();
+    return (
+      <select {...common} value={text} onChange={(event) => setValue(path, event.currentTarget.value || undefined)}>
+        <option value="">{own ? "none: members of its own" : "not set"}</option>
+        {names.map((name) => <option key={name} value={name}>{name}</option>)}
+        {text !== "" && !names.includes(text) && <option value={text}>{text}</option>}
+      </select>
+    );
+  }
+  const suggest = kind.type === "text" && kind.suggest.length ? kind.suggest : [];
   return (
     <>
       <TextInput {...common} value={value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value)} placeholder={placeholder || (schemaKey.example ? `for example ${shown(schemaKey.example)}` : "")} {...(suggest.length ? { list: `${id}-list` } : {})} onValue={(text) => setValue(path, typedValue(text, kind.type === "text" && kind.numeric))} />
@@ -327,7 +339,7 @@ function TableControl({ id, path, spec, value, schemaKey, invalid, help }: Contr
         setValue(path, next === "" ? undefined : next === "off" ? false : next === "on" ? true : {});
       }}>
         <option value="">not set</option>
-        {toggle && <option value="on">on, with all defaults</option>}
+        {toggle && <option value="on">on, with all defaults{path.at(-1) === "health_check" ? " (a TCP connection)" : ""}</option>}
         <option value="keys">on, with these settings</option>
         {(spec.optional || mode === "off") && <option value="off">off, also if defaults say so</option>}
       </select>

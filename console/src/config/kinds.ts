@@ -23,7 +23,8 @@ const plain = (header: string) => header.replace(/^\[+|\]+$/g, "");
 const SAME: [RegExp, string][] = [
   [/^rule\.NAME\.routes\.(mirror|hedge)$/, "rule.NAME.http.$1"],
   [/^rule\.NAME\.routes\.(auth|request_limits)$/, "rule.NAME.$1"],
-  [/^rule\.NAME\.routes\.response_fields$/, "rule.NAME.routes.request_fields"],
+  [/^(?:rule\.NAME(?:\.routes)?|group\.NAME|defaults)\.response_fields$/, "rule.NAME.routes.request_fields"],
+  [/^(?:rule\.NAME\.routes|group\.NAME)\.maintenance$/, "rule.NAME.maintenance"],
   [/^(admin|negotiator)\.tls(.*)$/, "rule.NAME.tls$2"],
   [/^corba\.groups(.*)$/, "group.NAME$1"],
   [/^group\.NAME\.(?:orca\.out_of_band|prometheus|agent_check)\.tls$/, "group.NAME.member_tls"],
@@ -78,7 +79,7 @@ export function specOf(schema: Schema, key: SchemaKey, path: Path): Spec {
   if (/^true or false$/.test(rest)) return spec({ type: "bool" });
   if (/^one of "adaptive"/.test(rest)) return spec({ type: "strategy" });
   if (/^a list of addresses/.test(rest) && key.name === "members") return spec({ type: "members" });
-  if ((match = /^a table of names, each with (.*)$/.exec(rest))) return spec({ type: "map", value: match[1]!, numeric: /number/.test(match[1]!) });
+  if ((match = /^a table of (?:names|statuses from \d+ to \d+), each with (.*)$/.exec(rest))) return spec({ type: "map", value: match[1]!, numeric: /number/.test(match[1]!) });
   if (/^a table of loads/.test(rest)) return spec({ type: "map", value: "an expression", numeric: false });
   if (/^(a table|the path of a file, or a table)/.test(rest)) {
     const table = tableAt(schema, path);

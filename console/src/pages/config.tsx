@@ -60,6 +60,7 @@ export function ConfigPage(): JSX.Element {
         {baseError.value && !known ? <Failed error={baseError.value} retry={() => void loadBase()} /> : !known || !schema.value ? <Loading /> : (
           <>
             {!may("administer") && <p class="banner info"><Icon name="info" />You may look at the configuration. Changes need the role “administer”.</p>}
+            {may("administer") && known.on_disk.unwritable && <p class="banner warn" id="unwritable"><Icon name="warn" /><span>Changes cannot be saved. {known.on_disk.unwritable}.</span></p>}
             {known.on_disk.differs && <DiskBanner known={known} />}
             {known.on_disk.error && <p class="banner warn"><Icon name="warn" />The file: {known.on_disk.error}</p>}
             {moved && <p class="banner info" role="status"><Icon name="info" />{moved}<button type="button" class="button small" onClick={() => setMoved(null)}>Understood</button></p>}
@@ -124,7 +125,7 @@ const NAMED = [
   { id: "location", label: "Locations", one: "location" },
 ] as const;
 
-const SINGLE_LABELS: Record<string, string> = { admin: "Admin API", acme: "Certificates (ACME)", dns: "DNS", access_log: "Access log", broker: "Agents (broker)", negotiator: "Negotiator", corba: "CORBA" };
+const SINGLE_LABELS: Record<string, string> = { admin: "Admin API", acme: "Certificates (ACME)", dns: "DNS", access_log: "Access log", broker: "Agents (broker)", negotiator: "Negotiator", corba: "CORBA", process: "User and rights", node: "Node", fleet: "Fleet", store: "Store", tracing: "Tracing", xds: "xDS" };
 
 const plainHeader = (table: SchemaTable) => table.header.replace(/^\[|\]$/g, "");
 
@@ -181,8 +182,8 @@ function Tree({ what, name }: { what: string; name: string }): JSX.Element {
             </div>
           );
         })}
-        <h3>Process</h3>
-        <a href={href("config", "top")} aria-current={what === "top" ? "true" : undefined}>Process</a>
+        <h3>The balancer</h3>
+        <a href={href("config", "top")} aria-current={what === "top" ? "true" : undefined}>General</a>
         <a href={href("config", "table", "defaults")} aria-current={name === "defaults" ? "true" : undefined}>Defaults<Marks path={["defaults"]} /></a>
         {singles().map((single) => (
           <a key={single} href={href("config", "table", single)} aria-current={what === "table" && name === single ? "true" : undefined}>
@@ -400,7 +401,7 @@ function Single({ name }: { name: string }): JSX.Element {
 
 function Top(): JSX.Element {
   const table = schema.value!.tables.find((known) => known.header === "")!;
-  return <Panel title="Process"><div class="body"><p class="help"><Prose text={table.meaning} /></p><Fields path={[]} keys={table.keys.map((key) => key.name)} /></div></Panel>;
+  return <Panel title="General"><div class="body"><p class="help"><Prose text={table.meaning} /></p><Fields path={[]} keys={table.keys.map((key) => key.name)} /></div></Panel>;
 }
 
 function NewItem({ kind }: { kind: string }): JSX.Element {
@@ -592,13 +593,13 @@ function HistoryView({ known }: { known: Config }): JSX.Element {
         <table>
           <thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">How</th><th scope="col">Why</th><th scope="col">Revision</th><th scope="col"><span class="sr">Actions</span></th></tr></thead>
           <tbody>
-            {list.data.map((entry) => (
+            {list.data.map((entry, i) => (
               <tr key={`${entry.generation}-${entry.revision}`}>
                 <th scope="row" class="nowrap">{when(entry.at)}</th>
                 <td>{entry.who || <span class="muted">–</span>}{entry.from && <span class="muted small"> {entry.from}</span>}</td>
                 <td>{HOW[entry.how] ?? entry.how}</td>
                 <td>{entry.comment || <span class="muted">–</span>}</td>
-                <td class="nowrap"><code>{entry.revision.slice(0, 8)}</code> <span class="muted">({entry.generation})</span>{entry.revision === known.revision && <> <span class="tag ok">in force</span></>}</td>
+                <td class="nowrap"><code>{entry.revision.slice(0, 8)}</code> <span class="muted">({entry.generation})</span>{entry.revision === known.revision && (i === list.data!.findIndex((newest) => newest.revision === entry.revision) ? <> <span class="tag ok">in force</span></> : <> <span class="muted">the same as in force</span></>)}</td>
                 <td><button type="button" class="button small" onClick={() => setOpen(entry)} aria-label={`Show revision ${entry.revision.slice(0, 8)} of ${when(entry.at)}`}>Show</button></td>
               </tr>
             ))}
@@ -616,7 +617,7 @@ function RevisionDialog({ entry, known, onClose }: { entry: HistoryEntry; known:
     try {
       const done = await send<Applied>("POST", "/v1/config/restore", { revision: entry.revision }, known.revision);
       mine.add(done.revision);
-      tell(`Restored: configuration ${done.generation} is in force`, { label: "Undo", run: () => void undo(done.revision) }, "configuration");
+      tell(done.in_effect ? `Restored: configuration ${done.generation} is in force` : "Restored: the store has the configuration", { label: "Undo", run: () => void undo(done.revision) }, "configuration");
       await loadBase();
       onClose();
     } catch (error) {

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { part, words } from "../api";
-import { duration, load } from "../format";
+import { duration, score } from "../format";
 import type { Explained } from "../types";
 import { Empty, Failed, Health, Loading, Panel, Scroll, useAnswer } from "../ui/kit";
 
@@ -22,7 +22,7 @@ export function Explain({ group }: { group: string }): JSX.Element {
         <span id="client-problem" class="problem" role="alert">{answer.error !== null && client ? words(answer.error) : ""}</span>
       </form>
       {answer.error && !answer.data && !client ? <Failed error={answer.error} retry={answer.again} /> : null}
-      <div class="cols">
+      <div class="stack">
         <Decision title={client ? `Now, for ${client}` : "Now, for the next request"} decision={answer.data?.next ?? null} loading={!answer.data && !answer.error} hint="Asking binds nothing, and takes nobody's turn." />
         <Decision title="The last decision" decision={answer.data?.last ?? null} loading={!answer.data && !answer.error} hint="About once a second a real decision is kept with its reasons." />
       </div>
@@ -49,7 +49,7 @@ function Decision({ title, decision, loading, hint }: { title: string; decision:
                 {decision.candidates.slice(0, 200).map((candidate) => (
                   <tr key={candidate.member} class={candidate.member === decision.chosen ? "chosen" : ""}>
                     <th scope="row" class="nowrap">{candidate.member}{candidate.member === decision.chosen && <> <span class="tag ok">chosen</span></>}</th>
-                    <td class="num">{load(candidate.score)}</td>
+                    <td class="num">{score(candidate.score)}</td>
                     <td><span class="gauge" aria-hidden="true"><svg width="64" height="8"><rect width={candidate.score !== null && max > 0 ? Math.max(1, (64 * candidate.score) / max) : 0} height="8" /></svg></span></td>
                     <td>{candidate.verdict}</td>
                   </tr>

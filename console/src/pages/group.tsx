@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { part } from "../api";
+import { part, send } from "../api";
 import { Chart, type Level, type Thread } from "../chart";
 import { load, ms, percent, rate, short } from "../format";
 import { levelOf, troubles } from "../health";
@@ -10,7 +10,7 @@ import { GroupHistory } from "../history";
 import { change, focus, members, membersOf, sample } from "../live";
 import { go, href, route } from "../router";
 import type { Group, Zone } from "../types";
-import { Failed, Figures, Gauge, Health, Loading, Panel, Scroll, Segments, TabPanel, Tabs, useAnswer } from "../ui/kit";
+import { complain, Failed, Figures, Gauge, Health, Loading, needs, Panel, Scroll, Segments, TabPanel, Tabs, tell, useAnswer } from "../ui/kit";
 import { Explain } from "./explain";
 import { Members } from "./members";
 import { StrategyPanel } from "./strategy";
@@ -56,10 +56,12 @@ export function GroupPage({ name }: { name: string }): JSX.Element {
         <h1><span class="crumb"><a href={href("groups")}>Groups</a> / </span>{name}</h1>
         <Health level={levelOf(group)}>{trouble.map((item) => item.text).join(" · ") || "good"}</Health>
         <div class="actions">
+          {details.data?.maintenance && <span class="tag warn">in maintenance</span>}
           {details.data && <span class="tag">{details.data.strategy}</span>}
           {details.data && <span class="tag">{details.data.granularity.replaceAll("_", " ")}</span>}
           {details.data?.owner && <span class="tag accent">owner: {details.data.owner}</span>}
           <a class="button small" href={href("whatif", name)}>What if</a>
+          {details.data && <button type="button" class="button small" title="Whether clients of rules get its page in place of the service" {...needs("operate")} onClick={() => void setMaintenance(name, !details.data!.maintenance, details.again)}>{details.data.maintenance ? "End maintenance" : "Maintenance"}</button>}
           {!details.data?.owner && <a class="button small" href={href("config", "group", name)}>Configure</a>}
         </div>
       </div>
@@ -71,14 +73,27 @@ export function GroupPage({ name }: { name: string }): JSX.Element {
   );
 }
 
+async function setMaintenance(group: string, on: boolean, again: () => void): Promise<void> {
+  const put = (on: boolean) => send("PUT", `/v1/groups/${part(group)}/maintenance`, { on }).then(again);
+  try {
+    await put(on);
+    tell(`Group ${group}: maintenance ${on ? "on" : "off"}, until the configuration says otherwise`, { label: "Undo", run: () => void put(!on).catch(complain) });
+  } catch (error) {
+    complain(error);
+  }
+}
+
 /** Levels are kept with fewer digits than are sent. */
 const round = (value: number) => Number(value.toPrecision(4));
+
+/** With at most so many members, their table stands above the charts. */
+const FEW = 12;
 
 const TOKENS = ["s1", "s2", "s3", "s4", "s5", "s6"];
 
 function Live({ name, details, again }: { name: string; details: Group | null; again: () => void }): JSX.Element {
   const [span, setSpan] = useState<(typeof SPANS)[number]["id"]>("300");
-  const [what, setWhat] = useState<"load" | "share" | "in_flight" | "weight">("load");
+  const [picked, setPicked] = useState<"load" | "share" | "in_flight" | "weight" | null>(null);
   const past = useMemo(() => new GroupHistory(name), [name]);
   useEffect(() => {
     const stop = new AbortController();
@@ -92,6 +107,11 @@ function Live({ name, details, again }: { name: string; details: Group | null; a
   const tick = past.tick.value;
   const group = sample.value!.groups.find((known) => known.name === name)!;
   const known = membersOf.value === name ? members.value : null;
+
+  // Without load reports the picture of loads is an empty grid: the share is what there is to see then.
+  const tracked = [...past.tracks.values()].some((track) => track.load.some((value) => value !== null));
+  const silent = known !== null && !tracked && [...known.values()].every((member) => member.load === null);
+  const what = picked ?? (silent ? "share" : "load");
 
   // Few members have a colour each; of many only those that stand out.
   const threads = useMemo<Thread[]>(() => {
@@ -120,6 +140,10 @@ function Live({ name, details, again }: { name: string; details: Group | null; a
   const shared = { t: past.t, span: seconds, tick };
   const WHAT = { load: { title: `Load of members${details ? ` (${details.load})` : ""}`, format: load }, share: { title: "Share of the traffic", format: (v: number | null) => percent(v) }, in_flight: { title: "In flight at members", format: short }, weight: { title: "Effective weight", format: load } } as const;
 
+  // What one may want to act on comes first, unless it is so long that it would hide the charts.
+  const table = <Members group={name} live={known} details={details} again={again} />;
+  const first = group.members <= FEW;
+
   return (
     <div class="stack">
       <Figures
@@ -135,8 +159,9 @@ function Live({ name, details, again }: { name: string; details: Group | null; a
           { label: "Spread of loads", value: load(group.spread) },
         ]}
       />
+      {first && table}
       <div class="actions">
-        <Segments label="What the large chart shows" value={what} onChange={setWhat} options={[{ id: "load", label: "Load" }, { id: "share", label: "Share" }, { id: "in_flight", label: "In flight" }, { id: "weight", label: "Weight" }]} />
+        <Segments label="What the large chart shows" value={what} onChange={setPicked} options={[{ id: "load", label: "Load" }, { id: "share", label: "Share" }, { id: "in_flight", label: "In flight" }, { id: "weight", label: "Weight" }]} />
         <Segments label="Time that charts show" value={span} onChange={setSpan} options={[...SPANS]} />
         {!past.loaded.value && <span class="muted small" role="status">Loading the last hour …</span>}
       </div>
@@ -148,7 +173,7 @@ function Live({ name, details, again }: { name: string; details: Group | null; a
         <Chart {...shared} title="Failures and spread" lines={[{ label: "spread of loads", token: "s3", values: past.lines.spread }, { label: "share of failures", token: "bad", values: past.lines.failures }]} format={load} height={150} min={0.05} />
       </div>
       {details?.zones && details.zones.length > 0 && <Zones zones={details.zones} />}
-      <Members group={name} live={known} details={details} again={again} />
+      {!first && table}
     </div>
   );
 }

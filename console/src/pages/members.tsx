@@ -216,10 +216,11 @@ function MemberDialog({ group, name, live, onClose }: { group: string; name: str
     if (member?.backup === backup) setBackup(null);
   }, [member?.backup, backup]);
   useEffect(() => setWrong(""), [weight]);
-  const run = async (action: () => Promise<unknown>, said?: string) => {
+  /** Does it, and says so with a way back. */
+  const run = async (action: () => Promise<unknown>, said: string, back: () => Promise<unknown>) => {
     try {
       await action();
-      if (said) tell(said);
+      tell(said, { label: "Undo", run: () => void back().then(answer.again).catch(complain) });
       answer.again();
       return true;
     } catch (error) {
@@ -230,7 +231,9 @@ function MemberDialog({ group, name, live, onClose }: { group: string; name: str
   const saveWeight = async () => {
     const value = Number(weight);
     if (weight === null || weight.trim() === "" || !(value >= 0 && value <= 1000)) return setWrong("a number from 0 to 1000");
-    await run(() => send("PUT", path(group, name, "/weight"), { weight: value }), `Weight of ${name}: ${value}`);
+    const before = member!.weight;
+    const put = (weight: number) => send("PUT", path(group, name, "/weight"), { weight });
+    await run(() => put(value), `Weight of ${name}: ${value}`, () => put(before));
     setWeight(null);
   };
   const checkNow = async () => {
@@ -257,7 +260,7 @@ function MemberDialog({ group, name, live, onClose }: { group: string; name: str
             <label>Weight <input class="narrow" inputMode="decimal" size={8} aria-invalid={wrong !== ""} aria-describedby="weight-help" value={weight ?? String(member.weight)} disabled={needs("operate").disabled} onInput={(event) => setWeight(event.currentTarget.value)} /></label>
             <button type="submit" class="button" disabled={weight === null || needs("operate").disabled}>Set</button>
             <span id="weight-help" class={wrong ? "problem" : "muted small"}>{wrong || "0 (no new traffic) to 1000"}</span>
-            <label class="check"><input type="checkbox" checked={backup ?? member.backup} disabled={needs("operate").disabled} onChange={(event) => { const to = event.currentTarget.checked; setBackup(to); void run(() => send("PUT", path(group, name, "/backup"), { backup: to }), `${name} is ${to ? "a backup" : "no backup"}`).then((done) => done || setBackup(null)); }} />Backup</label>
+            <label class="check"><input type="checkbox" checked={backup ?? member.backup} disabled={needs("operate").disabled} onChange={(event) => { const to = event.currentTarget.checked; setBackup(to); const put = (backup: boolean) => send("PUT", path(group, name, "/backup"), { backup }); void run(() => put(to), `${name} is ${to ? "a backup" : "no backup"}`, () => put(!to)).then((done) => done || setBackup(null)); }} />Backup</label>
           </form>
           <p class="muted small">These changes last until the process ends, or the configuration sets something new. <a href={href("config", "group", group)}>Change the configuration</a> to keep them.</p>
           <dl class="props">

@@ -51,6 +51,7 @@ function Comparison({ group }: { group: Group }): JSX.Element {
   const [requests, setRequests] = useState("20000");
   const [speed, setSpeed] = useState("");
   const [seed, setSeed] = useState("1");
+  const [more, setMore] = useState("0");
   const [state, setState] = useState<{ running: boolean; result: Simulated | null; error: unknown; took: number }>({ running: false, result: null, error: null, took: 0 });
   const checked = choices.map((choice) => {
     const kind = strategy(choice.name);
@@ -58,12 +59,12 @@ function Comparison({ group }: { group: Group }): JSX.Element {
   });
   const count = Number(requests);
   const pace = speed.trim() === "" ? null : Number(speed);
-  const wrong = checked.some(({ wrong }) => Object.keys(wrong).length > 0) || !(Number.isInteger(count) && count >= 100 && count <= 200_000) || (pace !== null && !(pace > 0)) || !Number.isInteger(Number(seed));
+  const wrong = checked.some(({ wrong }) => Object.keys(wrong).length > 0) || !(Number.isInteger(count) && count >= 100 && count <= 200_000) || (pace !== null && !(pace > 0)) || !Number.isInteger(Number(seed)) || more.trim() === "" || !(Number.isInteger(Number(more)) && Number(more) >= 0 && Number(more) <= 100);
   const run = async () => {
     setState((old) => ({ ...old, running: true, error: null }));
     const begin = performance.now();
     try {
-      const result = await send<Simulated>("POST", `/v1/groups/${part(group.name)}/simulate`, { strategies: choices.map((choice, i) => ({ name: choice.name, params: checked[i]!.params })), requests: count, seed: Number(seed), rate: pace, members: null });
+      const result = await send<Simulated>("POST", `/v1/groups/${part(group.name)}/simulate`, { strategies: choices.map((choice, i) => ({ name: choice.name, params: checked[i]!.params })), requests: count, seed: Number(seed), rate: pace, members: null, more_members: Number(more) });
       setState({ running: false, result, error: null, took: (performance.now() - begin) / 1000 });
     } catch (error) {
       setState((old) => ({ ...old, running: false, error }));
@@ -99,9 +100,10 @@ function Comparison({ group }: { group: Group }): JSX.Element {
           <div class="actions">
             <label>Requests <input class="narrow" size={9} inputMode="numeric" value={requests} onInput={(event) => setRequests(event.currentTarget.value)} /></label>
             <label>Rate <input class="narrow" size={9} inputMode="decimal" placeholder="as measured" value={speed} onInput={(event) => setSpeed(event.currentTarget.value)} /> /s</label>
+            <label>More members <input class="narrow" size={4} inputMode="numeric" value={more} onInput={(event) => setMore(event.currentTarget.value)} /></label>
             <label>Seed <input class="narrow" size={5} inputMode="numeric" value={seed} onInput={(event) => setSeed(event.currentTarget.value)} /></label>
             <button type="submit" class="button primary" disabled={wrong || state.running}>{state.running ? "Playing …" : "Play"}</button>
-            <span role="status" class="muted">{wrong ? "100 to 200,000 requests, a rate above 0, and parameters in their ranges" : state.running ? "" : state.result ? `took ${duration(state.took)}` : ""}</span>
+            <span role="status" class="muted">{wrong ? "100 to 200,000 requests, a rate above 0, at most 100 more members, and parameters in their ranges" : state.running ? "" : state.result ? `took ${duration(state.took)}` : ""}</span>
           </div>
         </div>
       </form>

@@ -14,6 +14,7 @@ use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::inherited::{self, Handed};
 use evenkeel_net::listen::{self, Options, why};
+use evenkeel_net::writable;
 use evenkeel_tls::certificate::Details;
 use evenkeel_tls::listener::Listener;
 use parking_lot::Mutex;
@@ -89,6 +90,13 @@ fn users(admin: Option<&Admin>) -> Result<Option<Users>, Vec<Problem>> {
     file.map(Users::load).transpose()
 }
 
+/// Reason why the audit log could not be written.
+fn unwritable_log(admin: &Admin) -> Option<PrepareError> {
+    let path = admin.audit_log.as_ref()?;
+    let error = writable::check(path, "admin.audit_log").err()?;
+    Some(PrepareError::other(error))
+}
+
 impl Service for Address {}
 
 impl Subsystem for Address {
@@ -97,6 +105,11 @@ impl Subsystem for Address {
         let tls = admin.and_then(|admin| admin.tls.as_ref());
         if !next.reload {
             return Ok(Box::new(|| ()));
+        }
+        // Its path is that of the start. What is in the way of the log later is told at each change.
+        let is_start = self.has_tls.get().is_none();
+        if let Some(error) = admin.filter(|_| is_start).and_then(unwritable_log) {
+            return Err(vec![error]);
         }
         let found = users(admin).map_err(PrepareError::files)?;
         let known = Arc::clone(&self.users);
@@ -161,7 +174,9 @@ impl Subsystem for Address {
         let own = config.admin.as_ref();
         let mut problems = Listener::check(own.and_then(|own| own.tls.as_ref()));
         problems.extend(users(own).err().into_iter().flatten());
-        PrepareError::files(problems)
+        let mut errors = PrepareError::files(problems);
+        errors.extend(own.and_then(unwritable_log));
+        errors
     }
 
     fn announce(&self, _: &Snapshot) -> Vec<String> {

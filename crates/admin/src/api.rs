@@ -248,6 +248,15 @@ fn operations(sources: &Sources) -> Operations {
             ),
             set_maintenance,
         )
+        .add(
+            Operation::act::<SetMaintenance, Done>(
+                put(),
+                "/v1/groups/{group}/maintenance",
+                Role::Operate,
+                "Sets a group to maintenance for clients of rules, or ends that",
+            ),
+            set_group_maintenance,
+        )
         // A report changes nothing that an administrator has said: it is not in the audit log.
         .add(
             Operation::ask::<Report, Done>(
@@ -568,6 +577,15 @@ async fn set_maintenance(
     Body(body): Body<SetMaintenance>,
 ) -> Answer<Done> {
     let done = sources.manager.set_maintenance(&rule, body.on);
+    sources.done(done)
+}
+
+async fn set_group_maintenance(
+    State(sources): State<Arc<Sources>>,
+    Path(group): Path<String>,
+    Body(body): Body<SetMaintenance>,
+) -> Answer<Done> {
+    let done = sources.manager.set_group_maintenance(&group, body.on);
     sources.done(done)
 }
 

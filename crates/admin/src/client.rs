@@ -65,7 +65,7 @@ pub enum ClientError {
         detail: String,
     },
     /// The API refuses.
-    #[error("{}{}", .body.detail, allowed(.body))]
+    #[error("{}{}{}", .body.detail, allowed(.body), hint(*.status))]
     Refused {
         /// HTTP status.
         status: u16,
@@ -79,6 +79,17 @@ fn allowed(body: &ErrorBody) -> String {
         return String::new();
     }
     format!("\nallowed: {}", body.allowed.join(", "))
+}
+
+/// What to do so that the API knows who asks.
+fn hint(status: u16) -> &'static str {
+    match status {
+        401 => {
+            "\nA program, `evenkeel ctl` too, has a token, which `evenkeel users FILE token NAME --role ROLE` makes and prints (FILE is \
+             `users_file` of [admin]): give it with --token-file FILE or $EVENKEEL_TOKEN. With a password people log in at the console"
+        }
+        _ => "",
+    }
 }
 
 /// A client of one admin API.

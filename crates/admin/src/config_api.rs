@@ -13,7 +13,7 @@ use evenkeel_manager::config::{self, Config, Errors, kept};
 use evenkeel_manager::revisions::{Author, Entry, Revision};
 use evenkeel_manager::store::StoreError;
 use evenkeel_manager::subsystem::PrepareError;
-use evenkeel_manager::{Manager, Wanted};
+use evenkeel_manager::{Manager, Wanted, writing};
 use serde_json::json;
 
 use crate::Sources;
@@ -162,16 +162,22 @@ async fn show(
             // Nothing is known that would differ.
             (Some(_), None) => Ok(entry.text.to_string()),
         };
+        let unwritable = match store {
+            None => writing::obstacle(&sources.config_file),
+            Some(_) => None,
+        };
         let on_disk = match kept {
             Ok(text) => OnDisk {
                 differs: *text != *entry.text,
                 revision: Some(edit::revision(&text)),
                 error: None,
+                unwritable,
             },
             Err(errors) => OnDisk {
                 differs: true,
                 revision: None,
                 error: Some(errors.to_string()),
+                unwritable,
             },
         };
         let included = match store {
@@ -416,6 +422,7 @@ async fn change(
         revision: changed.revision,
         generation: changed.generation,
         notes: changed.notes,
+        in_effect: changed.in_effect,
     };
     Ok((Extension(what), Json(answer)))
 }

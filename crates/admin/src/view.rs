@@ -31,6 +31,8 @@ pub struct GroupView {
     pub strategy: String,
     /// So many members are out that health is ignored.
     pub panic: bool,
+    /// True while clients of rules get its maintenance page.
+    pub maintenance: bool,
     /// Requests per second.
     pub rate: f64,
     /// Members that take traffic.
@@ -136,6 +138,7 @@ impl GroupView {
             owner: group.owner.clone().unwrap_or_default().into_owned(),
             strategy: strategy_line(group),
             panic: group.panic,
+            maintenance: group.maintenance,
             rate: rate(&group.recent),
             usable: {
                 let members = group.members.iter();
@@ -165,6 +168,9 @@ impl GroupView {
             let loud = Style::new().fg(Color::White).bg(Color::Red);
             spans.push(Span::raw("  "));
             spans.push(Span::styled(" PANIC: health is ignored ", loud));
+        }
+        if self.maintenance {
+            spans.push(Span::raw("  in maintenance"));
         }
         Line::from(spans)
     }
@@ -525,6 +531,7 @@ mod tests {
             owner: String::new(),
             strategy: "adaptive".into(),
             panic: true,
+            maintenance: false,
             rate: 100.0,
             usable: 2,
             members: vec![
@@ -559,6 +566,13 @@ MEMBER  STATE  WEIGHT  SHARE             REQ/S  IN FLIGHT    P50   P99  FAILED  
 a:80    ready       1  ███████▌··   75%     75          3  900us  12ms      0%  cpu 0.4  ALERT\n\
 b:80    down        1  ██▌·······   25%     25          3      -     -    100%\n";
         assert_eq!(view().plain(), wanted);
+        let in_maintenance = GroupView {
+            panic: false,
+            maintenance: true,
+            ..view()
+        };
+        let title = "web  adaptive  100 req/s  in maintenance\n";
+        assert!(in_maintenance.plain().starts_with(title));
         let mut owned = view();
         owned.owner = "corba".into();
         assert!(

@@ -53,7 +53,7 @@ pub struct SetEnabled {
     pub enabled: bool,
 }
 
-/// Whether a rule shall be in maintenance.
+/// Whether a rule or a group shall be in maintenance.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetMaintenance {
@@ -151,6 +151,9 @@ pub struct OnDisk {
     pub differs: bool,
     /// Why it cannot be read.
     pub error: Option<String>,
+    /// Reason why changes by the API cannot be written to it, and what to do; `null` if they can.
+    #[serde(default)]
+    pub unwritable: Option<String>,
 }
 
 /// A configuration that is to be looked at: a whole text, or edits of that in force.
@@ -298,6 +301,13 @@ pub struct Changed {
     pub generation: u64,
     /// What is probably not meant, and changes that need a restart to take effect.
     pub notes: Vec<String>,
+    /// False if the text is in the store that balancers share: each puts it into effect when it is its turn.
+    #[serde(default = "yes")]
+    pub in_effect: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// The text of a configuration that is or was in force.

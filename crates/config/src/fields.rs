@@ -18,8 +18,8 @@ pub const fn plain_byte(byte: u8) -> u8 {
 #[inline]
 pub fn is_same_name(one: impl AsRef<[u8]>, other: impl AsRef<[u8]>) -> bool {
     let (one, other) = (one.as_ref(), other.as_ref());
-    let plain = |name: &[u8], index: usize| name.get(index).copied().map(plain_byte);
-    one.len() == other.len() && (0..one.len()).all(|index| plain(one, index) == plain(other, index))
+    let mut pairs = one.iter().zip(other);
+    one.len() == other.len() && pairs.all(|(&one, &other)| plain_byte(one) == plain_byte(other))
 }
 
 /// True if there is a server that takes a name for that of `family`, or for one that begins with it and a dash.

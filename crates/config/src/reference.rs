@@ -23,6 +23,8 @@ const SECRET: &[(&str, &str)] = &[
     ("[[rule.NAME.routes]]", "query"),
     ("[[rule.NAME.routes]]", "cookies"),
     ("[[rule.NAME.routes]]", "response_fields"),
+    ("[rule.NAME]", "response_fields"),
+    ("[group.NAME]", "response_fields"),
 ];
 
 /// Those of them that are always secret, so that not everybody may read a file with one.
@@ -89,9 +91,11 @@ fn is_among(keys: &[(&str, &str)], path: &[String]) -> bool {
     })
 }
 
-/// All keys, in Markdown: the end of `docs/configuration.md`.
+/// All tables, a line each, and all keys, in Markdown: the end of `docs/configuration.md`.
 pub fn keys() -> String {
-    markdown(&tables())
+    let tables = tables();
+    let lines: String = tables.iter().map(TableDoc::line).collect();
+    format!("All tables:\n\n{lines}\n{}", markdown(&tables))
 }
 
 /// All keys of the agent's file, in Markdown: the end of `docs/agent.md`.

@@ -5,8 +5,12 @@ pub mod path;
 pub mod template;
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::net::{IpAddr, Ipv6Addr};
 
 use path::{MAX_SEGMENT, normal};
+
+use crate::schema::networks::Networks;
 
 /// What a value must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +62,10 @@ pub struct Conditions {
     pub paths: Vec<String>,
     /// One of these methods; any, if there are none.
     pub methods: Vec<String>,
+    /// Networks of clients; any client, if there are none.
+    pub clients: Networks,
+    /// Networks whose clients do not match.
+    pub except_clients: Networks,
     /// Fields by their names, in lower case.
     pub headers: BTreeMap<String, Pattern>,
     /// Parameters of the query.
@@ -83,8 +91,22 @@ pub trait Asks {
 }
 
 impl Conditions {
+    /// True if some depend on the client's address.
+    fn is_by_client(&self) -> bool {
+        !self.clients.0.is_empty() || !self.except_clients.0.is_empty()
+    }
+
+    /// True if `client` matches. A client without an address is in no network.
+    fn admit(&self, client: Option<IpAddr>) -> bool {
+        let is_in = |networks: &Networks| client.is_some_and(|client| networks.contains(client));
+        (self.clients.0.is_empty() || is_in(&self.clients)) && !is_in(&self.except_clients)
+    }
+
     /// Whether those hold that are neither hosts nor paths.
-    fn hold(&self, asks: &impl Asks) -> bool {
+    fn hold(&self, asks: &impl Asks, client: Option<IpAddr>) -> bool {
+        if self.is_by_client() && !self.admit(client) {
+            return false;
+        }
         let is_method = || self.methods.iter().any(|method| method == asks.method());
         if !self.methods.is_empty() && !is_method() {
             return false;
@@ -128,7 +150,15 @@ impl Conditions {
                     .is_some_and(|theirs| pattern.covers(theirs))
             })
         };
+        let (own, theirs) = (&self.clients, &other.clients);
+        let clients = own.0.is_empty() || !theirs.0.is_empty() && own.cover(theirs);
+        // Those who are left out here never get there, or there are left out, too.
+        let except = &self.except_clients;
+        let except = other.except_clients.cover(except)
+            || !theirs.0.is_empty() && except.is_apart_from(theirs);
         methods
+            && clients
+            && except
             && covered(&self.headers, &other.headers)
             && covered(&self.query, &other.query)
             && covered(&self.cookies, &other.cookies)
@@ -177,6 +207,16 @@ pub fn host_of(authority: &str) -> &str {
     host.strip_suffix('.').unwrap_or(host)
 }
 
+/// The port of an authority with its colon, or nothing.
+pub fn port_of(authority: &str) -> &str {
+    let from = authority.rfind(']').unwrap_or_default();
+    let rest = authority.get(from..).unwrap_or_default();
+    match rest.find(':').and_then(|at| rest.get(at..)) {
+        Some(port) if port.len() > 1 => port,
+        _ => "",
+    }
+}
+
 /// Finds routes. The first one in the order of the file whose conditions hold is the one: where it
 /// can be is found by host and path, at a cost that depends on the length of the path only.
 #[derive(Debug, Default)]
@@ -190,6 +230,8 @@ pub struct Index {
     conditions: Vec<Conditions>,
     /// Whether any route looks at paths.
     by_path: bool,
+    /// True if any route depends on the client's address.
+    by_client: bool,
 }
 
 /// The routes of one host.
@@ -233,6 +275,7 @@ impl Index {
             index.add(route, one);
         }
         index.by_path = conditions.iter().any(|one| !one.paths.is_empty());
+        index.by_client = conditions.iter().any(Conditions::is_by_client);
         index.conditions = conditions;
         index
     }
@@ -240,6 +283,11 @@ impl Index {
     /// Whether any route looks at paths.
     pub fn by_path(&self) -> bool {
         self.by_path
+    }
+
+    /// True if any route depends on the client's address.
+    pub fn by_client(&self) -> bool {
+        self.by_client
     }
 
     fn add(&mut self, route: u32, conditions: &Conditions) {
@@ -265,8 +313,8 @@ impl Index {
         }
     }
 
-    /// The first route for a request.
-    pub fn find(&self, asks: &impl Asks) -> Option<usize> {
+    /// Finds the first route for a request of a client at this address, if it is known.
+    pub fn find(&self, asks: &impl Asks, client: Option<IpAddr>) -> Option<usize> {
         let mut first = u32::MAX;
         let mut look = |routes: &[u32]| {
             for &route in routes {
@@ -274,7 +322,7 @@ impl Index {
                     return;
                 }
                 let conditions = self.conditions.get(route as usize);
-                if conditions.is_some_and(|conditions| conditions.hold(asks)) {
+                if conditions.is_some_and(|conditions| conditions.hold(asks, client)) {
                     first = route;
                     return;
                 }
@@ -282,7 +330,7 @@ impl Index {
         };
         let host = asks.host().map(host_of);
         let mut space = [0; MAX_HOST];
-        let host = host.and_then(|host| lower(host, &mut space));
+        let host = host.and_then(|host| plain_host(host, &mut space));
         let exact = host.and_then(|host| self.hosts.get(host));
         let below = host.and_then(|host| self.below.get(host.split_once('.')?.1));
         for tree in exact.into_iter().chain(below).chain(&self.anywhere) {
@@ -442,10 +490,25 @@ fn put(routes: &mut Vec<u32>, route: u32) {
     }
 }
 
-/// A host in lower case, in `space`; `None` if it is too long to be one.
-fn lower<'a>(host: &str, space: &'a mut [u8; MAX_HOST]) -> Option<&'a str> {
-    let space = space.get_mut(..host.len())?;
-    space.copy_from_slice(host.as_bytes());
+/// A host in lower case, and an address of IPv6 as it is usually written, in `space`; `None` if it is too long to be
+/// one.
+fn plain_host<'a>(host: &str, space: &'a mut [u8; MAX_HOST]) -> Option<&'a str> {
+    let inside = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let space = match inside.and_then(|host| host.parse::<Ipv6Addr>().ok()) {
+        Some(address) => {
+            let mut room = &mut space[..];
+            write!(room, "[{address}]").ok()?;
+            let left = room.len();
+            space.get_mut(..MAX_HOST - left)?
+        }
+        None => {
+            let space = space.get_mut(..host.len())?;
+            space.copy_from_slice(host.as_bytes());
+            space
+        }
+    };
     space.make_ascii_lowercase();
     std::str::from_utf8(space).ok()
 }

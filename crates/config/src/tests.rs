@@ -1774,6 +1774,9 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
         for group in config.groups.iter_mut().chain(corba) {
             group.said = Said::default();
         }
+        let rules = config.rules.iter_mut();
+        let maintenance = rules.filter_map(|rule| rule.responses.maintenance.as_mut());
+        maintenance.for_each(|of| of.said.clear());
         config
     };
     let accept = |text: &str| match parse("t", text) {
@@ -2187,4 +2190,153 @@ fn n14_files_with_logins_that_everybody_may_read_are_complained_about() {
     mode(&part, 0o602);
     assert!(crate::rights_of_users(&part).is_err());
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn m2_to_m11_keys_of_newcomers_get_what_they_mean_here() {
+    let tls = |text: &str| format!("tls = {text}");
+    for (text, means) in [
+        (
+            tls(r#"{ certificates = [{ file = "a", key_file = "b" }] }"#),
+            [
+                r#"certificates[0].file: unknown key, did you mean "certificate"?"#,
+                r#"certificates[0].key_file: unknown key, did you mean "key"?"#,
+            ],
+        ),
+        (
+            tls(r#"{ cert = "a", key = "b" }"#),
+            [
+                r#"tls.cert: unknown key, did you mean "certificates"?"#,
+                "tls.key: a key stands beside its certificate, in the list: certificates = [{",
+            ],
+        ),
+        (
+            tls("true"),
+            [
+                "wrong type; found true",
+                "as in { certificates = [{ certificate = ",
+            ],
+        ),
+        (
+            "members = [{ address = \"a:1\", name = \"s1\" }]".into(),
+            [
+                "members[0].name: members have no names",
+                "called by its address",
+            ],
+        ),
+        (
+            "stickiness = true".into(),
+            ["did you mean \"sticky\"?", "stickiness"],
+        ),
+        (
+            "gzip = true".into(),
+            ["did you mean \"compression\"?", "gzip"],
+        ),
+        ("ssl = true".into(), ["did you mean \"tls\"?", "ssl"]),
+        (
+            "frobnicate = 1".into(),
+            ["unknown key; allowed: ", " keys, the nearest of them "],
+        ),
+    ] {
+        let text = format!("[rule.x]\nlisten = \"127.0.0.1:80\"\n{text}\n");
+        let text = match text.contains("members") {
+            true => text,
+            false => format!("{text}members = [\"a:1\"]\n"),
+        };
+        let said = said(&text);
+        for part in means {
+            assert!(said.contains(part), "{text}: {said}");
+        }
+        for elsewhere in [
+            "[fleet]",
+            "[node]",
+            "[rule.NAME.routes",
+            "\"ticket_key_file\"",
+        ] {
+            assert!(!said.contains(elsewhere), "{text}: {said}");
+        }
+    }
+}
+
+#[test]
+fn m7_m8_files_of_others_are_one_error_that_says_what_they_are() {
+    for (text, says) in [
+        (
+            "frontend a\n  bind :80\n",
+            "this is a configuration of HAProxy",
+        ),
+        (
+            "server {\n  listen 80;\n}\n",
+            "`evenkeel convert t` prints it as such",
+        ),
+        ("listen: 80\nmembers:\n  - a:1\n", "this is YAML"),
+    ] {
+        let said = said(text);
+        assert!(said.contains(says) && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn m9_members_that_report_from_one_location_are_a_warning() {
+    let warnings = |members: &str, source: &str| {
+        let text =
+            format!("[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [{members}]\n{source}\n");
+        parse("t", &text).unwrap().warnings
+    };
+    let two = r#""10.0.0.1:80", "10.0.0.2:80", "10.0.0.2:81""#;
+    let apart = r#""10.0.0.1:80", { address = "10.0.0.1:81", location = "b" }"#;
+    let page = |port: &str| {
+        format!(
+            r#"prometheus = {{ url = "http://{{host}}:{port}/m", loads = {{ utilization = "a" }} }}"#
+        )
+    };
+    for source in ["orca = true".to_owned(), page("{port}")] {
+        let told = warnings(two, &source);
+        let is_told = |told: &[crate::Problem]| {
+            told.iter().any(|told| {
+                told.message
+                    .contains("2 members are at the location \"10.0.0.2\"")
+            })
+        };
+        assert!(is_told(&told), "{told:?}");
+        assert!(warnings(apart, &source).is_empty());
+    }
+    assert!(warnings(two, &page("9100")).is_empty());
+}
+
+#[test]
+fn m12_a_route_that_can_never_match_is_told_beside_other_errors() {
+    let said = said(
+        "[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n[[rule.x.routes]]\npath = \"/*\"\n\
+         [[rule.x.routes]]\npath = \"/a\"\n[[rule.x.routes]]\npath = \"b\"\n",
+    );
+    assert!(
+        said.contains("t:6:1: rule.x.routes[1]: can never match"),
+        "{said}"
+    );
+    assert!(
+        said.contains("rule.x.routes[2].path") && said.lines().count() == 2,
+        "{said}"
+    );
+}
+
+#[test]
+fn m13_a_member_that_is_the_rule_itself_is_a_warning() {
+    for (listen, member, is_told) in [
+        ("127.0.0.1:80", "127.0.0.1:80", true),
+        ("0.0.0.0:80", "127.0.0.1:80", true),
+        ("[::]:80", "localhost:80", true),
+        ("[::]:80", "[::1]:80", true),
+        ("unix:/run/a.sock", "unix:/run/a.sock", true),
+        ("0.0.0.0:80", "127.0.0.1:81", false),
+        ("0.0.0.0:80", "10.0.0.1:80", false),
+        ("127.0.0.2:80", "127.0.0.1:80", false),
+    ] {
+        let text = format!("[rule.x]\nlisten = \"{listen}\"\nmembers = [\"{member}\"]\n");
+        let warnings = parse("t", &text).unwrap().warnings;
+        let told = warnings
+            .iter()
+            .any(|told| told.message.contains("requests would come back"));
+        assert_eq!(told, is_told, "{listen} {member}");
+    }
 }

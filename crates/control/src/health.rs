@@ -76,8 +76,8 @@ pub enum Check {
     Passed,
     /// It is not.
     Failed,
-    /// It is not: nobody listens where clients would be sent.
-    Refused,
+    /// It is not, for certain: where clients would be sent nobody listens, or whoever answers says so.
+    Certain,
 }
 
 /// What a check has done.
@@ -85,8 +85,7 @@ pub enum Check {
 pub struct Checked {
     /// Whether the member has changed its state.
     pub change: Option<Change>,
-    /// Whether it is dead: down, and refusing connections. That is no matter of opinion, and
-    /// panic must not override it.
+    /// Whether it is dead: down, for certain. That is no matter of opinion, and panic must not override it.
     pub dead: bool,
     /// Whether requests that wait may find a member now.
     pub makes_room: bool,
@@ -104,7 +103,7 @@ impl Health {
         now: Instant,
     ) -> Checked {
         let change = self.observe(check == Check::Passed, limits, slot, now);
-        let dead = check == Check::Refused && self.is_down();
+        let dead = check == Check::Certain && self.is_down();
         let mut makes_room = change == Some(Change::Up);
         if dead != opinions.of(Source::HealthCheck).is_some() {
             let opinion = dead.then(|| Opinion {
@@ -300,13 +299,13 @@ mod tests {
             (checked.change, checked.dead, slot.has(Reason::Dead))
         };
         assert_eq!(checks(Check::Passed), (None, false, false));
-        assert_eq!(checks(Check::Refused), (None, false, false));
-        assert_eq!(checks(Check::Refused), (None, false, false));
+        assert_eq!(checks(Check::Certain), (None, false, false));
+        assert_eq!(checks(Check::Certain), (None, false, false));
         let down = Some(Change::Down);
-        assert_eq!(checks(Check::Refused), (down, true, true));
+        assert_eq!(checks(Check::Certain), (down, true, true));
         // It listens again, and is not well yet.
         assert_eq!(checks(Check::Failed), (None, false, false));
-        assert_eq!(checks(Check::Refused), (None, true, true));
+        assert_eq!(checks(Check::Certain), (None, true, true));
         assert_eq!(checks(Check::Passed), (None, false, false));
         assert_eq!(checks(Check::Passed), (Some(Change::Up), false, false));
     }
@@ -351,7 +350,7 @@ mod tests {
         let dead = Reason::Dead as u32;
         assert!(
             !panics([up, down | dead, down | dead], 0.5),
-            "who refuses connections is no part of the share"
+            "who is down for certain is no part of the share"
         );
         assert!(panics([up, down | dead, down, down], 0.5));
         let backup = Reason::Standby as u32;

@@ -19,7 +19,7 @@ pub enum Source {
     Agent,
     /// The answer to an agent check.
     AgentCheck,
-    /// The health check: whether the member refuses connections.
+    /// The health check: whether the member is down for certain.
     HealthCheck,
     /// Whether a CORBA object says that it is there.
     Liveness,

@@ -35,6 +35,11 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// A member that lives for so long clears its factory of earlier failures.
 pub const STABLE: Duration = Duration::from_secs(60);
 
+/// Time after which a member that does not answer is removed, if another one serves. A server
+/// that is only slow may be back by then: deleting its object would end the sessions of its
+/// clients.
+pub const SILENT_FOR: Duration = Duration::from_secs(300);
+
 /// Most members of a group that are being made at the same time.
 pub const MOST_AT_ONCE: usize = 16;
 
@@ -53,6 +58,17 @@ pub struct Desired<'a> {
     pub critical: Option<f32>,
 }
 
+/// State of a member, as its answers tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// The member answers.
+    Alive,
+    /// The member does not answer in time: it may be slow, or gone.
+    Silent,
+    /// The member is gone for certain.
+    Dead,
+}
+
 /// A member as it is.
 #[derive(Clone, Debug)]
 pub struct Observed<'a> {
@@ -60,8 +76,8 @@ pub struct Observed<'a> {
     pub location: &'a str,
     /// Whether a factory made it.
     pub made: bool,
-    /// Whether it is gone.
-    pub failed: bool,
+    /// State of the member.
+    pub health: Health,
     /// Its effective load, if that is known.
     pub load: Option<f32>,
 }
@@ -91,6 +107,8 @@ pub struct Membership {
     idle: Option<Instant>,
     /// The member that is to go, and when.
     draining: Option<(String, Instant)>,
+    /// Locations of members that do not answer, and since when.
+    silent: HashMap<String, Instant>,
 }
 
 /// What is known of a factory.
@@ -120,22 +138,36 @@ impl Membership {
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         self.look_at(now, desired, members, rng);
-        for failed in members.iter().filter(|member| member.failed) {
-            actions.push(Action::Remove(failed.location.into()));
-        }
-        let leaves = |location: &str| members.iter().all(|m| m.location != location || m.failed);
-        if self
+        let health = |location: &str| {
+            let member = members.iter().find(|member| member.location == location);
+            member.map(|member| member.health)
+        };
+        if let Some((location, _)) = self
             .draining
-            .as_ref()
-            .is_some_and(|(location, _)| leaves(location))
+            .take_if(|(location, _)| health(location.as_str()) != Some(Health::Alive))
+            && health(&location) == Some(Health::Silent)
         {
-            self.draining = None;
+            // If it is back, the group may need it.
+            actions.push(Action::Resume(location));
         }
         let drained = self.going().map(str::to_owned);
         let serving: Vec<_> = members
             .iter()
-            .filter(|m| !m.failed && Some(m.location) != drained.as_deref())
+            .filter(|m| m.health == Health::Alive && Some(m.location) != drained.as_deref())
             .collect();
+        for member in members {
+            let is_over = match member.health {
+                Health::Alive => false,
+                Health::Silent => !serving.is_empty() && self.is_given_up(now, member.location),
+                Health::Dead => true,
+            };
+            if is_over {
+                if member.health == Health::Silent {
+                    self.note_failure(now, member.location, rng);
+                }
+                actions.push(Action::Remove(member.location.into()));
+            }
+        }
         let making = self.factories.values().filter(|of| of.making).count();
         let strained = self.is_strained(now, desired, &serving);
         let idle = self.is_idle(now, desired, &serving);
@@ -222,16 +254,24 @@ impl Membership {
                 continue;
             }
             let of = self.factories.entry(member.location.into()).or_default();
-            if member.failed {
-                // Once, until it is gone from the group.
-                if of.alive_since.take().is_some() || of.failures == 0 {
-                    of.fail(now, rng);
+            match member.health {
+                Health::Alive => {
+                    let since = *of.alive_since.get_or_insert(now);
+                    if now >= since.after(STABLE) {
+                        of.failures = 0;
+                    }
                 }
-                continue;
+                Health::Silent => {}
+                Health::Dead => self.note_failure(now, member.location, rng),
             }
-            let since = *of.alive_since.get_or_insert(now);
-            if now >= since.after(STABLE) {
-                of.failures = 0;
+        }
+        self.silent.retain(|location, _| {
+            let mut members = members.iter();
+            members.any(|m| m.location == location && m.health == Health::Silent)
+        });
+        for member in members.iter().filter(|m| m.health == Health::Silent) {
+            if !self.silent.contains_key(member.location) {
+                self.silent.insert(member.location.into(), now);
             }
         }
         let there: HashSet<&str> = members.iter().map(|member| member.location).collect();
@@ -240,6 +280,22 @@ impl Membership {
                 of.alive_since = None;
             }
         }
+    }
+
+    /// Counts a failure of the factory whose member is gone: once, until the member has left
+    /// the group.
+    fn note_failure(&mut self, now: Instant, location: &str, rng: &mut fastrand::Rng) {
+        if let Some(of) = self.factories.get_mut(location)
+            && (of.alive_since.take().is_some() || of.failures == 0)
+        {
+            of.fail(now, rng);
+        }
+    }
+
+    /// Returns true if the member there has not answered for too long.
+    fn is_given_up(&self, now: Instant, location: &str) -> bool {
+        let since = self.silent.get(location);
+        since.is_some_and(|since| now >= since.after(SILENT_FOR))
     }
 
     /// Whether all members have been overloaded for long.

@@ -321,6 +321,7 @@ impl EffectiveSettings {
         put(&self.strategy, &mut config.strategy);
         config.said.strategy |= self.strategy.is_some();
         config.said.load |= self.load_id.is_some();
+        config.said.move_share |= self.move_share.is_some();
         let settings = &mut config.settings;
         put(&self.granularity, &mut settings.granularity);
         put(&self.adaptive, &mut settings.adaptive);

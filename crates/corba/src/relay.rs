@@ -70,7 +70,8 @@ pub struct Settings {
     pub request_timeout: Duration,
     /// A connection to a member that is not used for so long is closed.
     pub idle_timeout: Duration,
-    /// Most connections of one worker to a member, for clients with the same code sets.
+    /// Most connections of one worker to a member, for clients with the same version of GIOP
+    /// and the same code sets.
     pub connections: usize,
     /// How often a request is sent, at most, with the first time.
     pub attempts: u8,
@@ -261,7 +262,7 @@ impl Relay {
         message: &Message<'_>,
         request: &Request<'_>,
     ) {
-        let Some(route) = member.route(self, job.code_sets) else {
+        let Some(route) = member.route(self, job.reply_to.version, job.code_sets) else {
             job.finish(group::Outcome::Failure, self.clock.now());
             return self.refuse_for_nobody(job);
         };

@@ -57,7 +57,16 @@ pub enum Reply {
     /// The client is bound.
     Bound(Binding),
     /// It is not, and may ask again after so long.
-    Refused(Duration, String),
+    Refused(Duration, Refusal),
+}
+
+/// Why a broker binds no client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Its word for it.
+    pub error: String,
+    /// The same for people.
+    pub detail: String,
 }
 
 /// Why a broker gave no answer.
@@ -197,7 +206,9 @@ impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reply::Bound(binding) => write!(f, "bound to {}", binding.server.name),
-            Reply::Refused(after, detail) => write!(f, "refused for {after:?}: {detail}"),
+            Reply::Refused(after, Refusal { detail, .. }) => {
+                write!(f, "refused for {after:?}: {detail}")
+            }
         }
     }
 }
@@ -211,7 +222,11 @@ fn understand(status: StatusCode, body: &[u8]) -> Result<Reply, Unanswered> {
         StatusCode::SERVICE_UNAVAILABLE => {
             let refused: Refused = serde_json::from_slice(body).map_err(nonsense)?;
             let after = Duration::from_secs(refused.retry_after_seconds);
-            Ok(Reply::Refused(after, readable(&refused.detail)))
+            let refusal = Refusal {
+                error: readable(&refused.error),
+                detail: readable(&refused.detail),
+            };
+            Ok(Reply::Refused(after, refusal))
         }
         _ => {
             let error: Option<evenkeel_net::http::ErrorBody> = serde_json::from_slice(body).ok();

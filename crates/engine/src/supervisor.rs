@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, info, warn};
 
-use crate::broker::{Brokers, Question, Reply};
+use crate::broker::{Brokers, Question, Refusal, Reply};
 use crate::state::{ClusterState, Now, Place};
 
 /// Looks after one cluster. Its negotiations happen one at a time, in [`Supervisor::run`];
@@ -33,6 +33,8 @@ pub(crate) struct Supervisor {
     wanted: Notify,
     /// Counts the negotiations that are over.
     turns: watch::Sender<u64>,
+    /// Why the last negotiation has bound nobody, if a broker says so.
+    refusal: RefCell<Option<Refusal>>,
 }
 
 /// What to do next.
@@ -51,6 +53,7 @@ impl Supervisor {
             rng: RefCell::new(fastrand::Rng::new()),
             wanted: Notify::new(),
             turns: watch::Sender::new(0),
+            refusal: RefCell::default(),
         }
     }
 
@@ -123,6 +126,7 @@ impl Supervisor {
         let name = &self.cluster.name;
         let asked = self.brokers.ask(&question, || self.clock.now()).await;
         let now = self.clock.now();
+        let mut why_not = None;
         let answered = match asked {
             Ok(Reply::Bound(binding)) => {
                 let before = self.state.borrow().place().cloned();
@@ -142,8 +146,9 @@ impl Supervisor {
                     }
                 }
             }
-            Ok(Reply::Refused(after, why)) => {
-                info!(cluster = name, ?after, why, "refused");
+            Ok(Reply::Refused(after, refusal)) => {
+                info!(cluster = name, ?after, why = refusal.detail, "refused");
+                why_not = Some(refusal);
                 self.state.borrow_mut().refused(after, now);
                 true
             }
@@ -154,6 +159,7 @@ impl Supervisor {
                 false
             }
         };
+        *self.refusal.borrow_mut() = why_not;
         if !answered {
             let rng = &mut self.rng.borrow_mut();
             self.state.borrow_mut().unanswered(now, rng);
@@ -260,10 +266,17 @@ impl Handler for Supervisor {
         match self.decide().await {
             Now::Use(place, rest) => self.redirect(&place, &target, rest),
             Now::Refused(after) => {
-                let name = &self.cluster.name;
-                let detail = format!("no server of cluster {name:?} is available now");
                 let status = StatusCode::SERVICE_UNAVAILABLE;
-                let answer = answer::error(status, "no_server", &detail, Vec::new());
+                let answer = match &*self.refusal.borrow() {
+                    Some(Refusal { error, detail }) => {
+                        answer::error(status, error, detail, Vec::new())
+                    }
+                    None => {
+                        let name = &self.cluster.name;
+                        let detail = format!("no server of cluster {name:?} is available now");
+                        answer::error(status, "no_server", &detail, Vec::new())
+                    }
+                };
                 answer::with(answer, RETRY_AFTER, &answer::retry_after(after).to_string())
             }
             // It was waited for.

@@ -27,15 +27,21 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
             if config::text_of(file).is_ok_and(|text| has_nothing(&text)) {
                 return Err(Failure::new(format!("{}: {NOTHING}", file.display())));
             }
-            let problems = problems(&config)?;
+            let mut problems = problems(&config)?;
             let of_files = kept::complaints(config.files()).into_iter();
             let of_files = of_files
                 .chain(config::rights(file, &config.included))
                 .chain(privileges::warnings_of_writers(&config, file));
             let warnings = config.warnings.iter().map(ToString::to_string);
+            let mut warnings: Vec<String> = warnings.chain(of_files).collect();
+            // The last step: after it this process has the rights of that user.
+            match privileges::check_user(&config, file) {
+                Ok(refused) => problems.extend(refused),
+                Err(why) => warnings.push(why),
+            }
             passed(
                 &[&[file], &*files].concat(),
-                &warnings.chain(of_files).collect::<Vec<_>>(),
+                &warnings,
                 problems,
                 &format!("{}{note}", summary(&config)),
             )

@@ -61,6 +61,11 @@ pub(crate) enum Command {
         /// Configuration, usually evenkeel.toml
         file: PathBuf,
     },
+    /// Translate a configuration of HAProxy or nginx
+    ///
+    /// Prints a configuration for `evenkeel run`, with comments that name each line which was not translated, and why; the
+    /// same list goes to standard error. docs/coming-from.md has the manual.
+    Convert(Convert),
     /// Inspect or control a running balancer through its admin API
     Ctl(Ctl),
     /// Show the other balancers, HAProxy and nginx, that get the weights of groups (`[steer.NAME]`)
@@ -106,6 +111,16 @@ pub(crate) enum Command {
         /// Folder; made if it is not there
         folder: PathBuf,
     },
+}
+
+/// `evenkeel convert`.
+#[derive(Debug, Args)]
+pub(crate) struct Convert {
+    /// Configuration of HAProxy or nginx
+    pub file: PathBuf,
+    /// Write the translation to this file, which must not be there yet
+    #[arg(long, short = 'o', value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// `evenkeel store`.
@@ -438,7 +453,7 @@ pub(crate) enum CtlCommand {
         /// Name of the group
         group: Option<String>,
     },
-    /// Explain a group's last decision, and what the next one would be
+    /// Explain where a group's next request would go, and a recent decision (one a second is kept)
     Explain {
         /// Name of the group
         group: String,
@@ -488,10 +503,13 @@ pub(crate) enum CtlCommand {
         #[arg(value_parser = ["on", "off"])]
         backup: String,
     },
-    /// Put a rule into maintenance, in which clients get its page, or end that
+    /// Put a rule or a group into maintenance, in which clients get its page, or end that
     Maintain {
-        /// Name of the rule
-        rule: String,
+        /// Name of the rule; or of a group, if there is no such rule
+        name: String,
+        /// The name is that of a group, though a rule is called so, too
+        #[arg(long)]
+        group: bool,
         /// `on` or `off`
         #[arg(value_parser = ["on", "off"])]
         maintenance: String,
@@ -529,6 +547,14 @@ pub(crate) enum CtlCommand {
         /// Requests per second, instead of those that were measured
         #[arg(long, value_name = "RATE")]
         rate: Option<f64>,
+        /// Further members, as fast as the others are on average
+        #[arg(
+            long,
+            value_name = "NUMBER",
+            default_value_t = 0,
+            hide_default_value = true
+        )]
+        more_members: u32,
         /// What chance begins with
         #[arg(long, value_name = "NUMBER")]
         seed: Option<u64>,

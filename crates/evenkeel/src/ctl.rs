@@ -76,11 +76,26 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         let now = if enabled { "enabled" } else { "disabled" };
         ctl.done(done, || format!("{rule} is {now}"))
     };
-    let set_maintenance = |rule: &str, on| {
-        let path = ["v1", "rules", rule, "maintenance"];
-        let done = ctl.client.put(&path, &SetMaintenance { on });
+    let set_maintenance = |name: &str, is_group: bool, on| {
+        let put = |kind| {
+            let path = ["v1", kind, name, "maintenance"];
+            ctl.client.put(&path, &SetMaintenance { on })
+        };
+        let is_unknown =
+            |error: &ClientError| matches!(error, ClientError::Refused { status: 404, .. });
+        let (kind, done) = match is_group {
+            true => ("group ", put("groups")),
+            false => match put("rules") {
+                // Mostly a group has a name of its own; the first refusal says which rules there are.
+                Err(no_rule) if is_unknown(&no_rule) => match put("groups") {
+                    Err(no_group) if is_unknown(&no_group) => ("", Err(no_rule)),
+                    done => ("group ", done),
+                },
+                done => ("", done),
+            },
+        };
         let now = if on { "is" } else { "is not" };
-        ctl.done(done, || format!("{rule} {now} in maintenance"))
+        ctl.done(done, || format!("{kind}{name} {now} in maintenance"))
     };
     let set_state = |MemberArgs { group, member }: &MemberArgs, state| {
         ctl.change(&Command::State(Member::new(group, member), state))
@@ -119,7 +134,11 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             let member = Member::new(&member.group, &member.member);
             ctl.change(&Command::Backup(member, backup == "on"))
         }
-        CtlCommand::Maintain { rule, maintenance } => set_maintenance(rule, maintenance == "on"),
+        CtlCommand::Maintain {
+            name,
+            group,
+            maintenance,
+        } => set_maintenance(name, *group, maintenance == "on"),
         CtlCommand::Enable { rule } => set_enabled(rule, true),
         CtlCommand::Disable { rule } => set_enabled(rule, false),
         CtlCommand::Strategy {
@@ -137,6 +156,7 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             strategies,
             requests,
             rate,
+            more_members,
             seed,
         } => {
             let defaults = |name: &String| SetStrategy {
@@ -149,6 +169,7 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
                 seed: *seed,
                 rate: *rate,
                 members: None,
+                more_members: *more_members,
             };
             ctl.simulate(group, &body)
         }

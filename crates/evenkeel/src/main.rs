@@ -3,6 +3,7 @@
 mod agent;
 mod check;
 mod cli;
+mod convert;
 mod ctl;
 mod engine;
 mod kernel;
@@ -46,6 +47,7 @@ fn run_command() -> Result<(), Failure> {
         Command::Engine(args) => engine::run(&args),
         Command::Agent(args) => agent::agent(&args),
         Command::Check { file } => check::check(&file).and_then(print),
+        Command::Convert(args) => convert::run(&args),
         Command::Ctl(args) => ctl::run(&args).and_then(print),
         Command::Steer(args) => steer::run(&args).and_then(print),
         Command::Upgrade(args) => upgrade::run(&args).and_then(print),

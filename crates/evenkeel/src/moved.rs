@@ -1,8 +1,12 @@
-//! Commands that were part of `evenkeel` once, and belong to `evenkeel-lab` now.
+//! Commands that are not where somebody looks for them: some were part of `evenkeel` once, and belong to `evenkeel-lab`
+//! now; others are commands of `evenkeel ctl`.
 
 use std::ffi::OsString;
 
+use clap::CommandFactory;
+
 use crate::Failure;
+use crate::cli::Cli;
 
 /// Each old command, and the command line that replaces it.
 const MOVED: [(&str, &str); 3] = [
@@ -16,15 +20,28 @@ pub(crate) fn refuse_moved(words: impl Iterator<Item = OsString>) -> Result<(), 
     let Some(word) = words.skip(1).find(|word| word != "help") else {
         return Ok(());
     };
-    match MOVED.iter().find(|(old, _)| word == *old) {
-        None => Ok(()),
-        Some((old, new)) => Err(Failure {
-            code: 2,
-            message: format!(
-                "`evenkeel {old}` is now `{new}`, of the program and package evenkeel-lab"
-            ),
-        }),
+    let message = match MOVED.iter().find(|(old, _)| word == *old) {
+        Some((old, new)) => {
+            format!("`evenkeel {old}` is now `{new}`, of the program and package evenkeel-lab")
+        }
+        None => match find_in_ctl(&word) {
+            Some(name) => {
+                format!("`{name}` is a command of a running balancer: `evenkeel ctl {name}`")
+            }
+            None => return Ok(()),
+        },
+    };
+    Err(Failure { code: 2, message })
+}
+
+/// The command of `evenkeel ctl` that is called so, if none of `evenkeel` is.
+fn find_in_ctl(word: &OsString) -> Option<String> {
+    let all = Cli::command();
+    if all.find_subcommand(word).is_some() {
+        return None;
     }
+    let found = all.find_subcommand("ctl")?.find_subcommand(word)?;
+    Some(found.get_name().to_owned())
 }
 
 #[cfg(test)]
@@ -42,6 +59,8 @@ mod tests {
             ("evenkeel load --help", "`evenkeel-lab load`"),
             ("evenkeel help lab", "`evenkeel-lab list|run`"),
             ("evenkeel demo --no-such-option", "`evenkeel-lab demo`"),
+            ("evenkeel reload", "`evenkeel ctl reload`"),
+            ("evenkeel drain web 10.0.0.1:80", "`evenkeel ctl drain`"),
         ] {
             let failure = refused(line).unwrap();
             assert_eq!(failure.code, 2, "{line}");

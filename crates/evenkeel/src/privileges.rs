@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf, absolute};
 use std::sync::OnceLock;
 
 use evenkeel_config::{Config, Source};
+use evenkeel_net::writable::{self, Unwritable};
 use landlock::{
     ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
     RulesetStatus, make_bitflags, path_beneath_rules,
 };
 use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Access as FileAccess, CWD, Mode, OFlags, ResolveFlags, access, openat2};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
@@ -147,9 +148,12 @@ impl Writers {
             _ if about.mode() & 0o020 == 0 => {}
             0 => {}
             group if is_group(group) => self.user = true,
-            group => self
-                .groups
-                .push(format!("the group {group} may write {shown}")),
+            group => {
+                let name = Group::from_gid(Gid::from_raw(group)).ok().flatten();
+                let name = name.map_or_else(|| group.to_string(), |group| group.name);
+                self.groups
+                    .push(format!("the group {name} may write {shown}"));
+            }
         }
     }
 
@@ -191,7 +195,8 @@ pub(crate) fn warnings_of_writers(config: &Config, file: &Path) -> Option<String
         Some(format!(
             "process.group: {} may write the configuration, but is not in the group {}, whose rights it would have after \
              the next start: give the configuration to root, or remove `group`",
-            user.name, user.gid
+            user.name,
+            user.group_name()
         ))
     };
     writers.refusal().or_else(of_group)
@@ -344,6 +349,12 @@ impl Identity {
         })
     }
 
+    /// Name of the group, or its number if it has none.
+    fn group_name(&self) -> String {
+        let group = Group::from_gid(self.gid).ok().flatten();
+        group.map_or_else(|| self.gid.to_string(), |group| group.name)
+    }
+
     /// True if the user is in the group anyway.
     fn is_in_group(&self) -> bool {
         let user = User::from_uid(self.uid).ok().flatten();
@@ -410,8 +421,8 @@ fn names(capabilities: CapabilitySet) -> String {
     }
 }
 
-/// Gives the user what root has written before: logs, state, certificates.
-fn own(config: &Config, to: &Identity, kept: &mut Kept) {
+/// Files that root may have written before, and that the user is to have: logs, state, certificates.
+fn owned_files(config: &Config) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = config.written().map(|(_, path)| path.to_owned()).collect();
     if let Some(state) = config
         .corba
@@ -432,7 +443,12 @@ fn own(config: &Config, to: &Identity, kept: &mut Kept) {
         files.extend(entries(&acme.folder));
         files.push(acme.folder.clone());
     }
-    for file in files {
+    files
+}
+
+/// Gives the user what root has written before.
+fn own(config: &Config, to: &Identity, kept: &mut Kept) {
+    for file in owned_files(config) {
         match give(&file, to) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -450,10 +466,18 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
     entries.filter_map(|entry| Some(entry.ok()?.path()))
 }
 
-/// Makes a user the owner of a file or folder that is root's. The folder may belong to that user, who must
-/// not be able to have something else changed in its place: so no symbolic link on the way is followed, and
-/// no file is given away that has another name.
+/// Makes a user the owner of a file or folder that is root's.
 fn give(path: &Path, to: &Identity) -> io::Result<()> {
+    match open_to_give(path, to)? {
+        Some(file) => fchown(&file, Some(to.uid.as_raw()), Some(to.gid.as_raw())),
+        None => Ok(()),
+    }
+}
+
+/// Opens a file or folder of root's that a user is to own; `None` if it is to stay as it is. The folder may belong to
+/// that user, who must not be able to have something else changed in its place: so no symbolic link on the way is
+/// followed, and no file is given away that has another name.
+fn open_to_give(path: &Path, to: &Identity) -> io::Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = openat2(
         CWD,
@@ -464,52 +488,129 @@ fn give(path: &Path, to: &Identity) -> io::Result<()> {
     );
     let file = match file {
         // A socket that is listened on.
-        Err(rustix::io::Errno::NXIO) => return Ok(()),
+        Err(rustix::io::Errno::NXIO) => return Ok(None),
         file => File::from(file?),
     };
     let about = file.metadata()?;
     if about.uid() != 0 || to.uid.is_root() || !(about.is_dir() || about.is_file()) {
-        return Ok(());
+        return Ok(None);
     }
     if about.is_file() && about.nlink() != 1 {
         return Err(io::Error::other("it has several names (hard links)"));
     }
-    fchown(&file, Some(to.uid.as_raw()), Some(to.gid.as_raw()))
+    Ok(Some(file))
+}
+
+/// Looks at what the user of `[process]` may not do, as a start would. If this process is root's, it becomes that user for
+/// good. Without a user there is nothing to look at.
+///
+/// # Errors
+///
+/// A reason why that cannot be found out on this machine.
+pub(crate) fn check_user(config: &Config, file: &Path) -> Result<Vec<String>, String> {
+    if config.process.user.is_none() {
+        return Ok(Vec::new());
+    }
+    let who = Identity::find(config).map_err(|failure| failure.message)?;
+    let mut given = BTreeSet::new();
+    if geteuid().is_root() {
+        let writers = Writers::of(config, file, Some((who.uid, who.gid)));
+        if !writers.user && writers.others.is_empty() {
+            let is_given = |path: &PathBuf| matches!(open_to_give(path, &who), Ok(Some(_)));
+            given.extend(owned_files(config).into_iter().filter(is_given));
+        }
+        who.become_it().map_err(|failure| failure.message)?;
+    } else if geteuid() != who.uid {
+        return Ok(Vec::new());
+    }
+    let refused = refused_files(config, file, &who, &given);
+    Ok(refused
+        .into_iter()
+        .map(|line| format!("process.user: {line}"))
+        .collect())
 }
 
 /// Finds out whether the user may use the files that the configuration names: at once, and not at the next
 /// reload.
 fn accessible(config: &Config, file: &Path, who: &Identity) -> Result<(), Failure> {
-    let mut refused = Vec::new();
-    for path in std::iter::once(file).chain(config.files()) {
-        if let Err(error) = File::open(path)
-            && error.kind() == io::ErrorKind::PermissionDenied
-        {
-            let (path, name, group) = (path.display(), &who.name, who.gid);
-            refused.push(format!(
-                "{path}: {name} may not read it: chgrp {group} {path} && chmod g+r {path}, and let {name} enter the folders above it"
-            ));
-        }
-    }
-    for (key, path) in config.written() {
-        if let Err(error) = evenkeel_net::writable::check(path, key)
-            && error.to_string().contains(&denied())
-        {
-            let name = &who.name;
-            let folder = path.parent().unwrap_or(path).display();
-            refused.push(format!(
-                "{error}: {name} must be allowed to write there: chown {name} {folder}"
-            ));
-        }
-    }
-    refused.sort();
-    refused.dedup();
+    let refused = refused_files(config, file, who, &BTreeSet::new());
     match refused.is_empty() {
         true => Ok(()),
         false => Err(Failure::new(format!(
             "process.user: rights are missing\n  {}",
             refused.join("\n  ")
         ))),
+    }
+}
+
+/// Complaints about files that this process may not use, which has the rights of `who`; but for those that a start gives
+/// to that user. Each has the command that mends it.
+fn refused_files(
+    config: &Config,
+    file: &Path,
+    who: &Identity,
+    given: &BTreeSet<PathBuf>,
+) -> Vec<String> {
+    let name = &who.name;
+    let mut refused = Vec::new();
+    for path in std::iter::once(file).chain(config.files()) {
+        if let Err(error) = File::open(path)
+            && error.kind() == io::ErrorKind::PermissionDenied
+            && !given.contains(path)
+        {
+            let command = command_to_read(path, &who.group_name());
+            refused.push(format!(
+                "{}: {name} may not read it: run `{command}`",
+                path.display()
+            ));
+        }
+    }
+    for (key, path) in config.written() {
+        if let Err(error) = writable::check(path, key)
+            && error.to_string().contains(&denied())
+            && !given.contains(path)
+        {
+            let place = match &error {
+                Unwritable::File { path, .. } => path,
+                Unwritable::Folder { folder, .. } => folder,
+            };
+            refused.push(format!(
+                "{error}: {name} must be allowed to write there: run `chown {name} {}`",
+                quoted(place)
+            ));
+        }
+    }
+    refused.sort();
+    refused.dedup();
+    refused
+}
+
+/// The command that lets a group read a file, and enter the folders above it that this process cannot enter.
+fn command_to_read(path: &Path, group: &str) -> String {
+    let real = path.canonicalize().ok();
+    let real = real
+        .or_else(|| absolute(path).ok())
+        .unwrap_or_else(|| path.to_owned());
+    let mut steps = Vec::new();
+    let folders = real.ancestors().skip(1).collect::<Vec<_>>();
+    for folder in folders.into_iter().rev() {
+        if access(folder, FileAccess::EXEC_OK).is_err() {
+            let folder = quoted(folder);
+            steps.push(format!("chgrp {group} {folder} && chmod g+x {folder}"));
+        }
+    }
+    let file = quoted(path);
+    steps.push(format!("chgrp {group} {file} && chmod g+r {file}"));
+    steps.join(" && ")
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let shown = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    match shown.chars().all(is_plain) {
+        true => shown,
+        false => format!("'{}'", shown.replace('\'', r"'\''")),
     }
 }
 
@@ -768,6 +869,17 @@ mod tests {
         assert!(refusal(group).unwrap().contains("process.group"));
         assert!(Writers::of(&config(nobody), &file, user).user);
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn d5_a_path_is_quoted_for_a_shell() {
+        for (path, quoted_path) in [
+            ("/etc/evenkeel/www.key", "/etc/evenkeel/www.key"),
+            ("/a b", "'/a b'"),
+            ("/it's; rm", r"'/it'\''s; rm'"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), quoted_path);
+        }
     }
 
     #[test]

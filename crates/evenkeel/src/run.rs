@@ -110,6 +110,8 @@ async fn live(
         text,
         shared,
     } = start;
+    // Changes from now on count, though it takes a while until they are waited for.
+    reloads.follow(config.files().map(Path::to_owned));
     let clock = before
         .as_ref()
         .map_or_else(Clock::start, |before| before.clock());

@@ -101,6 +101,20 @@ fn a_crate_depends_on_what_stands_above_it() {
     }
 }
 
+#[test]
+fn the_page_of_fuzzing_names_each_target() {
+    let read = |name: &str| fs::read_to_string(root().join("fuzz").join(name)).unwrap();
+    let (manifest, page) = (read("Cargo.toml"), read("README.md"));
+    let targets = manifest.split("[[bin]]\nname = \"").skip(1);
+    let targets: Vec<&str> = targets
+        .filter_map(|table| table.split('"').next())
+        .collect();
+    assert!(targets.len() > 30, "{targets:?}");
+    for target in targets {
+        assert!(page.contains(&format!("`{target}`")), "{target}");
+    }
+}
+
 /// `SECURITY.md` says which crates may index in what others send.
 #[test]
 fn crates_that_read_what_others_send_deny_indexing_but_for_those_that_are_named() {

@@ -237,6 +237,20 @@ fn facts(epoch: u64) -> Result<[u8; 184], BpfError> {
     Ok(out)
 }
 
+/// True if this process is in a mount namespace that was made for it: what it mounts is gone when it ends.
+fn mounts_end_with_process() -> bool {
+    let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_nonzero);
+    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let parent = parent.and_then(|parent| of(&parent.to_string()));
+    is_made_for(of("self"), of("1"), parent)
+}
+
+/// True if a mount namespace is not the parent's, and not known to be the first process's. A parent's that may not be
+/// read counts as the same.
+fn is_made_for<T: PartialEq>(own: Option<T>, first: Option<T>, parent: Option<T>) -> bool {
+    own.is_some() && own != first && parent.is_some() && parent != own
+}
+
 /// Makes sure that a folder for pins is there, in a BPF file system.
 pub fn pin_folder(folder: &Path) -> Result<(), BpfError> {
     let root = Path::new("/sys/fs/bpf");
@@ -244,6 +258,14 @@ pub fn pin_folder(folder: &Path) -> Result<(), BpfError> {
         |path: &Path| rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type as u64 == 0xcafe_4a11);
     if folder.starts_with(root) && !is_bpf(root) {
         use rustix::mount::{MountFlags, mount};
+        if mounts_end_with_process() {
+            return Err(BpfError::File(format!(
+                "there is no BPF file system at {}, and one that is mounted now ends with this command, as `ip netns \
+                 exec` runs it in a mount namespace of its own: use `nsenter --net=/run/netns/NAME` instead, or mount \
+                 one for all with `mount -t bpf bpf {0}`",
+                root.display()
+            )));
+        }
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("bpf", root, "bpf", flags, Some(c"mode=700")).map_err(|error| {
             BpfError::File(format!(
@@ -264,5 +286,33 @@ pub fn pin_folder(folder: &Path) -> Result<(), BpfError> {
             folder.display(),
             root.display()
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mission_d12_a_mount_namespace_that_ends_with_the_command_is_told_from_others() {
+        for (own, first, parent, ends) in [
+            (Some(1), Some(1), Some(1), false),
+            // `ip netns exec`, or a service of systemd with files of its own.
+            (Some(2), Some(1), Some(1), true),
+            // A container, or a shell in such a namespace.
+            (Some(2), Some(1), Some(2), false),
+            (Some(2), Some(2), Some(1), false),
+            // Nobody may say.
+            (None, Some(1), Some(1), false),
+            (Some(2), None, Some(1), true),
+            (Some(2), Some(1), None, false),
+        ] {
+            assert_eq!(
+                is_made_for(own, first, parent),
+                ends,
+                "{own:?} {first:?} {parent:?}"
+            );
+        }
+        assert!(!is_made_for(Some(1), Some(1), None));
     }
 }

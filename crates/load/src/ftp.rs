@@ -141,8 +141,9 @@ impl Session {
                         length = length.saturating_add(taken.used);
                         if taken.ended {
                             let line = self.lines.line();
-                            let part = self.replies.take(line).map_err(|_| Kind::Malformed)?;
-                            if part.last {
+                            if let Some(part) = self.replies.take(line)
+                                && part.last
+                            {
                                 let line = String::from_utf8_lossy(line).into_owned();
                                 return Poll::Ready(Ok((part.code, line)));
                             }

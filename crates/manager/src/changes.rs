@@ -21,6 +21,7 @@ pub(crate) struct Changes {
     pub generation: u64,
     pub enabled: HashMap<String, bool>,
     pub maintenance: HashMap<String, bool>,
+    pub group_maintenance: HashMap<String, bool>,
     pub strategies: HashMap<String, (String, Vec<(String, f64)>)>,
     pub admin: Vec<(String, String, AdminState)>,
     pub weights: Vec<(String, String, f64)>,

@@ -76,7 +76,7 @@ impl Manager {
 
     /// A check of `member` is over.
     ///
-    /// Answers whether the member is dead: down, and refusing connections.
+    /// Answers whether the member is dead: down, for certain.
     fn checked(
         &self,
         member: MemberId,
@@ -91,10 +91,10 @@ impl Manager {
         let group = handle.current.load();
         let group = group.name();
         let own_port = check.port.is_none_or(|port| port == endpoint.port);
-        let refused = own_port && result.as_ref().is_err_and(CheckError::is_refused);
+        let certain = own_port && result.as_ref().is_err_and(CheckError::is_certain);
         let found = match &result {
             Ok(()) => Check::Passed,
-            Err(_) if refused => Check::Refused,
+            Err(_) if certain => Check::Certain,
             Err(_) => Check::Failed,
         };
         let checked = take_in(endpoint, check, found, now);
@@ -576,6 +576,43 @@ mod tests {
         config.groups[0].health_check = None;
         manager.apply(config).await.unwrap();
         assert!(member(&manager).reasons.is_empty());
+    }
+
+    /// An answer that says that the member does not work is as certain as none at all: the one that works serves.
+    #[tokio::test]
+    async fn mission_d13_who_answers_wrongly_is_dead_even_in_panic() {
+        let (listener, _) = target(HealthCheck::default()).await;
+        let manager = manager(&listener, http(&[200], None)).await;
+        let id = manager.groups().remove(0).members()[0].id;
+        let check = |port| HealthCheck {
+            fall: 1,
+            rise: 1,
+            port,
+            ..http(&[200], None)
+        };
+        for (port, error, dead) in [
+            (None, CheckError::Code(500), true),
+            (None, CheckError::Text, true),
+            (None, CheckError::NotServing("NOT_SERVING"), true),
+            (None, CheckError::Timeout(Duration::from_secs(1)), false),
+            (None, CheckError::Closed, false),
+            (None, CheckError::Garbage, false),
+            // Who answers at another port may be somebody else.
+            (Some(1), CheckError::Code(500), false),
+        ] {
+            let what = format!("{error} {port:?}");
+            assert_eq!(
+                manager.checked(id, &check(port), Err(error)),
+                dead,
+                "{what}"
+            );
+            let reasons = member(&manager).reasons;
+            assert_eq!(reasons.contains(&"dead".into()), dead, "{what}");
+            manager.round_now();
+            assert_eq!(member(&manager).effective_weight > 0.0, !dead, "{what}");
+            assert!(!manager.checked(id, &check(None), Ok(())));
+            assert!(member(&manager).reasons.is_empty());
+        }
     }
 
     #[test]

@@ -12,9 +12,9 @@ use evenkeel_core::time::Instant;
 
 use crate::admission::Admission;
 use crate::config::{Config, GroupConfig, MemberConfig};
+use crate::files::Files;
 use crate::lists::Lists;
 use crate::member_tls::Clients;
-use crate::routes::Files;
 use crate::sticky::Cookies;
 
 /// How long an endpoint that left is kept, and longer while it has requests. A DNS
@@ -98,6 +98,8 @@ pub(crate) struct Live {
     pub enabled: HashMap<String, bool>,
     /// By rule: whether it is in maintenance.
     pub maintenance: HashMap<String, bool>,
+    /// By group: whether it is in maintenance.
+    pub group_maintenance: HashMap<String, bool>,
     /// By group.
     pub strategies: HashMap<String, Values>,
     /// By group and member. A member is named as in the file, or by one endpoint's
@@ -209,15 +211,21 @@ impl Inputs {
         };
         let maintenance = |inputs: &Inputs, name: &str| {
             let mut rules = inputs.config.rules.iter();
-            rules
-                .find(|rule| rule.name == name)
-                .map(|r| r.maintenance.on)
+            let rule = rules.find(|rule| rule.name == name);
+            rule.map(|rule| rule.responses.is_in_maintenance())
+        };
+        let group_maintenance = |inputs: &Inputs, name: &str| {
+            let group = inputs.group(name);
+            group.map(|group| group.responses.is_in_maintenance())
         };
         let same = |before: Option<bool>, after: Option<bool>| after.is_some() && before == after;
         live.enabled
             .retain(|name, _| same(enabled(old, name), enabled(new, name)));
         live.maintenance
             .retain(|name, _| same(maintenance(old, name), maintenance(new, name)));
+        let of_group =
+            |name: &str| same(group_maintenance(old, name), group_maintenance(new, name));
+        live.group_maintenance.retain(|name, _| of_group(name));
         let with_lists = |inputs: &Inputs| -> HashMap<String, GroupConfig> {
             let groups = inputs.config.groups.iter().filter_map(|group| {
                 let listed = inputs.lists.members(group);
@@ -267,6 +275,13 @@ impl Inputs {
         let in_file = self.config.groups.iter().map(|group| (None, group));
         let live = self.live.groups.values();
         in_file.chain(live.map(|(owner, group)| (Some(*owner), &**group)))
+    }
+
+    /// True if the group is in maintenance, by the file or a live change.
+    pub(crate) fn is_in_maintenance(&self, group: &GroupConfig) -> bool {
+        let live = self.live.group_maintenance.get(&group.name);
+        live.copied()
+            .unwrap_or_else(|| group.responses.is_in_maintenance())
     }
 
     pub(crate) fn group(&self, name: &str) -> Option<&GroupConfig> {

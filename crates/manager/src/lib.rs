@@ -15,6 +15,7 @@ pub mod counts;
 mod dns;
 pub mod endpoint;
 pub mod exposition;
+pub mod files;
 pub mod groups;
 pub mod handover;
 mod history;
@@ -28,6 +29,7 @@ mod names;
 pub mod news;
 mod probe;
 mod query;
+pub mod responses;
 pub mod revisions;
 pub mod routes;
 pub mod sample;
@@ -42,6 +44,7 @@ pub mod subsystem;
 mod tests;
 pub mod text;
 mod work;
+pub mod writing;
 
 pub use inputs::{AdminState, AlertSetting};
 pub use manager::{

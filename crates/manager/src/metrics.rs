@@ -77,6 +77,14 @@ fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
         out.sample(&[("group", &group.name)], flag(group.panic));
     }
     out.family(
+        "evenkeel_group_maintenance",
+        Type::Gauge,
+        "1 if the group is in maintenance: clients of rules get its page.",
+    );
+    for group in groups {
+        out.sample(&[("group", &group.name)], flag(group.maintenance));
+    }
+    out.family(
         "evenkeel_group_ejected",
         Type::Gauge,
         "Members that are ejected, by whether for their requests here (own) or for what another balancer has seen (others).",

@@ -96,10 +96,18 @@ impl CheckError {
         }
     }
 
-    /// Whether nobody listens. A Unix socket may not even be there.
-    pub(crate) fn is_refused(&self) -> bool {
+    /// True if the member certainly does not work: nobody listens, or the answer says so. A Unix socket may not even
+    /// be there. What did not come in time, or was cut, says nothing for certain.
+    pub(crate) fn is_certain(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, NotFound};
-        matches!(self, CheckError::Connect(error) if matches!(error.kind(), ConnectionRefused | NotFound))
+        match self {
+            CheckError::Connect(error) => matches!(error.kind(), ConnectionRefused | NotFound),
+            CheckError::Code(_) | CheckError::Text | CheckError::NotServing(_) => true,
+            CheckError::Call(error) => {
+                matches!(error, CallError::NotGrpc(_) | CallError::Status(..))
+            }
+            _ => false,
+        }
     }
 }
 
@@ -171,6 +179,9 @@ async fn ask<T: AsyncRead + AsyncWrite + Unpin>(
 /// The password of anonymous users: who they are.
 const ANONYMOUS: &str = "evenkeel@";
 
+/// Time after which a reply has ended that only [nearly](ftp::Replies::has_loose_end) has.
+const LOOSE_END: Duration = Duration::from_millis(500);
+
 /// Waits for the greeting, and logs in if somebody is named.
 async fn ask_ftp<T: AsyncRead + AsyncWrite + Unpin>(
     mut stream: T,
@@ -233,15 +244,28 @@ impl FtpReplies {
                 let taken = taken.map_err(|_| CheckError::NoReply)?;
                 self.unread.drain(..taken.used);
                 if taken.ended {
-                    let part = self.replies.take(self.lines.line());
-                    let part = part.map_err(|_| CheckError::NoReply)?;
-                    if part.last && part.code >= 200 {
+                    // Clients pass over lines that belong to no reply, too.
+                    if let Some(part) = self.replies.take(self.lines.line())
+                        && part.last
+                        && part.code >= 200
+                    {
                         return Ok(part.code);
                     }
                 }
             }
             let mut bytes = [0; 512];
-            let n = stream.read(&mut bytes).await?;
+            let reading = stream.read(&mut bytes);
+            let n = if self.replies.has_loose_end() {
+                match tokio::time::timeout(LOOSE_END, reading).await {
+                    Ok(read) => read?,
+                    Err(_) => match self.replies.end_loosely() {
+                        Some((_, code)) if code >= 200 => return Ok(code),
+                        _ => continue,
+                    },
+                }
+            } else {
+                reading.await?
+            };
             self.read += n;
             if n == 0 {
                 return Err(CheckError::Closed);

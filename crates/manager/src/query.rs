@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_control::alerts::{Alerted, alerted};
 use evenkeel_control::opinion::Opinions;
@@ -45,7 +45,7 @@ impl Manager {
         let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
             name: rule.rule.name.clone(),
             enabled: rule.rule.enabled,
-            maintenance: rule.rule.maintenance.on,
+            maintenance: rule.rule.responses.is_in_maintenance(),
             protocol: match rule.rule.protocol {
                 Protocol::Tcp => "tcp".into(),
                 Protocol::Http => "http".into(),
@@ -59,6 +59,18 @@ impl Manager {
             mirrors: once(rule.rule.mirrors()),
             asks: once(rule.rule.asked()),
         });
+        // A load is unknown where no group that has members there takes one of its age.
+        let mut max_ages: HashMap<&Arc<str>, Duration> = HashMap::new();
+        for entry in &state.groups {
+            let max_age = entry.group.settings().load_max_age;
+            for member in entry.group.members() {
+                let known = max_ages.entry(member.location.name()).or_default();
+                *known = max_age.max(*known);
+            }
+        }
+        let is_old = |name: &Arc<str>, age: Duration| {
+            max_ages.get(name).is_some_and(|max_age| age > *max_age)
+        };
         let mut locations: Vec<_> = state
             .locations
             .values()
@@ -77,7 +89,7 @@ impl Manager {
                         id: load.id.to_string(),
                         value: load.value.get(),
                         age_seconds: now.since(load.at).as_secs_f64(),
-                        expired: load.expired,
+                        expired: load.expired || is_old(location.name(), now.since(load.at)),
                         first: load.id == location.first().unwrap_or(LoadId::CPU),
                     })
                     .collect(),
@@ -94,6 +106,7 @@ impl Manager {
                 .iter()
                 .map(|entry| GroupStatus {
                     lists: lists_of(&owned, entry),
+                    maintenance: state.inputs.is_in_maintenance(&entry.config),
                     ..group_status(entry, &alerted, now)
                 })
                 .collect(),
@@ -293,6 +306,7 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
         adaptive: settings.adaptive,
         load: settings.load_id.to_string(),
         panic: entry.group.state().is_panicking(),
+        maintenance: false,
         alerts: entry.control.alerts.raised().len(),
         alerts_raised: entry.control.alerts.count(),
         recent: recent(&all),

@@ -1,7 +1,6 @@
 //! What a rule does with requests of HTTP.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,47 +8,10 @@ use evenkeel_config::fields::{DECIDING, RequestTrailers, is_in_family, is_same_n
 use evenkeel_config::routing::Index;
 use evenkeel_config::routing::template::Template;
 
-use crate::auth::{self, Auth, UserFiles};
-use crate::config::{self, FieldChanges, Problem, Rule, Timeouts};
-
-/// What files with answers have in them, by their paths.
-pub type Answers = HashMap<PathBuf, Arc<[u8]>>;
-
-/// What is in the files that rules and their routes name.
-#[derive(Clone, Debug, Default)]
-pub struct Files {
-    /// Answers.
-    pub answers: Answers,
-    /// Users.
-    pub users: UserFiles,
-}
-
-/// Reads the files of `rules`. Users that are `known` stay if their files have not changed.
-///
-/// # Errors
-///
-/// All that cannot be used, with the places in the configuration.
-pub fn load<'a>(
-    rules: impl IntoIterator<Item = &'a Rule> + Copy,
-    known: &Files,
-) -> Result<Files, Vec<Problem>> {
-    let (mut answers, mut errors) = (Answers::new(), Vec::new());
-    for file in rules.into_iter().flat_map(|rule| rule.routes.files()) {
-        if !answers.contains_key(&file.path) {
-            match config::content_of(file) {
-                Ok(content) => {
-                    answers.insert(file.path.clone(), content);
-                }
-                Err(error) => errors.push(*error),
-            }
-        }
-    }
-    let users = auth::load(rules, &known.users, &mut errors);
-    match errors.is_empty() {
-        true => Ok(Files { answers, users }),
-        false => Err(errors),
-    }
-}
+use crate::auth::Auth;
+use crate::config::{self, FieldChanges, Responses, Rule, Timeouts};
+use crate::files::Files;
+use crate::responses::ResponsePolicy;
 
 /// The routes of a rule.
 #[derive(Debug)]
@@ -62,13 +24,27 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Those of `rule`, the groups of which have these places.
-    pub fn new(rule: &Rule, places: &HashMap<&str, u32>, files: &Files) -> Self {
+    /// Those of `rule`, the groups of which have these places: `responses` are those of the rule and the one at a place.
+    pub fn new<'t>(
+        rule: &Rule,
+        places: &HashMap<&str, u32>,
+        responses: impl Fn(u32) -> &'t Responses,
+        files: &Files,
+    ) -> Self {
         let list = rule.routes.list().iter();
+        let made = |route: &config::Route| {
+            let mut made = Route::new(rule, route, places, files);
+            if !route.responses.is_empty() {
+                let policy = |place| {
+                    let merged = route.responses.over(responses(place));
+                    (place, ResponsePolicy::new(merged, files))
+                };
+                made.policies = made.targets.places().map(policy).collect();
+            }
+            made
+        };
         Routes {
-            list: list
-                .map(|route| Route::new(rule, route, places, files))
-                .collect(),
+            list: list.map(made).collect(),
             rest: Route::of_rest(rule, places, files),
             config: rule.routes.clone(),
         }
@@ -94,6 +70,7 @@ impl Routes {
                 _ => None,
             };
             is(config.auth.or(of_rule), route)
+                && route.policies.iter().all(|(_, policy)| policy.is_of(files))
                 && file.is_none_or(|file| answers.get(&file.path) == body)
         };
         is(of_rule, &self.rest) && self.config.list().iter().zip(&self.list).all(same)
@@ -141,8 +118,9 @@ pub struct Route {
     pub rewrite: Option<(usize, Box<str>)>,
     /// Changes to requests.
     pub request_fields: Option<Box<FieldChanges>>,
-    /// Changes to responses.
-    pub response_fields: Option<Box<FieldChanges>>,
+    /// Answers of the balancer's own and changes to responses, by the places of its groups; none if the route says
+    /// nothing of them.
+    policies: Box<[(u32, ResponsePolicy)]>,
     /// Trailers of requests that members get.
     pub request_trailers: Arc<RequestTrailers>,
 }
@@ -231,6 +209,16 @@ pub enum Targets {
 }
 
 impl Targets {
+    /// The places.
+    fn places(&self) -> impl Iterator<Item = u32> {
+        let (one, several) = match self {
+            Targets::Nowhere => (Some(0), None),
+            Targets::One(place) => (Some(*place), None),
+            Targets::Several(places) => (None, Some(places.iter().map(|(place, _)| *place))),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
+    }
+
     /// One of them, by weight. `below` draws a number below another one.
     pub fn draw(&self, below: impl FnOnce(u32) -> u32) -> u32 {
         match self {
@@ -247,6 +235,17 @@ impl Targets {
 }
 
 impl Route {
+    /// Answers of the balancer's own and changes to responses for requests that go to the group at `place`, if the
+    /// route says something of them: otherwise those of the group count.
+    #[inline]
+    pub fn policy(&self, place: u32) -> Option<&ResponsePolicy> {
+        let mut policies = self.policies.iter();
+        let found = policies.find(|(of, _)| *of == place);
+        // Another group is one that is asked, or gets copies.
+        let (_, policy) = found.or_else(|| self.policies.first())?;
+        Some(policy)
+    }
+
     fn of_rest(rule: &Rule, places: &HashMap<&str, u32>, files: &Files) -> Self {
         let targets = match rule.group.is_empty() {
             true => Targets::Nowhere,
@@ -267,7 +266,7 @@ impl Route {
             max_body: rule.http.max_body.map(|most| most.0),
             rewrite: None,
             request_fields: None,
-            response_fields: None,
+            policies: Box::default(),
             request_trailers: Arc::new(trailers(rule, &FieldChanges::default())),
         }
     }
@@ -326,7 +325,7 @@ impl Route {
                 false => Arc::new(trailers(rule, &route.request_fields)),
             },
             request_fields: changes(&route.request_fields),
-            response_fields: changes(&route.response_fields),
+            policies: Box::default(),
         }
     }
 }

@@ -176,7 +176,7 @@ impl Manager {
             RuleSample {
                 name: rule.name.clone(),
                 enabled: rule.enabled,
-                maintenance: rule.maintenance.on,
+                maintenance: rule.responses.is_in_maintenance(),
                 group: rule.group.clone(),
                 asked,
                 ended,

@@ -17,8 +17,10 @@ use evenkeel_tls::client::Client;
 use crate::config::sources::Sources;
 use crate::config::{MemberConfig, Rule, Section, Sections, SendProxy, Source};
 use crate::counts::ReportCounts;
+use crate::files::Files;
 use crate::member_tls::Handshakes;
-use crate::routes::{Files, Routes};
+use crate::responses::ResponsePolicy;
+use crate::routes::Routes;
 use crate::sticky::Cookie;
 
 /// All rules of one configuration, with live changes applied. Workers receive each
@@ -84,8 +86,13 @@ pub struct RuleSnapshot {
 impl RuleSnapshot {
     /// A rule with no group but one.
     pub fn new(rule: Rule, own: Target) -> Self {
+        let files = Files::default();
+        let own = Target {
+            policy: ResponsePolicy::new(rule.responses.clone(), &files),
+            ..own
+        };
         RuleSnapshot {
-            routes: Routes::new(&rule, &HashMap::new(), &Files::default()),
+            routes: Routes::new(&rule, &HashMap::new(), |_| own.policy.config(), &files),
             rule,
             own,
             others: Vec::new(),
@@ -125,6 +132,8 @@ pub struct Target {
     pub sources: Sources,
     /// The cookie that binds its clients, if one does.
     pub cookie: Option<Arc<Cookie>>,
+    /// Answers of the balancer's own and changes to responses: of the rule and the group.
+    pub policy: ResponsePolicy,
 }
 
 impl Target {
@@ -138,6 +147,7 @@ impl Target {
             serves_nobody: false,
             sources: Sources::default(),
             cookie: None,
+            policy: ResponsePolicy::default(),
         }
     }
 
@@ -162,6 +172,7 @@ impl Target {
             && self.source == old.source
             && self.sources == old.sources
             && self.cookie.as_ref().map(Arc::as_ptr) == old.cookie.as_ref().map(Arc::as_ptr)
+            && self.policy == old.policy
     }
 }
 

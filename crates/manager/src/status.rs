@@ -184,6 +184,9 @@ pub struct GroupStatus {
     pub load: String,
     /// Too many members are down or ejected, so all are routed to.
     pub panic: bool,
+    /// True while clients of rules get its maintenance page.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub maintenance: bool,
     /// Locations that the group has under a load alert.
     pub alerts: usize,
     /// How many alerts it has raised since it was there.
@@ -354,7 +357,8 @@ pub struct OpinionStatus {
     pub age_seconds: f64,
     /// It does not work.
     pub down: bool,
-    /// It certainly does not work: it refuses connections, or is not there.
+    /// It certainly does not work: it refuses connections, answers its health check
+    /// wrongly, or is not there.
     pub dead: bool,
     /// It wants no new clients.
     pub drain: bool,
@@ -454,7 +458,8 @@ pub struct LoadStatus {
     pub value: f32,
     /// How long ago it was reported.
     pub age_seconds: f64,
-    /// The monitor that read it has no news: it counts as unknown, whatever its age.
+    /// It counts as unknown: it is older than the `load_max_age` of each group with members there, or the monitor that
+    /// read it has no news.
     #[serde(default)]
     pub expired: bool,
     /// It is the one that groups go by whose load is `first`.

@@ -143,6 +143,41 @@ async fn s10_readiness_takes_no_lock_of_the_manager() {
 }
 
 #[tokio::test]
+async fn a_group_is_in_maintenance_until_the_file_says_something_new() {
+    let (manager, _, _) = manager();
+    let mut first = config(&["10.0.0.1:80"]);
+    let of_rule = first.rules[0].responses.maintenance.get_or_insert_default();
+    of_rule.status = 500;
+    of_rule.said = vec!["status"];
+    manager.apply(first.clone()).await.unwrap();
+    let is_on = |manager: &Manager| {
+        let policy = manager.lock().state.snapshot.rules[0].own.policy.clone();
+        assert_eq!(
+            policy.maintenance().status,
+            500,
+            "what the group does not say, the rule does"
+        );
+        assert_eq!(policy.is_in_maintenance(None), app(manager).maintenance);
+        app(manager).maintenance
+    };
+    assert!(!is_on(&manager));
+    manager.set_group_maintenance("app", true).unwrap();
+    assert!(is_on(&manager));
+    assert!(!manager.status().rules[0].maintenance, "it is the group's");
+    let unknown = manager.set_group_maintenance("nobody", true).unwrap_err();
+    assert!(matches!(unknown, ManageError::NoGroup(_)), "{unknown}");
+    // A reload of the same file changes nothing live.
+    manager.apply(first.clone()).await.unwrap();
+    assert!(is_on(&manager));
+    let mut on = first.clone();
+    on.groups[0].responses.set_maintenance(Some(&true));
+    manager.apply(on).await.unwrap();
+    assert!(is_on(&manager));
+    manager.apply(first).await.unwrap();
+    assert!(!is_on(&manager), "the file has the last word");
+}
+
+#[tokio::test]
 async fn f7_one_rule_without_members_does_not_take_the_others_away() {
     let (manager, _, _) = manager();
     let mut config = config(&["10.0.0.1:80"]);
@@ -471,6 +506,30 @@ async fn a_rule_is_disabled_through_the_data_plane() {
     assert!(snapshots.has_changed().unwrap());
     assert!(!snapshots.borrow().rules[0].rule.enabled);
     assert_eq!(plane.committed.load(Ordering::Relaxed), 2);
+}
+
+/// A load that no group takes any more is not shown as one that counts.
+#[tokio::test]
+async fn fronts_d10_a_load_is_expired_where_it_is_too_old_for_each_group() {
+    let (manager, _, _) = manager();
+    let mut config = config(&["10.0.0.1:80"]);
+    let mut other = GroupConfig::new("other", config.groups[0].members.clone());
+    config.groups[0].settings.load_max_age = Duration::from_millis(1);
+    other.settings.load_max_age = Duration::from_secs(3600);
+    let mut alone = config.clone();
+    config.groups.push(other);
+    manager.apply(config).await.unwrap();
+    let location = manager.status().locations.remove(0).name;
+    manager.report(&location, &[(LoadId::CPU, 0.5)]).unwrap();
+    let load = || manager.status().locations.remove(0).loads.remove(0);
+    while load().age_seconds < 0.002 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!load().expired, "the other group takes it");
+    alone.groups[0].settings.slow_start = Duration::ZERO;
+    manager.apply(alone).await.unwrap();
+    assert!(load().expired);
+    assert_eq!(app(&manager).members[0].load, None);
 }
 
 #[tokio::test]

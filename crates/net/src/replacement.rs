@@ -6,6 +6,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
+use rustix::process::geteuid;
+
 /// A text that is to take the place of a file. Dropped, it is removed.
 #[derive(Debug)]
 pub struct Replacement {
@@ -24,6 +27,23 @@ impl Replacement {
         let target = path.canonicalize()?;
         let old = fs::metadata(&target)?;
         Self::beside(target, Some(&old), text)
+    }
+
+    /// Looks whether the file at `path` could be replaced; makes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Why it could not.
+    pub fn check(path: &Path) -> io::Result<()> {
+        let target = path.canonicalize()?;
+        let folder = target.parent().unwrap_or(Path::new("/"));
+        access(folder, Access::WRITE_OK | Access::EXEC_OK)?;
+        let (owner, user) = (fs::metadata(&target)?.uid(), geteuid());
+        if !user.is_root() && owner != user.as_raw() {
+            // The new file cannot be given to the owner of the old one.
+            return Err(rustix::io::Errno::PERM.into());
+        }
+        Ok(())
     }
 
     /// The same; where there is no file, only the owner of the new one may read it.
@@ -160,6 +180,10 @@ mod tests {
         fs::write(&path, "1").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
         all(&folder);
+        let closed = folder.join("closed");
+        fs::create_dir(&closed).unwrap();
+        fs::write(closed.join("file"), "").unwrap();
+        all(&closed);
         std::os::unix::fs::chown(&path, Some(65534), Some(0)).unwrap();
         std::os::unix::fs::chown(&folder, Some(65534), Some(0)).unwrap();
         let script = "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
@@ -188,6 +212,15 @@ mod tests {
     fn n18_inner() {
         let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
         let path = folder.join("evenkeel.toml");
+        Replacement::check(&path).unwrap();
+        // Of root's, in a folder of its own; and in a folder of root's.
+        let (theirs, outside) = (folder.join("program"), folder.join("closed/file"));
+        for path in [theirs, outside] {
+            let found = Replacement::check(&path).unwrap_err();
+            assert_eq!(found.kind(), io::ErrorKind::PermissionDenied);
+            let done = Replacement::write(&path, "2").unwrap_err();
+            assert_eq!(found.raw_os_error(), done.raw_os_error());
+        }
         Replacement::write(&path, "2").unwrap().commit().unwrap();
     }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use evenkeel_core::cost::Cost;
 use evenkeel_tls::handshake::Agreed;
 
+pub use crate::http2::grpc::CallStatus;
 use crate::message::{Field, values};
 use crate::trace::Trace;
 
@@ -76,6 +77,8 @@ pub struct Tries {
     pub head_bytes: u64,
     /// HTTP: the fields of the response that the log has, in the order of [`Wants`].
     pub fields: Box<[Option<Box<str>>]>,
+    /// HTTP: what was wrong with a response of one of the members, the last one that could not be read.
+    pub member_error: Option<Box<str>>,
 }
 
 impl Tries {
@@ -87,6 +90,7 @@ impl Tries {
             connect_time: None,
             head_bytes: 0,
             fields: Box::default(),
+            member_error: None,
         })
     }
 
@@ -99,6 +103,7 @@ impl Tries {
             next.queued = next.queued.saturating_add(before.queued);
             next.before = before.before;
             next.before.push(before.member);
+            next.member_error = next.member_error.or(before.member_error);
         }
         *all = Some(next);
     }
@@ -134,6 +139,8 @@ pub struct Record<'a> {
     pub details: Option<Box<Details>>,
     /// HTTP: the status that the client got; `None` if it got none.
     pub status: Option<u16>,
+    /// How a call of gRPC has ended, as its client was told; `None` if it was not, or if it is no call.
+    pub grpc_status: Option<CallStatus>,
     /// Bytes from the client: HTTP the request's body, TCP all.
     pub bytes_received: u64,
     /// Bytes to the client: HTTP the response with its head, TCP all.
@@ -180,6 +187,7 @@ impl Record<'_> {
             protocol: self.protocol,
             details: self.details,
             status: self.status,
+            grpc_status: self.grpc_status,
             bytes_received: self.bytes_received,
             bytes_sent: self.bytes_sent,
             head_bytes_sent: self.head_bytes_sent,

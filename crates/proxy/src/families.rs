@@ -311,7 +311,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_ftp_refused_total",
-        help: "FTP sessions and data connections that were refused.",
+        help: "FTP sessions, commands, replies of members and data connections that were refused.",
         label: "reason",
         samples: &[
             ("long_line", |totals| totals.ftp_long_line),
@@ -444,6 +444,16 @@ fn rules(
     for (rule, totals) in totals {
         let waits = &totals.waits;
         out.histogram(&[("rule", rule)], waits.counts(), waits.sum());
+    }
+    out.family(
+        "evenkeel_rule_grpc_calls_total",
+        Type::Counter,
+        "Calls of gRPC that have ended, by the status that the client got; other is one that is no code, or none. Only of rules that had calls.",
+    );
+    for (rule, totals) in totals.iter().filter(|(_, totals)| !totals.calls.is_empty()) {
+        for (status, count) in totals.calls.counts() {
+            out.sample(&[("rule", &**rule), ("status", status)], count as f64);
+        }
     }
     for family in RULE_FAMILIES {
         out.family(family.name, Type::Counter, family.help);

@@ -17,7 +17,6 @@ use crate::access::Peer;
 use crate::bandwidth::Paces;
 use crate::files::ClientFile;
 use crate::io::Io;
-use crate::maintenance;
 use crate::quota::Counted;
 use crate::service::Service;
 use crate::socket::{Listener, Socket};
@@ -367,7 +366,9 @@ impl Session {
     fn admit(&mut self) -> bool {
         let rule = self.service.rule();
         let is_http = rule.rule.protocol == Protocol::Http;
-        if !is_http && maintenance::is_for(&rule.rule, self.peer.ip()) {
+        // That of groups is looked at when the client has one.
+        let maintenance = rule.rule.responses.maintenance.as_ref();
+        if !is_http && maintenance.is_some_and(|own| own.is_for(self.peer.ip())) {
             self.service.metrics.refused_maintenance.add(1);
             return false;
         }

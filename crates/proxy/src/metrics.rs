@@ -14,6 +14,7 @@ use evenkeel_manager::exposition::TIME_LIMITS;
 use evenkeel_manager::subsystem::RuleTraffic;
 
 use crate::access::Limit;
+use crate::http2::grpc::CallStatus;
 
 /// A number that one thread writes and any thread reads.
 #[derive(Debug, Default)]
@@ -79,6 +80,42 @@ impl WaitTotals {
     }
 }
 
+/// Calls of gRPC by how they ended: a counter for each of [`CallStatus::NAMES`].
+#[derive(Debug, Default)]
+pub struct Calls([Counter; CallStatus::NAMES.len()]);
+
+impl Calls {
+    /// Counts a call; one that got no status is `other`.
+    pub(crate) fn count(&self, status: Option<CallStatus>) {
+        let status = status.unwrap_or(CallStatus::OTHER);
+        if let Some(count) = self.0.get(status.index()) {
+            count.add(1);
+        }
+    }
+}
+
+/// The sum of [`Calls`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallTotals([u64; CallStatus::NAMES.len()]);
+
+impl CallTotals {
+    fn add(&mut self, calls: &Calls) {
+        for (sum, count) in self.0.iter_mut().zip(&calls.0) {
+            *sum += count.get();
+        }
+    }
+
+    /// True if there was no call.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|count| *count == 0)
+    }
+
+    /// Names of statuses with how many calls have ended so.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        CallStatus::NAMES.into_iter().zip(self.0)
+    }
+}
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What one worker has counted for one rule.
@@ -87,6 +124,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Counter,)*
             /// What clients waited.
             pub waits: Waits,
+            /// Calls of gRPC.
+            pub calls: Calls,
         }
 
         /// The sum over all workers for one rule, as of one moment.
@@ -95,12 +134,15 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
             /// What clients waited.
             pub waits: WaitTotals,
+            /// Calls of gRPC.
+            pub calls: CallTotals,
         }
 
         impl RuleTotals {
             fn add(&mut self, cell: &RuleMetrics) {
                 $(self.$name += cell.$name.get();)*
                 self.waits.add(&cell.waits);
+                self.calls.add(&cell.calls);
             }
 
             /// All counters with their names, in a fixed order.
@@ -305,11 +347,11 @@ counters! {
     ftp_control_bytes_out,
     /// FTP sessions ended because a line of the client was too long.
     ftp_long_line,
-    /// FTP sessions ended because the client sent what is no command.
+    /// Lines of FTP clients that are no command.
     ftp_malformed,
-    /// FTP sessions ended because the client named an address that is not its own.
+    /// Commands of FTP clients that name an address that is not their own.
     ftp_bounce,
-    /// FTP sessions ended because the member's reply was not understood.
+    /// Replies of FTP members that were not understood.
     ftp_member_reply,
     /// FTP sessions ended because no port was free for a data connection.
     ftp_no_port,

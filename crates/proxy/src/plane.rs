@@ -7,15 +7,14 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use evenkeel_core::address::Address;
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
 use evenkeel_manager::config::{Config, Corba, Negotiator, Rule, Source, Xds};
 use evenkeel_manager::exposition::Exposition;
+use evenkeel_manager::files as answer_files;
 use evenkeel_manager::handover::Handover;
 use evenkeel_manager::member_tls::{self, Clients};
-use evenkeel_manager::routes;
 use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
 use evenkeel_manager::status::Status;
@@ -34,7 +33,6 @@ use evenkeel_tls::ticket::Keys;
 use crate::access::AccessLog;
 use crate::files::Files;
 use crate::listen::ListenKey;
-use crate::maintenance;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::quota::{Fill, Quotas};
@@ -88,8 +86,6 @@ struct PlaneState {
     tls: Servers,
     /// What clients of rules have used of their limits, by the rules' names.
     quotas: BTreeMap<Arc<str>, Arc<Quotas>>,
-    /// The pages of rules for their maintenance, by the rules' names.
-    pages: Pages,
 }
 
 /// A listener in use.
@@ -105,8 +101,6 @@ struct Held {
 type Opened = (Vec<StdListener>, Option<SocketFile>);
 
 type Servers = HashMap<Box<str>, Arc<Server>>;
-
-type Pages = HashMap<Box<str>, Bytes>;
 
 /// The workers could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -161,7 +155,6 @@ impl Proxy {
                     shares: None,
                     tls: Default::default(),
                     quotas: BTreeMap::new(),
-                    pages: Pages::new(),
                 }),
                 ticket_keys: Arc::new(Keys::rotating()),
             }),
@@ -279,13 +272,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn commit(
-        &self,
-        next: &Snapshot,
-        mut sockets: HashMap<ListenKey, Opened>,
-        servers: Servers,
-        pages: Pages,
-    ) {
+    fn commit(&self, next: &Snapshot, mut sockets: HashMap<ListenKey, Opened>, servers: Servers) {
         let mut state = self.state();
         let mut plans: Vec<Plan> = (0..self.workers)
             .map(|_| Plan {
@@ -340,7 +327,6 @@ impl Inner {
                     name: Arc::clone(&name),
                     snapshot: Arc::clone(snapshot),
                     quotas: quotas.clone(),
-                    page: pages.get(rule.name.as_str()).cloned(),
                     shared: Arc::clone(&common),
                     metrics,
                     tls: servers.get(rule.name.as_str()).cloned(),
@@ -375,7 +361,6 @@ impl Inner {
         state.started = true;
         state.shared = shared;
         state.quotas = all_quotas;
-        state.pages = pages;
         for (worker, plan) in state.workers.iter().zip(plans) {
             let _ = worker.commands.send(Command::Apply(plan));
         }
@@ -403,27 +388,11 @@ fn servers<'a>(
     }
 }
 
-/// Reads the pages of rules for their maintenance.
-fn pages<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Result<Pages, PrepareErrors> {
-    let (mut pages, mut problems) = (Pages::new(), Vec::new());
-    for rule in rules {
-        match maintenance::page(rule) {
-            Ok(page) => pages.extend(page.map(|page| (rule.name.as_str().into(), page))),
-            Err(problem) => problems.push(*problem),
-        }
-    }
-    match problems.is_empty() {
-        true => Ok(pages),
-        false => Err(PrepareError::files(problems)),
-    }
-}
-
 /// What would keep rules from being served that does not depend on who listens: files that cannot
 /// be used.
 pub fn check(config: &Config) -> PrepareErrors {
     let keys = Arc::new(Keys::rotating());
     let mut errors = servers(&config.rules, &keys).err().unwrap_or_default();
-    errors.extend(pages(&config.rules).err().into_iter().flatten());
     let members = member_tls::load(&config.groups, &Clients::new());
     errors.extend(members.err().into_iter().flat_map(PrepareError::files));
     let cookies = sticky::load(&config.groups, &Cookies::new());
@@ -431,7 +400,7 @@ pub fn check(config: &Config) -> PrepareErrors {
     let groups = config.groups.iter();
     let sources = groups.map(|group| (group.name.as_str(), group.source));
     errors.extend(no_sources(sources));
-    let answers = routes::load(&config.rules, &routes::Files::default());
+    let answers = answer_files::load(config, &answer_files::Files::default());
     errors.extend(answers.err().into_iter().flat_map(PrepareError::files));
     errors
 }
@@ -524,13 +493,9 @@ impl Subsystem for Proxy {
                 return Err(errors);
             }
         };
-        let pages = match next.reload {
-            true => pages(next.rules.iter().map(|rule| &rule.rule))?,
-            false => state.pages.clone(),
-        };
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
         Ok(Box::new(move || {
-            inner.commit(&next, sockets, servers, pages);
+            inner.commit(&next, sockets, servers);
         }))
     }
 

@@ -450,7 +450,7 @@ fn is_in(networks: Option<&Networks>, client: IpAddr) -> bool {
 }
 
 /// The address that the nearest proxy in front has added, with or without a port.
-fn forwarded_for(request: &Request<'_>) -> Option<IpAddr> {
+pub(crate) fn forwarded_for(request: &Request<'_>) -> Option<IpAddr> {
     let last = request.values("x-forwarded-for").last()?;
     let last = last.rsplit(|&byte| byte == b',').next()?;
     let last = std::str::from_utf8(last).ok()?.trim();

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use evenkeel_control::budget::RetryBudget;
 use evenkeel_control::queue::Class;
 use evenkeel_core::address::Address;
@@ -64,8 +63,6 @@ pub(crate) struct LocalRule {
     pub(crate) snapshot: Arc<RuleSnapshot>,
     /// What each client may have, if that is limited.
     pub(crate) quotas: Option<Arc<Quotas>>,
-    /// What clients get while the rule is in maintenance.
-    pub(crate) page: Option<Bytes>,
 }
 
 impl Deref for LocalRule {

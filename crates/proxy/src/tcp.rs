@@ -123,6 +123,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         details: None,
         head_bytes_sent: 0,
         status: None,
+        grpc_status: None,
         bytes_received: traffic.up.moved,
         bytes_sent: traffic.down.moved,
         response_time,
@@ -164,6 +165,10 @@ pub(crate) async fn connect_member(
     client: &mut Io,
     (tries, retries): (&mut Option<Box<Tries>>, &mut u32),
 ) -> Result<(Bound, Upstream), End> {
+    if target.policy.is_in_maintenance(session.peer.ip()) {
+        session.service.metrics.refused_maintenance.add(1);
+        return Err(End::Maintenance);
+    }
     let mut tried: Vec<MemberId> = Vec::new();
     let mut failed = None;
     let timeouts = &rule.rule.timeouts;

@@ -10,7 +10,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use bytes::Bytes;
 use evenkeel_core::member::Reason;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
@@ -21,6 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::access::AccessLog;
 use crate::buffer::BufferPool;
+use crate::date::HttpDate;
 use crate::files::{ClientFile, ConnectionFile, Files, Taken};
 use crate::http2::links::Links;
 use crate::http2::tasks::Tasks;
@@ -66,7 +66,6 @@ pub(crate) struct ServicePlan {
     pub(crate) name: Arc<str>,
     pub(crate) snapshot: Arc<RuleSnapshot>,
     pub(crate) quotas: Option<Arc<Quotas>>,
-    pub(crate) page: Option<Bytes>,
     pub(crate) shared: Arc<RuleShared>,
     pub(crate) metrics: Arc<RuleMetrics>,
     pub(crate) tls: Option<Arc<Server>>,
@@ -93,6 +92,8 @@ pub(crate) struct Worker {
     pub(crate) tracer: RefCell<Option<Tracer>>,
     /// Whether there is one of these two.
     pub(crate) records: Cell<bool>,
+    /// Of answers of the balancer's own.
+    pub(crate) date: HttpDate,
     /// Passwords that were right.
     pub(crate) proofs: RefCell<Proofs>,
     services: RefCell<HashMap<Arc<str>, Rc<Service>>>,
@@ -229,6 +230,7 @@ fn build(
         pipes: PipePool::new(Arc::clone(&files)),
         upstreams: UpstreamPool::default(),
         links: Links::default(),
+        date: HttpDate::default(),
         proofs: RefCell::new(Proofs::new()),
         stream_tasks: Tasks::default(),
         files,
@@ -405,7 +407,6 @@ impl Worker {
             let rule = LocalRule {
                 snapshot: plan.snapshot,
                 quotas: plan.quotas,
-                page: plan.page,
             };
             let service = match old_services.remove(&plan.name) {
                 Some(service) => {

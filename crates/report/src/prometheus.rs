@@ -15,7 +15,7 @@ use evenkeel_manager::config::{ClientTls, one_line};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_net::http::client::{self, AskError, Limits, Question, Whom};
 use evenkeel_tls::current::Current;
-use evenkeel_wire::exposition::{self, InvalidPage, Sample};
+use evenkeel_wire::exposition::{self, Format, InvalidPage, Sample};
 use tokio::time::{Instant, timeout};
 
 use crate::poll::{self, Followed, Journal, Place};
@@ -59,7 +59,12 @@ pub enum NoValue {
 impl Readings {
     /// Reads a page. Samples that were measured before `not_before` (milliseconds since
     /// 1970) are left out: an exporter may show what it has read long ago.
-    pub fn of(page: &str, loads: &Prometheus, not_before: i64) -> Result<Self, Refused> {
+    pub fn of(
+        page: &str,
+        format: Format,
+        loads: &Prometheus,
+        not_before: i64,
+    ) -> Result<Self, Refused> {
         let wanted: Vec<&Series> = series(loads);
         let mut by_metric: HashMap<&str, Vec<(usize, &Series)>> = HashMap::new();
         for (index, &series) in wanted.iter().enumerate() {
@@ -68,7 +73,7 @@ impl Readings {
         }
         let mut found = vec![HashMap::new(); wanted.len()];
         let mut twice = false;
-        exposition::parse(page, |sample| {
+        exposition::parse(page, format, |sample| {
             let is_old = sample.at_ms.is_some_and(|at| at < not_before);
             let Some(places) = by_metric.get(sample.metric).filter(|_| !is_old) else {
                 return;
@@ -397,11 +402,12 @@ async fn fetch(
     if answer.code != 200 {
         return Err(FetchError::Code(answer.code));
     }
+    let format = Format::of(&answer.media_type);
     let page = String::from_utf8(answer.body).map_err(|_| FetchError::NotText)?;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let not_before = since_1970.unwrap_or_default().saturating_sub(max_age);
     let not_before = i64::try_from(not_before.as_millis()).unwrap_or(i64::MAX);
-    Ok((Readings::of(&page, config, not_before)?, at))
+    Ok((Readings::of(&page, format, config, not_before)?, at))
 }
 
 #[cfg(test)]
@@ -439,7 +445,7 @@ mod tests {
         let mut before: Option<Readings> = None;
         let mut values = Vec::new();
         for page in pages {
-            let readings = Readings::of(page, &wanted, 1000).unwrap();
+            let readings = Readings::of(page, Format::Text, &wanted, 1000).unwrap();
             let earlier = before.as_ref().map(|then| (then, Duration::from_secs(2)));
             values = readings.loads(&wanted, earlier);
             before = Some(readings);
@@ -519,7 +525,7 @@ mod tests {
     fn old_news_and_twins_are_refused() {
         let wanted = wanted("loads = { cpu = \"max(a)\" }");
         let read = |page: &str| {
-            let readings = Readings::of(page, &wanted, 1000)?;
+            let readings = Readings::of(page, Format::Text, &wanted, 1000)?;
             Ok(readings.loads(&wanted, None).remove(0).1)
         };
         assert_eq!(read("a{x=\"1\"} 1 999\na{x=\"2\"} 2 1000"), Ok(Ok(2.0)));

@@ -2,7 +2,8 @@
 //!
 //! A datagram has one or more lines `NAME:VALUE|g`, with sections that DogStatsD has added
 //! (`|#TAG:VALUE,TAG`, `|@RATE` and others). Gauges that groups name are loads of their
-//! locations; everything else is left alone. A gauge that is only *changed* (`NAME:+4|g`) is
+//! locations; everything else is left alone. Tags may also be in the name, as InfluxDB (`NAME,TAG=VALUE:1|g`), Graphite
+//! (`NAME;TAG=VALUE:1|g`) and SignalFx (`NAME[TAG=VALUE]:1|g`) have them. A gauge that is only *changed* (`NAME:+4|g`) is
 //! refused: with one lost datagram, what it adds up to would be wrong for ever.
 
 use std::collections::{BTreeSet, HashMap};
@@ -44,10 +45,15 @@ const ORIGIN: Origin = Origin("statsd");
 /// A gauge, as a line says it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gauge<'a> {
-    /// Its name.
+    /// Its name, without tags.
     pub name: &'a str,
     /// Its value; finite.
     pub value: f64,
+    /// Its name with the tags that are in it.
+    whole_name: &'a str,
+    /// Tags in the name: `TAG=VALUE`, with commas or semicolons between them.
+    name_tags: &'a str,
+    /// Tags of DogStatsD: `TAG:VALUE`, with commas between them.
     tags: &'a str,
 }
 
@@ -76,10 +82,13 @@ impl<'a> Gauge<'a> {
     /// The line is none of StatsD, or a gauge that cannot be a load.
     pub fn parse(line: &'a [u8]) -> Result<Option<Self>, InvalidLine> {
         let line = str::from_utf8(line).map_err(|_| InvalidLine::NotText)?;
+        // There are clients that send the end of a text of C.
+        let line = line.trim_end_matches(['\0', ' ']);
         if line.starts_with("_e{") || line.starts_with("_sc|") {
             return Ok(None);
         }
-        let (name, rest) = line.split_once(':').ok_or(InvalidLine::Parts)?;
+        let (whole_name, rest) = line.split_once(':').ok_or(InvalidLine::Parts)?;
+        let (name, name_tags) = split_name(whole_name);
         let mut sections = rest.split('|');
         let values = sections.next().unwrap_or_default();
         let kind = sections.next().filter(|kind| !kind.is_empty());
@@ -91,7 +100,7 @@ impl<'a> Gauge<'a> {
             return Ok(None);
         }
         // Clients may pack several values of a metric; of a gauge, the last is what it is.
-        let value = values.rsplit(':').next().unwrap_or_default();
+        let value = values.rsplit(':').next().unwrap_or_default().trim_end();
         if value.starts_with(['+', '-']) {
             return Err(InvalidLine::Delta);
         }
@@ -109,19 +118,51 @@ impl<'a> Gauge<'a> {
         Ok(Some(Gauge {
             name,
             value,
+            whole_name,
+            name_tags,
             tags: tags.unwrap_or_default(),
         }))
     }
 
-    /// Its tags, as they stand there.
+    /// Its tags of DogStatsD, as they stand there.
     pub fn tags(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.tags.split(',').filter(|tag| !tag.is_empty())
+    }
+
+    /// Tags in the name, with their values.
+    fn name_tags(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        let tags = self.name_tags.split([',', ';']);
+        tags.filter_map(|tag| tag.split_once('=').filter(|(name, _)| !name.is_empty()))
     }
 
     /// The value of the tag called `name`.
     pub fn tag(&self, name: &str) -> Option<&'a str> {
         let mut tags = self.tags();
-        tags.find_map(|tag| tag.strip_prefix(name)?.strip_prefix(':'))
+        let found = tags.find_map(|tag| tag.strip_prefix(name)?.strip_prefix(':'));
+        let mut in_name = self.name_tags();
+        found.or_else(|| in_name.find_map(|(known, value)| (known == name).then_some(value)))
+    }
+
+    /// True if it has the tag `wanted`: `TAG`, or `TAG:VALUE`.
+    pub fn has_tag(&self, wanted: &str) -> bool {
+        let in_name = wanted.split_once(':');
+        self.tags().any(|tag| tag == wanted)
+            || in_name.is_some_and(|wanted| self.name_tags().any(|tag| tag == wanted))
+    }
+}
+
+/// A name, and the tags that are in it: as InfluxDB, Graphite, SignalFx or Librato write them.
+fn split_name(name: &str) -> (&str, &str) {
+    let Some(at) = name.find([',', ';', '[', '#']) else {
+        return (name, "");
+    };
+    let (before, tags) = name.split_at_checked(at).unwrap_or((name, ""));
+    match tags.strip_prefix('[') {
+        // Without the other bracket it is a part of the name.
+        Some(tags) => tags
+            .strip_suffix(']')
+            .map_or((name, ""), |tags| (before, tags)),
+        None => (before, tags.get(1..).unwrap_or_default()),
     }
 }
 
@@ -230,11 +271,13 @@ impl Route {
 
     /// Takes a gauge, if the group wants it; answers whether it does.
     fn take(&self, gauge: &Gauge<'_>, from: IpAddr, now: Instant) -> bool {
-        let Some(load) = self.settings.loads.load("", gauge.name) else {
+        let loads = &self.settings.loads;
+        let load = loads.load("", gauge.whole_name);
+        let Some(load) = load.or_else(|| loads.load("", gauge.name)) else {
             return false;
         };
         let tag = self.settings.tag.as_deref();
-        if tag.is_some_and(|wanted| gauge.tags().all(|tag| tag != wanted)) {
+        if tag.is_some_and(|wanted| !gauge.has_tag(wanted)) {
             return false;
         }
         let senders = self.settings.senders.as_ref();
@@ -528,6 +571,33 @@ mod tests {
     }
 
     #[test]
+    fn fronts_d8_tags_may_be_in_the_name() {
+        for line in [
+            "a.b,host=x,env=prod:0.5|g",
+            "a.b;host=x;env=prod:0.5|g",
+            "a.b[host=x,env=prod]:0.5|g",
+            "a.b#host=x,env=prod:0.5|g",
+            "a.b,env=prod:0.5|g|#host:x",
+            "a.b:0.5|g|#host:x,env:prod",
+            "a.b,host=x,env=prod:0.5 |g ",
+            "a.b,host=x,env=prod:0.5|g\0",
+        ] {
+            let gauge = parse(line).unwrap().unwrap();
+            assert_eq!((gauge.name, gauge.value), ("a.b", 0.5), "{line}");
+            assert_eq!((gauge.tag("host"), gauge.tag("hos")), (Some("x"), None));
+            assert!(gauge.has_tag("env:prod") && !gauge.has_tag("env"), "{line}");
+            assert!(!gauge.has_tag("env:pro") && !gauge.has_tag("host"));
+        }
+        for (line, name) in [("a[b:1|g", "a[b"), ("a,:1|g", "a"), ("a[]:1|g", "a")] {
+            let gauge = parse(line).unwrap().unwrap();
+            assert_eq!((gauge.name, gauge.name_tags().count()), (name, 0), "{line}");
+        }
+        for line in [",a=b:1|g", "[a=b]:1|g", ";:1|g", "\0"] {
+            assert_eq!(parse(line), Err(InvalidLine::Parts), "{line}");
+        }
+    }
+
+    #[test]
     fn what_is_no_gauge_is_refused() {
         for (line, error) in [
             ("a", InvalidLine::Parts),
@@ -649,6 +719,8 @@ mod tests {
         assert!(take("busy:1|g|#env:prod,host:x", "10.0.0.1"));
         assert!(take("busy:1e13|g|#env:prod,host:far", "10.0.0.1"));
         assert_eq!((count(Fate::Missing), count(Fate::BadValue)), (1, 1));
+        assert!(take("busy,env=prod,host=far:0.5|g", "10.0.0.1"));
+        assert_eq!(cpu(&manager, "far"), Some(0.5));
         drop(statsd);
     }
 

@@ -481,14 +481,17 @@ fn plain(text: &str) -> String {
 
 fn line(revision: &Revision, head: Option<&Head>) -> String {
     let to = revision.pointer();
-    let trial = head.and_then(|head| head.trial.as_ref());
-    let trial = trial.filter(|trial| trial.to == to);
+    let under_trial = head.and_then(|head| head.trial.as_ref());
+    let trial = under_trial.filter(|trial| trial.to == to);
+    let failed = head.and_then(|head| head.failed.as_ref());
     let is_current = head.is_some_and(|head| head.current.as_ref() == Some(&to));
     let mark = match (is_current, trial.map(|trial| trial.step)) {
+        (true, _) if under_trial.is_some() => "  <- the others have it",
         (true, _) => "  <- all have it",
         (_, Some(Step::One)) => "  <- is tried by one",
         (_, Some(Step::Share)) => "  <- is tried by some",
         (_, Some(Step::All)) => "  <- is tried by all",
+        _ if failed.is_some_and(|failed| failed.to == to) => "  <- was taken back",
         _ => "",
     };
     let who = match revision.who.as_str() {
@@ -531,7 +534,7 @@ fn waiting(nodes: &[Report]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::judge::Counts;
-    use crate::model::{FORMAT, Refused};
+    use crate::model::{FORMAT, Failed, Refused};
 
     #[test]
     fn revisions_are_sorted_by_their_keys_as_by_their_numbers() {
@@ -575,6 +578,19 @@ mod tests {
         assert!(said.contains("1970-01-01T00:00:00Z"), "{said}");
         let (head, two) = change::push(Some(&head), &[], push("2", true), tag()).unwrap();
         assert!(line(&two, Some(&head)).ends_with("<- is tried by one"));
+        assert!(line(&one, Some(&head)).ends_with("<- the others have it"));
+        let failed = Failed {
+            to: two.pointer(),
+            why: "502".into(),
+            at: 1,
+        };
+        let taken_back = Head {
+            trial: None,
+            failed: Some(failed),
+            ..head.clone()
+        };
+        assert!(line(&two, Some(&taken_back)).ends_with("<- was taken back"));
+        assert!(line(&one, Some(&taken_back)).ends_with("<- all have it"));
         assert!(line(&two, None).ends_with("one more"));
         let mut node = Report {
             format: FORMAT,

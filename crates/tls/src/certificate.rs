@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -43,6 +43,12 @@ pub enum CertificateError {
     /// There is nothing in it that is needed.
     #[error("holds no {0}")]
     Lacks(&'static str),
+    /// The certificate's file has no key, and the configuration names no file for the key.
+    #[error(
+        "holds no private key: name the key's file, too, as in {{ certificate = {0:?}, key = {1:?} }}, or put the key \
+         into the same file"
+    )]
+    NoKey(PathBuf, PathBuf),
     /// The key has a password.
     #[error("holds a private key with a password: remove it with `openssl pkey`")]
     Password,
@@ -194,6 +200,18 @@ fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> 
     }
 }
 
+/// File in which the key of the certificate at `path` probably is, by the names that certbot and others give.
+fn key_beside(path: &Path) -> PathBuf {
+    let plain = path.with_extension("key");
+    let certbot = path.with_file_name("privkey.pem");
+    match path.file_name().and_then(|name| name.to_str()) {
+        _ if plain.is_file() => plain,
+        Some("fullchain.pem" | "cert.pem") => certbot,
+        _ if certbot.is_file() => certbot,
+        _ => plain,
+    }
+}
+
 /// What there is to know of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Details {
@@ -300,7 +318,14 @@ impl Certificate {
         let chain = read_from(source, &files.certificate, bytes, |text| {
             items::<CertificateDer<'static>>(text, "certificate")
         });
-        let key = read_from(source, key_file, bytes, private_key);
+        let key = read_from(source, key_file, bytes, |text| match private_key(text) {
+            Err(CertificateError::Lacks(_)) if files.key.is_none() => {
+                let path = key_file.path.clone();
+                let beside = key_beside(&path);
+                Err(CertificateError::NoKey(path, beside))
+            }
+            found => found,
+        });
         let (chain, key) = match (chain, key) {
             (Ok(chain), Ok(key)) => (chain, key),
             (chain, key) => {
@@ -627,8 +652,22 @@ pub(crate) mod tests {
         };
         assert!(error(&missing).contains("none.pem: cannot be read"));
         let lines = error(&with("no-key.pem", &made.pem));
+        let remedy = format!(
+            "no-key.pem: holds no private key: name the key's file, too, as in {{ certificate = {:?}, key = {:?} }}, or \
+             put the key into the same file",
+            folder.0.join("no-key.pem"),
+            folder.0.join("no-key.key"),
+        );
+        assert!(lines.ends_with(&remedy), "{lines}");
+        let lines = error(&with("fullchain.pem", &made.pem));
+        assert!(lines.contains("privkey.pem\" }"), "{lines}");
+        let keyless = CertificateFiles {
+            key: Some(folder.write("keyless.pem", &made.pem)),
+            ..good.clone()
+        };
+        let lines = error(&keyless);
         assert!(
-            lines.ends_with("no-key.pem: holds no private key"),
+            lines.ends_with("keyless.pem: holds no private key"),
             "{lines}"
         );
         assert!(error(&with("empty.pem", "")).contains("holds no certificate"));

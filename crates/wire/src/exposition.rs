@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text format (version 0.0.4), line by line and in place.
+//! Metrics in Prometheus' text format (versions 0.0.4 and 1.0.0) and in OpenMetrics, line by line and in place.
 //!
 //! ```text
 //! # HELP node_load1 1m load average.
@@ -8,17 +8,38 @@
 //! ```
 //!
 //! The reader is strict: a page with one line that is not understood is refused as a
-//! whole, because half of a sum is a wrong number.
+//! whole, because half of a sum is a wrong number. Names in quotes (`{"http.requests"} 1`) may have any text.
+//! Of OpenMetrics it knows exemplars, which it leaves out, and times in seconds.
 
 use std::borrow::Cow;
 
 /// Most labels of a sample.
 const MAX_LABELS: usize = 64;
 
+/// Format of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' own.
+    Text,
+    /// `application/openmetrics-text`.
+    OpenMetrics,
+}
+
+impl Format {
+    /// Format of a page with this `Content-Type`. Pages without one are text.
+    pub fn of(media_type: &str) -> Self {
+        let name = media_type.split(';').next().unwrap_or_default().trim();
+        match name.eq_ignore_ascii_case("application/openmetrics-text") {
+            true => Format::OpenMetrics,
+            false => Format::Text,
+        }
+    }
+}
+
 /// A value of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'p> {
-    /// Name of the metric.
+    /// Name of the metric; one in quotes as it is written between them.
     pub metric: &'p str,
     /// Its labels.
     pub labels: Labels<'p>,
@@ -65,42 +86,129 @@ pub struct InvalidPage {
 }
 
 /// Gives each sample of `page` to `take`, in order.
-pub fn parse<'p>(page: &'p str, mut take: impl FnMut(Sample<'p>)) -> Result<(), InvalidPage> {
+pub fn parse<'p>(
+    page: &'p str,
+    format: Format,
+    mut take: impl FnMut(Sample<'p>),
+) -> Result<(), InvalidPage> {
     for (index, line) in page.split('\n').enumerate() {
         let line = line.trim_matches([' ', '\t', '\r']);
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        take(sample(line).ok_or(InvalidPage { line: index + 1 })?);
+        take(sample(line, format).ok_or(InvalidPage { line: index + 1 })?);
     }
     Ok(())
 }
 
-fn sample(line: &str) -> Option<Sample<'_>> {
-    let (metric, rest) = name(line, true)?;
-    let rest = rest.trim_start_matches([' ', '\t']);
-    let (labels, rest) = match rest.strip_prefix('{') {
+fn sample(line: &str, format: Format) -> Option<Sample<'_>> {
+    let (metric, inside) = match line.strip_prefix('{') {
         Some(inside) => {
-            let after = labels(inside)?;
-            let length = inside.len() - after.len();
-            (Labels(inside.get(..length)?), after.strip_prefix('}')?)
+            // The name is within the braces, in front of the labels.
+            let (metric, rest) = quoted(inside.trim_start_matches(BLANK))?;
+            let rest = rest.trim_start_matches(BLANK);
+            match rest.strip_prefix(',') {
+                Some(labels) => (metric, labels),
+                None if rest.starts_with('}') => (metric, rest),
+                None => return None,
+            }
         }
-        // Without labels it is white space that ends the name.
-        None if rest.len() + metric.len() == line.len() => return None,
-        None => (Labels(""), rest),
+        None => {
+            let (metric, rest) = name(line, true)?;
+            let rest = rest.trim_start_matches(BLANK);
+            // Without labels it is white space that ends the name.
+            if rest.len() + metric.len() == line.len() && !rest.starts_with('{') {
+                return None;
+            }
+            match rest.strip_prefix('{') {
+                Some(inside) => (metric, inside),
+                None => return numbers(metric, Labels(""), rest, format),
+            }
+        }
     };
-    let mut numbers = rest.split([' ', '\t']).filter(|word| !word.is_empty());
-    let value = numbers.next()?.parse().ok()?;
-    let at_ms = match numbers.next() {
-        Some(at) => Some(at.parse().ok()?),
-        None => None,
+    let (labels, rest) = braces(inside)?;
+    numbers(metric, labels, rest, format)
+}
+
+/// The labels at the start of `inside`, which is behind a brace, and what follows the other brace.
+fn braces(inside: &str) -> Option<(Labels<'_>, &str)> {
+    let after = labels(inside)?;
+    let length = inside.len() - after.len();
+    Some((Labels(inside.get(..length)?), after.strip_prefix('}')?))
+}
+
+/// The sample whose value, time and exemplars are `rest`.
+fn numbers<'p>(
+    metric: &'p str,
+    labels: Labels<'p>,
+    rest: &str,
+    format: Format,
+) -> Option<Sample<'p>> {
+    let rest = match (format, rest.split_once('#')) {
+        (Format::OpenMetrics, Some((rest, exemplars))) => {
+            exemplars_are_valid(exemplars).then_some(rest)?
+        }
+        _ => rest,
     };
-    numbers.next().is_none().then_some(Sample {
+    let (value, at) = value_and_time(rest)?;
+    let at_ms = match (at, format) {
+        (None, _) => None,
+        (Some(at), Format::Text) => Some(at.parse().ok()?),
+        (Some(at), Format::OpenMetrics) => {
+            let seconds: f64 = at.parse().ok().filter(|at: &f64| at.is_finite())?;
+            // What no time can be becomes the first or the last one.
+            Some((seconds * 1000.0) as i64)
+        }
+    };
+    Some(Sample {
         metric,
         labels,
         value,
         at_ms,
     })
+}
+
+/// A value, and the time behind it as it is written.
+fn value_and_time(text: &str) -> Option<(f64, Option<&str>)> {
+    let mut words = text.split(BLANK).filter(|word| !word.is_empty());
+    let value = words.next()?.parse().ok()?;
+    let at = words.next();
+    words.next().is_none().then_some((value, at))
+}
+
+/// True for exemplars, each of which has labels, a value and perhaps a time; `text` is behind the first `#`.
+fn exemplars_are_valid(mut text: &str) -> bool {
+    loop {
+        let inside = text.trim_start_matches(BLANK).strip_prefix('{');
+        let Some((_, rest)) = inside.and_then(braces) else {
+            return false;
+        };
+        let (numbers, next) = match rest.split_once('#') {
+            Some((numbers, next)) => (numbers, Some(next)),
+            None => (rest, None),
+        };
+        let is_time = |at: Option<&str>| at.is_none_or(|at| at.parse::<f64>().is_ok());
+        if !value_and_time(numbers).is_some_and(|(_, at)| is_time(at)) {
+            return false;
+        }
+        match next {
+            Some(next) => text = next,
+            None => return true,
+        }
+    }
+}
+
+/// The text in quotes at the start of `text`, as it is written, and what is behind it.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let text = text.strip_prefix('"')?;
+    let mut is_escaped = false;
+    let end = text.bytes().position(|byte| {
+        let ends = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    })?;
+    let (value, rest) = text.split_at_checked(end)?;
+    Some((value, rest.strip_prefix('"')?))
 }
 
 /// The name at the start of `text`, and the rest.
@@ -136,17 +244,14 @@ const BLANK: [char; 2] = [' ', '\t'];
 /// The label at the start of `text`: its name, its value as it is written, and what
 /// follows it and its comma.
 fn label(text: &str) -> Option<(&str, &str, &str)> {
-    let (name, rest) = name(text.trim_start_matches(BLANK), false)?;
+    let text = text.trim_start_matches(BLANK);
+    let (name, rest) = match text.starts_with('"') {
+        true => quoted(text)?,
+        false => name(text, false)?,
+    };
     let rest = rest.trim_start_matches(BLANK).strip_prefix('=')?;
-    let rest = rest.trim_start_matches(BLANK).strip_prefix('"')?;
-    let mut is_escaped = false;
-    let end = rest.bytes().position(|byte| {
-        let ends = byte == b'"' && !is_escaped;
-        is_escaped = byte == b'\\' && !is_escaped;
-        ends
-    })?;
-    let (value, rest) = rest.split_at_checked(end)?;
-    let rest = rest.strip_prefix('"')?.trim_start_matches(BLANK);
+    let (value, rest) = quoted(rest.trim_start_matches(BLANK))?;
+    let rest = rest.trim_start_matches(BLANK);
     let rest = match rest.strip_prefix(',') {
         Some(rest) => rest,
         None if rest.is_empty() || rest.starts_with('}') => rest,
@@ -183,8 +288,12 @@ mod tests {
     type Plain = (String, Vec<(String, String)>, f64, Option<i64>);
 
     fn read(page: &str) -> Result<Vec<Plain>, InvalidPage> {
+        read_as(page, Format::Text)
+    }
+
+    fn read_as(page: &str, format: Format) -> Result<Vec<Plain>, InvalidPage> {
         let mut samples = Vec::new();
-        parse(page, |sample| {
+        parse(page, format, |sample| {
             let labels = sample.labels.iter();
             samples.push((
                 sample.metric.to_owned(),
@@ -227,11 +336,73 @@ mod tests {
             ]
         );
         assert!(read("a NaN").unwrap()[0].2.is_nan());
-        parse("a{x=\"1\"} 1", |sample| {
+        parse("a{x=\"1\"} 1", Format::Text, |sample| {
             assert_eq!(sample.labels.get("x"), "1");
             assert_eq!(sample.labels.get("y"), "");
         })
         .unwrap();
+    }
+
+    #[test]
+    fn fronts_d7_pages_of_openmetrics_are_read_whole() {
+        let page = "# TYPE a counter\n# UNIT a seconds\na_total 1 # {trace_id=\"a#b}\"} 0.5\n\
+            a_total{x=\"#\"} 2 1700000000.123 # {} 1 1700000000.5 # {y=\"z\"} 2e3\n\
+            a_created 1 1700000000\n{\"http.requests\",\"a.b\"=\"c\"} 3\n{ \"d\\\"e\" } 4\n{\"f\",} 5\n# EOF\n";
+        let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let samples = read_as(page, Format::OpenMetrics).unwrap();
+        assert_eq!(
+            samples,
+            [
+                ("a_total".into(), vec![], 1.0, None),
+                (
+                    "a_total".into(),
+                    vec![label("x", "#")],
+                    2.0,
+                    Some(1_700_000_000_123)
+                ),
+                ("a_created".into(), vec![], 1.0, Some(1_700_000_000_000)),
+                ("http.requests".into(), vec![label("a.b", "c")], 3.0, None),
+                ("d\\\"e".into(), vec![], 4.0, None),
+                ("f".into(), vec![], 5.0, None),
+            ]
+        );
+        // Prometheus does not read these in its own format either.
+        for line in ["a 1 # {x=\"y\"} 0.5", "a 1 1700000000.123"] {
+            assert!(read(line).is_err(), "{line}");
+            assert!(read_as(line, Format::OpenMetrics).is_ok(), "{line}");
+        }
+        assert_eq!(read("{\"a b\"} 1").unwrap()[0].0, "a b");
+        for line in [
+            "a 1 #",
+            "a 1 # 0.5",
+            "a 1 # {x} 1",
+            "a 1 # {x=\"y\"}",
+            "a 1 # {x=\"y\"} z",
+            "a 1 # {} 1 2 3",
+            "a 1 # {} 1 z",
+            "a 1 # {} 1 #",
+            "a 1 inf",
+            "{\"a\" 1",
+            "{\"a\"x=\"y\"} 1",
+            "{\"a} 1",
+            "{x=\"y\"} 1",
+            "{} 1",
+            "a{\"x\"} 1",
+            "a{\"x\"=\"y\",x=\"z\"} 1",
+        ] {
+            assert!(read_as(line, Format::OpenMetrics).is_err(), "{line}");
+        }
+        for (media_type, format) in [
+            (
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                Format::OpenMetrics,
+            ),
+            ("Application/OpenMetrics-Text", Format::OpenMetrics),
+            ("text/plain; version=0.0.4", Format::Text),
+            ("", Format::Text),
+        ] {
+            assert_eq!(Format::of(media_type), format, "{media_type}");
+        }
     }
 
     #[test]
@@ -267,6 +438,7 @@ mod tests {
         #[test]
         fn no_page_breaks_it(page in "([a-c:{}=\"\\\\,0-9. #\n]|\\PC){0,60}") {
             let _ = read(&page);
+            let _ = read_as(&page, Format::OpenMetrics);
         }
 
         #[test]

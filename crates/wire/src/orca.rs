@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `endpoint-load-metrics: TEXT cpu_utilization=0.3, named_metrics.queue=7` | text |
 //! | `endpoint-load-metrics: JSON {"cpu_utilization": 0.3, "named_metrics": {"queue": 7}}` | JSON |
+//! | `endpoint-load-metrics: BIN CQAAAAAAANA/` | Protocol Buffers in Base64 |
 //! | `endpoint-load-metrics-bin: CQAAAAAAANA/` | Protocol Buffers in Base64 |
 //!
 //! A report is taken as a whole or not at all. It is read in place, as this runs for each
@@ -26,6 +27,9 @@ pub const FIELD: &str = "endpoint-load-metrics";
 
 /// Name of the field with Base64.
 pub const BINARY_FIELD: &str = "endpoint-load-metrics-bin";
+
+/// Name of the field of a request that asks for reports, in the format that it names.
+pub const FORMAT_FIELD: &str = "endpoint-load-metrics-format";
 
 /// Longest report in bytes, as it is sent.
 pub const MAX_REPORT: usize = 4096;
@@ -140,6 +144,7 @@ pub fn parse(
     let loads = match format {
         b"TEXT" => parse_text(report, wanted)?,
         b"JSON" => parse_json(report, wanted)?,
+        b"BIN" => return parse_binary(report.trim_ascii(), wanted),
         _ => return Err(Invalid::Malformed),
     };
     some(loads)
@@ -573,6 +578,26 @@ mod tests {
         ] {
             let refused = parse_message(&message, &wanted).unwrap_err();
             assert_eq!(refused, fate, "{message:?}");
+        }
+    }
+
+    #[test]
+    fn fronts_d6_binary_reports_in_the_field_of_text_say_the_same() {
+        let message = double(1, 0.25);
+        let base64 = base64::engine::general_purpose::STANDARD.encode(&message);
+        let wanted = [(LoadId::CPU, LoadValue::new(0.25).unwrap())];
+        for value in [format!("BIN {base64}"), format!("BIN  {base64} ")] {
+            let loads = parse(value.as_bytes(), &usual()).unwrap();
+            assert_eq!(loads.as_slice(), wanted, "{value}");
+        }
+        for value in [
+            "BIN",
+            "BIN ",
+            "BIN =",
+            "bin AAAA",
+            "BIN CQAAAAAAANA/,CQAAAAAAANA/",
+        ] {
+            assert!(parse(value.as_bytes(), &usual()).is_err(), "{value}");
         }
     }
 

@@ -5,6 +5,7 @@
 //! taken. What is not exactly a header is refused at its first byte that cannot be one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 
 /// Longest header of version 1, its end of line included (section 2.1).
 const MAX_LINE: usize = 107;
@@ -39,6 +40,9 @@ pub enum Problem {
     /// They begin like one, and go on otherwise.
     #[error("a PROXY header that breaks the protocol's rules")]
     Malformed,
+    /// Its checksum is not that of its bytes.
+    #[error("a PROXY header with a wrong checksum")]
+    Checksum,
     /// It does not end within [`MAX_BYTES`], or the line of version 1 within its limit.
     #[error("a PROXY header that is too long")]
     Oversized,
@@ -280,7 +284,7 @@ fn of_binary(header: &[u8]) -> Result<Option<Addresses>, Problem> {
         0x31 => (None, rest.get(216..).ok_or(Problem::Malformed)?),
         _ => return Err(Problem::Malformed),
     };
-    check_extensions(more)?;
+    check_extensions(header, more)?;
     Ok(addresses)
 }
 
@@ -296,16 +300,39 @@ fn addresses(
     }
 }
 
-/// What stands behind the addresses: each a type, a length and a value.
-fn check_extensions(mut bytes: &[u8]) -> Result<(), Problem> {
-    while let [_, high, low, rest @ ..] = bytes {
+/// Checks `bytes`, the end of a header: each a type, a length and a value. A checksum is to be that of the whole header.
+fn check_extensions(header: &[u8], mut bytes: &[u8]) -> Result<(), Problem> {
+    let mut is_checked = false;
+    while let [kind, high, low, rest @ ..] = bytes {
         let length = usize::from(u16::from_be_bytes([*high, *low]));
-        bytes = rest.get(length..).ok_or(Problem::Malformed)?;
+        let (value, after) = rest.split_at_checked(length).ok_or(Problem::Malformed)?;
+        // One is enough: each costs a look at the whole header.
+        if *kind == CHECKSUM && !std::mem::replace(&mut is_checked, true) {
+            let at = header.len().saturating_sub(rest.len());
+            if value != checksum(header, at..at.saturating_add(4)).to_be_bytes() {
+                return Err(Problem::Checksum);
+            }
+        }
+        bytes = after;
     }
     match bytes {
         [] => Ok(()),
         _ => Err(Problem::Malformed),
     }
+}
+
+/// CRC32C of a header, in which the bytes at `place` count as 0 (section 2.2.3; RFC 3720, appendix B.4).
+fn checksum(header: &[u8], place: Range<usize>) -> u32 {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let mut rest = u32::MAX;
+    for (index, &byte) in header.iter().enumerate() {
+        let byte = if place.contains(&index) { 0 } else { byte };
+        rest ^= u32::from(byte);
+        for _ in 0..8 {
+            rest = (rest >> 1) ^ (POLYNOMIAL & (rest & 1).wrapping_neg());
+        }
+    }
+    !rest
 }
 
 #[cfg(test)]
@@ -401,6 +428,33 @@ mod tests {
     }
 
     #[test]
+    fn http_d7_a_wrong_checksum_is_refused() {
+        // RFC 3720, appendix B.4, and the usual check value.
+        assert_eq!(checksum(&[0; 32], 0..0), 0x8a91_36aa);
+        assert_eq!(checksum(b"123456789", 0..0), 0xe306_9283);
+        assert_eq!(
+            checksum(b"123456789", 0..4),
+            checksum(b"\0\0\0\x0056789", 0..0)
+        );
+        let four = [192, 0, 2, 7, 198, 51, 100, 1, 0x9c, 0x40, 1, 187];
+        let with = |length: u8, sum: &[u8]| {
+            let extension = [&[4, 0, 1, 9, CHECKSUM, 0, length][..], sum, &[5, 0, 0]].concat();
+            binary(0x21, 0x11, &[&four[..], &extension].concat())
+        };
+        let sum = checksum(&with(4, &[0; 4]), 0..0).to_be_bytes();
+        let good = with(4, &sum);
+        let found = said("192.0.2.7:40000", "198.51.100.1:443");
+        assert_eq!(read(&good), Ok((good.len(), found)));
+        for at in [FIXED, FIXED + 12, good.len() - 8, good.len() - 4] {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(read(&bad).is_err(), "{at}");
+        }
+        assert_eq!(read(&with(4, &[0; 4])), Err(Problem::Checksum));
+        assert_eq!(read(&with(3, &[0; 3])), Err(Problem::Checksum));
+    }
+
+    #[test]
     fn what_is_written_is_read_again() {
         let extensions = [2, 0, 3, b'a', b'.', b'b', 0xe0, 0, 0];
         for (source, destination) in [
@@ -423,9 +477,12 @@ mod tests {
         }
         // A checksum and padding are of one header.
         let four = [192, 0, 2, 7, 198, 51, 100, 1, 0x9c, 0x40, 1, 187];
-        let more = [3, 0, 4, 1, 2, 3, 4, 4, 0, 1, 9, 5, 0, 1, 7];
+        let more = [3, 0, 4, 0, 0, 0, 0, 4, 0, 1, 9, 5, 0, 1, 7];
         let mut reader = Reader::default();
-        let header = binary(0x21, 0x11, &[&four[..], &more].concat());
+        let mut header = binary(0x21, 0x11, &[&four[..], &more].concat());
+        let place = FIXED + four.len() + 3..FIXED + four.len() + 7;
+        let sum = checksum(&header, 0..0);
+        header[place].copy_from_slice(&sum.to_be_bytes());
         assert!(matches!(reader.take(&header), Ok(Step::End { .. })));
         assert_eq!(reader.extensions(), [5, 0, 1, 7]);
         // The sender's own connections, and what only version 2 can say.

@@ -56,6 +56,8 @@ impl HeadScan {
 /// The head of a response.
 #[derive(Clone, Copy, Debug)]
 struct Head {
+    /// Where the value of `Content-Type` begins and ends; nowhere without one.
+    media_type: (usize, usize),
     code: u16,
     length: usize,
     framing: Framing,
@@ -93,6 +95,7 @@ pub struct Reader {
     at: usize,
     scan: HeadScan,
     code: Option<u16>,
+    media_type: Box<str>,
     body: Vec<u8>,
     rest: Rest,
     len: usize,
@@ -156,6 +159,9 @@ impl Reader {
                 continue;
             }
             self.code = Some(head.code);
+            let (from, to) = head.media_type;
+            let media_type = read.get(from..to).unwrap_or_default();
+            self.media_type = String::from_utf8_lossy(media_type).into();
             self.rest = match head.framing {
                 Framing::Chunked => Rest::Size,
                 Framing::Length(0) => Rest::End,
@@ -241,6 +247,11 @@ impl Reader {
         self.code
     }
 
+    /// Value of `Content-Type`, with its parameters; empty if there is none, or the head is not whole.
+    pub fn media_type(&self) -> &str {
+        &self.media_type
+    }
+
     /// The body as far as it has come, without framing.
     pub fn body(&self) -> &[u8] {
         &self.body
@@ -305,7 +316,13 @@ impl Head {
         let chunked = field("transfer-encoding")
             .is_some_and(|value| value.to_ascii_lowercase().ends_with("chunked"));
         let content_length = field("content-length").and_then(|value| value.parse().ok());
+        // The values are parts of the bytes.
+        let media_type = field("content-type").map_or((0, 0), |value| {
+            let from = value.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr());
+            (from, from.saturating_add(value.len()))
+        });
         Ok(Some(Head {
+            media_type,
             code,
             length,
             framing: match content_length {

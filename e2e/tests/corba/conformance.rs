@@ -409,7 +409,8 @@ fn every_operation_of_the_manager_is_called<O: Orb>() {
     O::open(&mut a, "host1", &rarely);
     let alert = m.ask("get_load_alert host1");
     let register = format!("register_load_alert host1 {alert}");
-    assert_eq!(m.ask(&register), raised_lb("LoadAlertAlreadyPresent"));
+    let another = m.ask(&format!("register_load_alert host1 {at_b}"));
+    assert_eq!(another, raised_lb("LoadAlertAlreadyPresent"));
     m.obey("remove_load_alert host1");
     let none = raised_lb("LoadAlertNotFound");
     for at in ["host1", "nowhere"] {
@@ -423,16 +424,20 @@ fn every_operation_of_the_manager_is_called<O: Orb>() {
             assert_eq!(answer, none, "{operation}");
         }
     }
+    // The same one again is no other one (tao_6).
+    m.obey(&register);
     m.obey(&register);
     assert_eq!(m.ask("get_load_alert host1"), alert);
     set_alert(&mut m, &mut a, "host1", true);
     set_alert(&mut m, &mut a, "host1", false);
     let monitor = m.ask("get_load_monitor host1");
     let register = format!("register_load_monitor host1 {monitor}");
-    assert_eq!(m.ask(&register), raised_lb("MonitorAlreadyPresent"));
+    let another = m.ask(&format!("register_load_monitor host1 {at_b}"));
+    assert_eq!(another, raised_lb("MonitorAlreadyPresent"));
     m.obey("remove_load_monitor host1");
     assert_eq!(m.ask("get_load_monitor host1"), nowhere);
     assert_eq!(m.ask("remove_load_monitor host1"), nowhere);
+    m.obey(&register);
     m.obey(&register);
     assert_eq!(m.ask("get_load_monitor host1"), monitor);
 

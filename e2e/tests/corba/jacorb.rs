@@ -95,8 +95,11 @@ fn objects_of_the_application_are_called_without_the_library() {
     let monitor = manager.ask("monitor host2 0=0.25");
     let register = format!("register_load_monitor host2 {monitor}");
     manager.obey(&register);
+    manager.obey(&register);
+    let another = manager.ask("monitor host3 0=0.5");
+    let another = format!("register_load_monitor host2 {another}");
     let present = "error IDL:tao.lb/CosLoadBalancing/MonitorAlreadyPresent:1.0";
-    assert_eq!(manager.ask(&register), present);
+    assert_eq!(manager.ask(&another), present);
     assert_eq!(manager.ask("get_load_monitor host2"), monitor);
     manager.obey("remove_load_monitor host2");
 

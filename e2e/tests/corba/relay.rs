@@ -108,6 +108,24 @@ fn clients_of_omniorb_see_one_object() {
     eventually("both got their oneways", || posted(&mut client, 2) == 20);
 }
 
+/// For omniORB a connection that was begun in GIOP 1.1 has no wide characters.
+#[test]
+fn fronts_d1_a_client_of_giop_1_1_leaves_others_their_wide_characters() {
+    if !omniorb::can_run() {
+        return;
+    }
+    let house = House::new();
+    let member = omniorb::Server::start("a", &[]);
+    house.add("host1", member.peer());
+    let mut old = omniorb::Client::start(&house.reference(), &["-ORBmaxGIOPVersion", "1.1"]);
+    assert_eq!(old.ask("who"), "a");
+    for _ in 0..2 {
+        let mut client = omniorb::Client::start(&house.reference(), &[]);
+        assert_eq!(client.ask("wide grüße"), "grüße");
+    }
+    assert_eq!(old.ask("who"), "a");
+}
+
 #[test]
 fn members_that_speak_an_older_version_serve_newer_clients() {
     if !omniorb::can_run() {

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::{Member, ok};
 use evenkeel_e2e::process::{curl, installed, program};
@@ -188,8 +189,13 @@ fn calls_of_grpc_are_balanced_one_by_one() {
     let folder = Folder::new();
     let servers = ["anna", "bert"].map(|name| server(&folder, name));
     let addresses = servers.each_ref().map(|(_, address)| *address);
-    let more = "strategy = \"round_robin\"\n[rule.web.http]\nmember_protocol = \"h2\"";
-    let balancer = Balancer::http(&addresses, more);
+    let log = folder.path().join("access.log");
+    let more = format!(
+        "strategy = \"round_robin\"\n[rule.web.http]\nmember_protocol = \"h2\"\n\
+         [access_log]\noutput = \"{}\"\nformat = \"{{target}} {{status}} {{grpc_status}}\"",
+        log.display()
+    );
+    let balancer = Balancer::http(&addresses, &more);
     let file = folder.write("client.py", CLIENT);
     let target = balancer.address("web").to_string();
     let mut client = Script::start(program(PYTHON).arg(file).arg(target));
@@ -204,6 +210,24 @@ fn calls_of_grpc_are_balanced_one_by_one() {
     assert_eq!(client.ask("slow"), "DEADLINE_EXCEEDED");
     drop(servers);
     assert_eq!(client.ask("wait"), "UNAVAILABLE");
+    for line in [
+        "/test.Test/Unary 200 OK",
+        "/test.Test/Fails 200 NOT_FOUND",
+        "/test.Test/None 200 UNIMPLEMENTED",
+    ] {
+        eventually("the status of the call is logged", || {
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            log.lines().any(|logged| logged == line)
+        });
+    }
+    let calls = |status: &str| {
+        let series = format!("evenkeel_rule_grpc_calls_total{{rule=\"web\",status=\"{status}\"}}");
+        balancer.metric(&series).unwrap()
+    };
+    assert_eq!(calls("OK"), 13.0);
+    assert_eq!(calls("NOT_FOUND"), 1.0);
+    assert_eq!(calls("UNIMPLEMENTED"), 1.0);
+    assert!(calls("UNAVAILABLE") >= 1.0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_e2e::balancer::binary;
@@ -468,6 +468,35 @@ fn udp_works(machines: &Machines, port: u16) {
     assert_eq!(&got[..length], bytes);
     back.send_to(b"yes", from).expect("it is sent");
     assert_eq!(reader.receive(HANG).as_deref(), Some(&b"yes"[..]));
+}
+
+/// A responder whose pins would end with the command is none.
+#[test]
+fn mission_d12_attach_in_a_mount_namespace_that_ends_is_refused() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    let namespace = machines.pair.back.path();
+    let mut command = Command::new("ip");
+    let command = command
+        .args(["netns", "exec"])
+        .arg(namespace.file_name().expect("a name"))
+        .arg(binary())
+        .args([
+            "kernel",
+            "attach",
+            BACK,
+            "--allow",
+            "192.0.2.1",
+            "--key-file",
+        ])
+        .arg(machines.folder.join("key"));
+    let output = command.output().expect("it runs");
+    let why = String::from_utf8(output.stderr).expect("text");
+    assert!(!output.status.success());
+    assert!(why.contains("nsenter --net=/run/netns/NAME"), "{why}");
+    let status = machines.evenkeel("status", BACK, &PathBuf::from("/sys/fs/bpf/evenkeel"), &[]);
+    assert!(status.is_err(), "{status:?}");
 }
 
 #[test]

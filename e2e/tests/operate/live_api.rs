@@ -459,6 +459,22 @@ fn a_running_group_is_simulated() {
             && simulated["assumed"]["members"][1]["mean_ms"].as_f64() > Some(10.0)
     });
     clients.end();
+    // One more server takes its share of what the others do.
+    let more = simulate(json!({"strategies": two, "requests": 5000, "more_members": 1}));
+    let members = more["assumed"]["members"].as_array().unwrap();
+    assert_eq!(members.len(), 3);
+    assert_eq!(members[2]["name"], "more-1");
+    let share = more["results"][0]["shares"][2]["share"].as_f64().unwrap();
+    assert!(share > 0.0, "{more}");
+    let refused = simulate(json!({"strategies": two, "more_members": 101}));
+    assert_eq!(refused["error"], "bad_simulation");
+    let said = balancer
+        .ctl("simulate web round_robin --more-members 1")
+        .unwrap();
+    assert!(
+        said.contains("more-1") && said.contains("1 more members"),
+        "{said}"
+    );
     let assumed = &simulated["assumed"];
     assert!(assumed["rate"].as_f64() > Some(0.0), "{assumed}");
     assert_eq!(assumed["members"][1]["name"], slow.to_string());

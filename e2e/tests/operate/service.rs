@@ -455,3 +455,104 @@ fn bash_completes_commands_and_options() {
         );
     }
 }
+
+#[test]
+fn d2_what_the_api_cannot_write_is_told_before_somebody_tries_and_its_remedy_works() {
+    if !is_root() {
+        return;
+    }
+    let config = "[process]\nuser = \"nobody\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+                  [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:1\"]\n";
+    let balancer = Balancer::start(config);
+    let shown = || -> serde_json::Value {
+        serde_json::from_str(balancer.admin_get("/v1/config").text()).unwrap()
+    };
+    let save = || {
+        let body = r#"{"edits":[{"op":"set","path":["rule","web","max_connections"],"value":77}]}"#;
+        let mut wire = evenkeel_e2e::wire::Wire::connect(balancer.admin());
+        wire.send(format!(
+            "PATCH /v1/config HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nIf-Match: {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            shown()["revision"],
+            body.len()
+        ));
+        let answer = wire.read_response();
+        (answer.second_word().to_owned(), answer.text().to_owned())
+    };
+    let told = shown()["on_disk"]["unwritable"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let steps: Vec<&str> = told.split('`').collect();
+    let [_, command, _] = steps[..] else {
+        panic!("{told}");
+    };
+    assert!(command.starts_with("chown nobody: "), "{told}");
+    let (status, body) = save();
+    assert_eq!(status, "500", "{body}");
+    assert!(body.contains(command), "{body}");
+    let done = Command::new("sh").args(["-c", command]).status().unwrap();
+    assert!(done.success(), "{command}");
+    assert_eq!(shown()["on_disk"]["unwritable"], serde_json::Value::Null);
+    let (status, body) = save();
+    assert_eq!(status, "200", "{body}");
+    let text = shown()["text"].as_str().unwrap().to_owned();
+    assert!(text.contains("max_connections = 77"), "{text}");
+}
+
+#[test]
+fn d5_d6_check_refuses_what_a_start_would_and_its_commands_can_be_pasted() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new();
+    let closed = folder.join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+    let token = folder.write("closed/it's a token", "long-enough-token");
+    fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+    for name in ["access", "audit"] {
+        fs::create_dir(folder.join(name)).unwrap();
+    }
+    // What root has begun is given to the user at a start: nothing is wrong with it.
+    fs::write(folder.join("audit/audit.log"), "").unwrap();
+    let path = folder.path().display();
+    let text = format!(
+        "[process]\nuser = \"nobody\"\n[admin]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"{}\"\n\
+         audit_log = \"{path}/audit/audit.log\"\n[access_log]\noutput = \"{path}/access/access.log\"\n",
+        token.display()
+    );
+    let file = folder.write("evenkeel.toml", text);
+    let said = |command: &str| {
+        let output = Command::new(binary())
+            .arg(command)
+            .arg(&file)
+            .output()
+            .unwrap();
+        let text = [&output.stdout[..], &output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
+    };
+    let (good, checked) = said("check");
+    assert!(!good && checked.contains("2 errors"), "{checked}");
+    let (_, refused) = said("run");
+    let commands: Vec<&str> = checked.split('`').skip(1).step_by(2).collect();
+    assert_eq!(commands.len(), 2, "{checked}");
+    for command in commands {
+        assert!(refused.contains(command), "{command}: {refused}");
+        assert!(!command.contains("65534"), "{command}");
+        let done = Command::new("sh").args(["-c", command]).status().unwrap();
+        assert!(done.success(), "{command}");
+    }
+    let (good, checked) = said("check");
+    assert!(good, "{checked}");
+    // A log in a folder that is not there.
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("audit/audit.log", "none/audit.log")).unwrap();
+    for command in ["check", "run"] {
+        let (good, said) = said(command);
+        assert!(
+            !good && said.contains("admin.audit_log: cannot make"),
+            "{said}"
+        );
+    }
+}

@@ -392,6 +392,32 @@ fn the_engine_trusts_brokers_with_the_right_certificate() {
     );
 }
 
+/// Clients learn from the engine what its broker says, and not only that there is nobody.
+#[test]
+fn mission_d15_the_engine_passes_on_why_its_broker_refuses() {
+    if !installed(&["curl"]) {
+        return;
+    }
+    // No load is known, so that nobody can promise anything.
+    let broker = broker(
+        &[address()],
+        "[cluster.shop.class.gold]\nresponse_time = \"100ms\"",
+    );
+    let engine = Engine::start(&[broker.negotiator()], "class = \"gold\"");
+    let url = format!("http://{}/", engine.address());
+    let refused = try_curl(&["--write-out", "\n%{http_code}", &url]);
+    let refused = String::from_utf8(refused.stdout).unwrap();
+    let (body, code) = refused.rsplit_once('\n').unwrap();
+    let body: Value = serde_json::from_str(body).unwrap();
+    assert_eq!((code, &body["error"]), ("503", &"response_time".into()));
+    assert!(
+        !body["detail"]
+            .as_str()
+            .unwrap()
+            .contains("no server of cluster")
+    );
+}
+
 #[test]
 fn the_engine_leads_around_a_dead_server() {
     if !installed(&["curl", "nginx"]) {

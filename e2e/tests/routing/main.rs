@@ -6,6 +6,7 @@ mod defaults;
 mod forward_auth;
 mod lists;
 mod outages;
+mod pages;
 mod routing;
 mod shares;
 mod sticky;

@@ -608,3 +608,73 @@ fn a_route_that_can_never_match_is_an_error() {
     let said = complaint("[[rule.web.routes]]\nmethod = []\ngroup = \"all\"\n");
     assert!(said.contains("can never match"), "{said}");
 }
+
+#[test]
+fn g1_requests_are_routed_by_the_address_of_the_client() {
+    if !installed(&["curl"]) {
+        return;
+    }
+    let rule = |name: &str, more: &str| {
+        format!(
+            "[rule.{name}]\nlisten = \"127.0.0.1:0\"\n{more}\n\
+             [[rule.{name}.routes]]\npath = \"/admin/*\"\nexcept_client = [\"127.0.0.2\", \"10.0.0.0/8\"]\n\
+             answer = {{ status = 403, body = \"outside\" }}\n\
+             [[rule.{name}.routes]]\nclient = \"127.0.0.1\"\nanswer = {{ body = \"here\" }}\n\
+             [[rule.{name}.routes]]\nanswer = {{ body = \"else\" }}\n"
+        )
+    };
+    let balancer = Balancer::start(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n{}{}{}",
+        rule("plain", ""),
+        rule("behind", "http = { trust_forwarded = true }"),
+        rule("proxied", "accept_proxy = [\"127.0.0.0/8\"]"),
+    ));
+    let (here, other) = ("127.0.0.1", "127.0.0.2");
+    for client in CLIENTS {
+        for (rule, from, forwarded, admin, else_where) in [
+            ("plain", here, None, "outside", "here"),
+            ("plain", other, None, "else", "else"),
+            // Nobody is believed without `trust_forwarded`.
+            ("plain", here, Some("10.0.0.1"), "outside", "here"),
+            ("behind", other, None, "else", "else"),
+            ("behind", here, Some("10.0.0.1"), "else", "else"),
+            (
+                "behind",
+                other,
+                Some("10.0.0.1, 127.0.0.1"),
+                "outside",
+                "here",
+            ),
+            ("behind", here, Some("192.0.2.1, 10.0.0.1"), "else", "else"),
+            // Whom the proxy does not name is not inside, wherever the proxy is.
+            (
+                "behind",
+                other,
+                Some("10.0.0.1, unknown"),
+                "outside",
+                "else",
+            ),
+            ("behind", other, Some(""), "outside", "else"),
+        ] {
+            for (path, wanted) in [("/admin/x", admin), ("/", else_where)] {
+                let url = format!("http://{}{path}", balancer.address(rule));
+                let field = forwarded.map(|value| match value {
+                    "" => "X-Forwarded-For;".to_owned(),
+                    value => format!("X-Forwarded-For: {value}"),
+                });
+                let mut arguments = vec![client, "--interface", from];
+                arguments.extend(field.iter().flat_map(|field| ["--header", field]));
+                arguments.push(&url);
+                let body = curl(&arguments);
+                assert_eq!(body, wanted, "{client} {rule} {from} {forwarded:?} {path}");
+            }
+        }
+    }
+    for (client, wanted) in [("10.1.2.3", "else"), ("192.0.2.1", "outside")] {
+        let mut wire = evenkeel_e2e::wire::Wire::connect(balancer.address("proxied"));
+        wire.send(format!(
+            "PROXY TCP4 {client} 127.0.0.1 4711 80\r\nGET /admin/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        ));
+        assert_eq!(wire.read_response().text(), wanted, "{client}");
+    }
+}

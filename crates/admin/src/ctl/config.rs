@@ -72,9 +72,15 @@ fn said(changed: &Changed) -> String {
         revision,
         generation,
         notes,
+        in_effect,
     } = changed;
     let notes = self::notes(notes);
-    format!("configuration {generation} is in effect, revision {revision}\n{notes}")
+    match in_effect {
+        true => format!("configuration {generation} is in effect, revision {revision}\n{notes}"),
+        false => {
+            format!("the store has it, revision {revision}; it takes effect from there\n{notes}")
+        }
+    }
 }
 
 /// What the user should know, a line each.

@@ -31,6 +31,9 @@ const MOST_REQUESTS: u32 = 200_000;
 /// Members.
 const MEMBERS: usize = 10_000;
 
+/// Further members that are like the others.
+const MORE_MEMBERS: u32 = 100;
+
 /// The longest time that it may take. Clients wait for ten seconds.
 const LONGEST: Duration = Duration::from_secs(8);
 
@@ -148,7 +151,7 @@ fn question(
             ),
         });
     }
-    let assumed = match &body.members {
+    let mut assumed = match &body.members {
         Some(given) => {
             let names = members
                 .iter()
@@ -164,6 +167,15 @@ fn question(
             "{} members; expected 1 to {MEMBERS}",
             assumed.len()
         )));
+    }
+    if body.more_members > MORE_MEMBERS {
+        return Err(bad(format!(
+            "{} more members; expected 0 to {MORE_MEMBERS}",
+            body.more_members
+        )));
+    }
+    if body.more_members > 0 {
+        add_members(&mut config, &mut assumed, body.more_members, &mut notes);
     }
     match reports {
         Some(id) => notes.push(format!(
@@ -235,6 +247,41 @@ fn replace(
         group.members = next.collect();
     }
     Ok(())
+}
+
+/// Adds members that are like those that are there.
+fn add_members(
+    config: &mut evenkeel_manager::config::Config,
+    assumed: &mut Vec<AssumedMember>,
+    count: u32,
+    notes: &mut Vec<String>,
+) {
+    let first = assumed.len();
+    let mean_ms = assumed.iter().map(|of| of.mean_ms).sum::<f64>() / first.max(1) as f64;
+    let mut at_once: Vec<u32> = assumed.iter().map(|of| of.concurrency).collect();
+    at_once.sort_unstable();
+    let concurrency = at_once.get(first / 2).copied().unwrap_or(1);
+    for group in &mut config.groups {
+        let mut usual = group.members.iter();
+        let usual = usual
+            .find(|member| !member.drain && !member.backup)
+            .cloned();
+        let usual = usual.unwrap_or_default();
+        group.members.extend((0..count as usize).map(|number| {
+            let place = simulated_member(first + number);
+            let mut member = usual.clone();
+            (member.host, member.port) = (place.host, place.port);
+            member
+        }));
+    }
+    assumed.extend((1..=count).map(|number| AssumedMember {
+        name: format!("more-{number}"),
+        mean_ms: rounded(mean_ms).max(1e-3),
+        concurrency,
+    }));
+    notes.push(format!(
+        "{count} more members are taken to be as fast as the others are on average."
+    ));
 }
 
 /// What members are taken to be like, by what was measured of them.

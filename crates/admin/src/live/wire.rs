@@ -291,6 +291,9 @@ pub struct Simulate {
     /// members.
     #[serde(default)]
     pub members: Option<Vec<AssumedMember>>,
+    /// Further members, as fast as the others are on average: 0 to 100.
+    #[serde(default)]
+    pub more_members: u32,
 }
 
 /// What came of a simulation.

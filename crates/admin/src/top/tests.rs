@@ -48,6 +48,7 @@ fn group(name: &str, members: Vec<MemberStatus>) -> GroupStatus {
         load: "cpu".into(),
         adaptive: true,
         panic: false,
+        maintenance: false,
         alerts: 0,
         alerts_raised: 0,
         recent: Recent {

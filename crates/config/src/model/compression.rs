@@ -154,11 +154,15 @@ impl Compression {
                 }
             }
         }
-        let weights = weights.iter().map(|weight| weight.or(any).unwrap_or(0));
-        let all = self.codings.iter().zip(weights);
+        // Who takes anything rarely knows more than gzip.
+        let is_known = |coding, weight: &Option<u32>| weight.is_some() || coding == Coding::Gzip;
+        let all = self.codings.iter().zip(&weights).map(|(coding, weight)| {
+            let is_known = is_known(*coding, weight);
+            (coding, (weight.or(any).unwrap_or(0), is_known))
+        });
         // The first of the best ones.
-        let best = all.rev().max_by_key(|(_, weight)| *weight);
-        let (coding, weight) = best?;
+        let best = all.rev().max_by_key(|(_, rank)| *rank);
+        let (coding, (weight, _)) = best?;
         (weight > 0 && weight >= identity.unwrap_or(0)).then_some(*coding)
     }
 }
@@ -207,8 +211,7 @@ mod tests {
             (&["deflate"], None),
             (&[""], None),
             (&[], None),
-            (&["*"], Some("zstd")),
-            (&["*;q=0.5, zstd;q=0"], Some("br")),
+            (&["*;q=0.5, zstd;q=0"], Some("gzip")),
             (&["gzip;q=0"], None),
             (&["identity, gzip;q=0.5"], None),
             (&["identity;q=0.5, gzip"], Some("gzip")),
@@ -220,6 +223,20 @@ mod tests {
         }
         let many = vec!["x"; 1000].join(",") + ",gzip";
         assert_eq!(chosen(&[&many]), None, "work is bounded");
+    }
+
+    #[test]
+    fn http_d7_who_accepts_anything_gets_gzip() {
+        for (fields, coding) in [
+            (&["*"][..], Some("gzip")),
+            (&["gzip, *"], Some("gzip")),
+            (&["*, br"], Some("br")),
+            (&["*;q=0.5, br;q=0.1"], Some("gzip")),
+            (&["*, gzip;q=0"], Some("zstd")),
+            (&["*;q=0"], None),
+        ] {
+            assert_eq!(chosen(fields), coding, "{fields:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What `evenkeel.toml` means as a whole.
 
 use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::group::{self, GroupConfig};
 use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
 use super::log_format::LogFormat;
+use super::member::{self, MemberConfig};
 use super::mirror::{self, MIRRORED};
 use super::negotiator::{self, Cluster, Negotiator};
 use super::node::{self, Node};
@@ -30,8 +32,8 @@ use super::tls::{self, ClientTls, Tls};
 use super::tracing::{self, Tracing};
 use super::xds::{self, Xds};
 use super::{
-    alert, auth, compression, ejection, ftp, health, hedge, limits, maintenance, member, monitor,
-    priority, request_id, sources, sticky, zones,
+    alert, auth, compression, ejection, ftp, health, hedge, limits, maintenance, monitor, priority,
+    request_id, sources, sticky, zones,
 };
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -241,8 +243,8 @@ impl Config {
         let users = users.filter_map(|auth| auth.users_file.as_ref());
         let cookies = self.groups.iter().flat_map(|group| &group.sticky);
         let cookies = cookies.filter_map(|sticky| sticky.key_file.as_ref());
-        let pages = self.rules.iter().flat_map(|rule| &rule.maintenance.page);
-        let answers = rules.flat_map(|rule| rule.routes.files()).chain(pages);
+        let pages = self.groups.iter().flat_map(|group| group.responses.files());
+        let answers = rules.flat_map(Rule::answer_files).chain(pages);
         let administrators = self.admin.iter().flat_map(|admin| &admin.users_file);
         let users = users.chain(administrators);
         let answers = answers.chain(cookies).chain(users).map(|file| &file.path);
@@ -316,7 +318,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     // With where each stands: rules refer to groups, and own ones keep their order.
     let mut groups: Vec<(Span, GroupConfig)> = Vec::new();
     for mut table in top.named_tables("group", NAMES, report) {
-        let group = GroupConfig::of_table(&mut table, &defaults.group, report);
+        let mut group = GroupConfig::of_table(&mut table, &defaults.group, report);
+        group.responses.read(&mut table, report);
+        group.responses.resolve(folder);
         if !group.agents_may_join && group.members_files.is_empty() {
             table.require("members", report);
         }
@@ -333,7 +337,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         listeners.add(&rule.listen, &who, (&table, "listen"), report);
         groups.extend(own.map(|group| (table.name_span().clone(), group)));
         used.extend(rule.groups().into_iter().map(str::to_owned));
-        rule.maintenance.resolve(folder);
+        rule.responses.resolve(folder);
         if let Some(auth) = &mut rule.auth {
             auth.resolve(folder);
         }
@@ -466,7 +470,10 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     config.corba = corba::read(&mut top, folder, &mut listeners, report);
     let process = &config.process;
     config.steer = steer::read(&mut top, folder, &groups, process, &mut used, report);
+    let listening = listening(&config.rules);
     for (span, group) in &groups {
+        warn_of_loops(&listening, group, span, report);
+        warn_of_one_location(group, span, report);
         if group.agents_may_join && config.broker.is_none() {
             let message = "agents may join this group, but there is no [broker] for them";
             report.warning(span, &group.path(), message);
@@ -481,6 +488,99 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     }
     top.finish(report);
     config
+}
+
+/// Addresses at which rules listen, by their ports; those that have none, by 0.
+type Listening<'a> = HashMap<u16, Vec<(&'a Rule, &'a Address)>>;
+
+/// Collects the addresses of all rules.
+fn listening(rules: &[Rule]) -> Listening<'_> {
+    let mut all = Listening::new();
+    for rule in rules {
+        for listen in &rule.listen {
+            let port = match listen {
+                Address::Ip(listen) => listen.port(),
+                _ => 0,
+            };
+            all.entry(port).or_default().push((rule, listen));
+        }
+    }
+    all
+}
+
+/// Warns of members that are the address of a rule that uses them: each request would come back to it.
+fn warn_of_loops(
+    listening: &Listening<'_>,
+    group: &GroupConfig,
+    span: &Span,
+    report: &mut Report<'_>,
+) {
+    for member in &group.members {
+        let ports: &[u16] = match member.port {
+            0 => &[0],
+            port => &[port, 0],
+        };
+        let same_port = ports
+            .iter()
+            .filter_map(|port| listening.get(port))
+            .flatten();
+        for (rule, listen) in same_port {
+            if leads_to(member, listen) && rule.groups().contains(&&*group.name) {
+                let message = format!(
+                    "member {} is the address of the rule {:?}, {listen}: requests would come back to it, again and \
+                     again. Name the servers behind it",
+                    member.name(),
+                    rule.name
+                );
+                report.warning(span, &group.path(), message);
+            }
+        }
+    }
+}
+
+/// True if a connection to `member` is one to `listen`, at this machine.
+fn leads_to(member: &MemberConfig, listen: &Address) -> bool {
+    let Address::Ip(listen) = listen else {
+        let own = listen.to_string();
+        return member.host == own;
+    };
+    let ip = match &*member.host {
+        "localhost" => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
+        host => host.parse::<IpAddr>().ok(),
+    };
+    let Some(ip) = ip.map(|ip| ip.to_canonical()) else {
+        return false;
+    };
+    let all = listen.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
+    listen.port() == member.port && (all || listen.ip().to_canonical() == ip)
+}
+
+/// Warns of members at one location that report a load each: the location has one load, that of the last report.
+fn warn_of_one_location(group: &GroupConfig, span: &Span, report: &mut Report<'_>) {
+    let pages = group.sources.prometheus.as_ref();
+    let is_each_asked = pages.is_some_and(|pages| pages.url.is_of_member());
+    let key = match (&group.sources.orca, is_each_asked) {
+        (Some(_), _) => "orca",
+        (None, true) => "prometheus",
+        (None, false) => return,
+    };
+    let mut members: HashMap<&str, u32> = HashMap::new();
+    for member in &group.members {
+        let location = member.location.as_deref().unwrap_or(&member.host);
+        *members.entry(location).or_default() += 1;
+    }
+    let shared = group.members.iter().find_map(|member| {
+        let location = member.location.as_deref().unwrap_or(&member.host);
+        let count = *members.get(location)?;
+        (count > 1).then_some((location, count))
+    });
+    if let Some((location, count)) = shared {
+        let message = format!(
+            "{count} members are at the location {location:?} and report by `{key}`: a location has one load, so each \
+             report replaces those of the others. Give each member a `location` of its own"
+        );
+        report.warning(span, &group.path(), message);
+    }
 }
 
 /// Looks at the cookies of all groups, with the rules that use each.

@@ -88,7 +88,8 @@ section! {
         /// `"first"` (the first load that a location reports by CORBA, whatever it measures, or
         /// else `cpu`), and `move_share` of `alert` is 0.5: below 1, a load alert lasts until the
         /// excess load has left, and at most this share of the clients leaves. With 1 it lasts
-        /// until loads have fallen. `[defaults]` does not apply here.
+        /// until loads have fallen, which is the default if the threshold is a load
+        /// (`critical_threshold`, or a number as `threshold`). `[defaults]` does not apply here.
         groups: GroupConfig = object_groups(); r#"{ strategy = "least_loaded", load_max_age = "12s" }"#,
     }
 }
@@ -114,8 +115,6 @@ fn object_groups() -> GroupConfig {
     groups.settings.in_order = true;
     // Who counts clients round robin expects each member in its turn.
     groups.settings.slow_start = Duration::ZERO;
-    // While the load alert of a server is on, it sends all its clients away.
-    groups.settings.alert.move_share = 0.5;
     groups.choose(Reach::Forwarded);
     groups
 }
@@ -177,6 +176,8 @@ pub(crate) fn tables() -> TableDoc {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_core::strategy::{Values, default_kind};
+
     use super::*;
     use crate::schema::table::document;
     use crate::{Config, parse};
@@ -221,6 +222,42 @@ mod tests {
         let advertise = corba.advertise.unwrap();
         assert_eq!((&*advertise.host, advertise.port), ("", 99));
         assert_eq!(corba.liveness, Some(secs(3)));
+    }
+
+    #[test]
+    fn tao_2_with_a_load_as_threshold_alerts_last_until_loads_are_lower() {
+        let critical = "strategy = { name = \"least_loaded\", critical_threshold = 80 }";
+        let reject = "strategy = { name = \"least_loaded\", reject_threshold = 80 }";
+        let with = |more: &str| format!("{critical}\n{more}");
+        for (groups, move_share, pulses) in [
+            (String::new(), 0.5, true),
+            (reject.into(), 0.5, true),
+            (critical.into(), 1.0, false),
+            ("alert = { threshold = 80 }".into(), 1.0, false),
+            (
+                with("alert = { threshold = { above_average = 0.5 } }"),
+                0.5,
+                true,
+            ),
+            (with("alert = { release = 0.5 }"), 1.0, false),
+            // Whoever wants pulses says so, and bindings for a fixed time are ended in them.
+            (with("alert = { move_share = 0.25 }"), 0.25, true),
+            (with("adaptive = false"), 1.0, true),
+        ] {
+            let text = format!("[corba]\nlisten = \"127.0.0.1:1\"\n[corba.groups]\n{groups}");
+            let alert = config(&text).corba.unwrap().groups.settings.alert;
+            assert_eq!(
+                (alert.move_share, alert.pulses),
+                (move_share, pulses),
+                "{groups}"
+            );
+        }
+        // Another strategy, as an administrator sets one, has its own default.
+        let text = format!("[corba]\nlisten = \"127.0.0.1:1\"\n[corba.groups]\n{critical}");
+        let mut groups = config(&text).corba.unwrap().groups;
+        groups.set_strategy(Values::defaults(default_kind()));
+        assert_eq!(groups.settings.alert.move_share, 0.5);
+        assert!(groups.settings.alert.pulses);
     }
 
     #[test]

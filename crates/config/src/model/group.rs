@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use evenkeel_core::alert::Threshold;
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::key::Key;
 use evenkeel_core::load::LoadId;
-use evenkeel_core::strategy::{Sees, Values, default_kind};
+use evenkeel_core::strategy::{Sees, Values, default_kind, least_loaded};
 
 use super::ejection::LIMIT;
 use super::health::HealthCheck;
@@ -14,6 +15,7 @@ use super::member::MemberConfig;
 use super::monitor::Monitor;
 use super::protocol::{SendProxy, Source};
 use super::reach::{Reach, carries_in_pulses, default_for, default_load};
+use super::responses::{RESPONSES, Responses};
 use super::sources::{SOURCES, Sources};
 use super::sticky::Sticky;
 use super::tls::ClientTls;
@@ -42,6 +44,8 @@ section! {
         services: Vec<MemberConfig> = Vec::new(),
         /// Its load sources.
         sources: Sources = Sources::default(),
+        /// Answers of the balancer's own, and changes to responses. Those of a rule's own group are the rule's.
+        responses: Responses = Responses::default(),
     }
     // Not for `[defaults]`.
     keys OWN {
@@ -149,7 +153,8 @@ keys! {
         /// Time until a new or returning member gets its full share of traffic; `"0s"` is at once.
         slow_start [Time(secs(0), HOUR)]; r#""30s""#,
         /// Share of the members that may be down or ejected. Above it health is ignored, and all
-        /// members are used. Members that refuse connections do not count, and are not used.
+        /// members are used. Members that refuse connections, or answer
+        /// their health check wrongly, do not count, and are not used.
         panic_threshold [Number(0.0, 1.0, "")]; "0.3",
         /// Load alerts, which make locations shed clients: a table, see below.
         alert; "{ threshold = 0.9 }",
@@ -181,7 +186,13 @@ pub struct Said {
     pub load: bool,
     /// When it is asked.
     pub granularity: bool,
+    /// The share of the clients that leave in each step of an alert.
+    pub move_share: bool,
 }
+
+/// Most clients that leave a location of a forwarded group in a pulse, by default: while the load
+/// alert of a server is on, it sends all its clients away.
+const PULSE_SHARE: f32 = 0.5;
 
 /// Names of all keys of a group.
 pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
@@ -258,6 +269,12 @@ impl GroupConfig {
             let reach = if one_by_one { Reach::Redirected } else { reach };
             self.strategy = default_for(&self.settings, reach);
         }
+        if reach == Reach::Forwarded && !self.said.move_share {
+            // Whoever names a load wants clients to leave until it is lower. A pulse moves the load
+            // that clients bring, and this one may have another cause.
+            let is_absolute = self.has_absolute_threshold();
+            self.settings.alert.move_share = if is_absolute { 1.0 } else { PULSE_SHARE };
+        }
         self.settings.alert.pulses = match reach {
             Reach::Carried if by_cookie => false,
             Reach::Carried => carries_in_pulses(&self.settings, self.strategy.kind()),
@@ -274,6 +291,17 @@ impl GroupConfig {
                 None if reach == Reach::Forwarded => LoadId::FIRST,
                 None => default_load(self.strategy.kind()),
             };
+        }
+    }
+
+    /// True if alerts go by a load, and not by how far it is above those of other locations.
+    fn has_absolute_threshold(&self) -> bool {
+        match self.settings.alert.threshold {
+            Some(threshold) => matches!(threshold, Threshold::Critical(_)),
+            None => {
+                let level = self.strategy.try_get(least_loaded::CRITICAL_THRESHOLD.name);
+                level.is_some_and(|level| level > 0.0)
+            }
         }
     }
 
@@ -392,6 +420,7 @@ impl AsTable for GroupConfig {
         self.said.strategy |= table.given("strategy");
         self.said.load |= table.given("load");
         self.said.granularity |= table.given("granularity");
+        self.said.move_share |= table.given_in("alert", "move_share");
     }
 }
 
@@ -399,7 +428,7 @@ impl AsTable for GroupConfig {
 pub(crate) fn tables() -> TableDoc {
     let own = |keys| -> Vec<KeyDoc> { docs(keys, GroupConfig::default()) };
     let doc = "A group of members. All these keys may also be set in `[rule.NAME]`, for the rule's \
-               own group.";
+               own group; there `maintenance`, `error_pages` and `response_fields` are the rule's.";
     let GroupSettings { ejection, .. } = GroupSettings::default();
     let settings = docs(SETTINGS, GroupSettings::default());
     let keys = [
@@ -409,6 +438,7 @@ pub(crate) fn tables() -> TableDoc {
         docs(LIMIT, ejection),
         own(ADDRESSED),
         docs(SOURCES, Sources::default()),
+        docs(RESPONSES, Responses::default()),
     ];
     TableDoc::new("[group.NAME]", doc, keys)
 }

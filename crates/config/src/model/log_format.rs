@@ -33,7 +33,7 @@ pub enum LogField {
 
 impl LogField {
     /// Names of fields, but for header fields.
-    pub const NAMES: [&'static str; 33] = [
+    pub const NAMES: [&'static str; 35] = [
         "time",
         "time_local",
         "rule",
@@ -51,6 +51,7 @@ impl LogField {
         "target",
         "protocol",
         "status",
+        "grpc_status",
         "bytes_received",
         "bytes_sent",
         "body_bytes_sent",
@@ -61,6 +62,7 @@ impl LogField {
         "cost",
         "retries",
         "end",
+        "member_error",
         "limit",
         "hedge",
         "request_id",

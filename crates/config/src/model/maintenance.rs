@@ -1,9 +1,10 @@
-//! `[rule.NAME.maintenance]`: what clients of a rule get while it is not to be used.
+//! `maintenance` of rules, groups and routes: what clients get while they are not to be used.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::schema::field::{FileName, Texts};
+use crate::schema::field::{FileName, Texts, blank};
 use crate::schema::key::{DAY, docs, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
@@ -11,12 +12,15 @@ use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// The maintenance of a rule.
+    /// The maintenance of a rule, a group or a route.
     #[derive(Clone, Debug, PartialEq)]
-    pub struct Maintenance {}
+    pub struct Maintenance {
+        /// Keys that the file has. Others come from what is less specific.
+        said: Vec<&'static str> = Vec::new(),
+    }
     keys MAINTENANCE {
-        /// Whether the rule is in maintenance: HTTP clients get `status` and the page, new connections
-        /// of TCP are reset. `evenkeel ctl maintain RULE on` and `off` change this at run time.
+        /// True while in maintenance: HTTP clients get `status` and the page, new connections
+        /// of TCP are reset. `evenkeel ctl maintain NAME on` and `off` change this at run time for a rule or a group.
         on: bool = false; "true",
         /// File with the page, of at most 64 KiB. It is read at the start and at reloads. Without it
         /// clients get a line of text.
@@ -39,17 +43,51 @@ const CONTENT_TYPE: Texts = ("a media type as in \"text/html\"", |text| {
 });
 
 impl AsTable for Maintenance {
-    const ALLOWED: &'static str = "a table about the maintenance of the rule";
+    const ALLOWED: &'static str = "a table about maintenance";
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(MAINTENANCE, self, report);
+        let keys = MAINTENANCE.iter().map(|key| key.name);
+        self.said.extend(keys.filter(|key| table.given(key)));
         if table.given("content_type") && self.page.is_none() {
             table.problem("content_type", "has no effect without `page`", report);
         }
     }
 }
+blank!(Maintenance);
 
 impl Maintenance {
+    /// Returns `base` with what `self` says in its place. Either of them may be on.
+    #[must_use]
+    pub fn over(&self, base: &Maintenance) -> Maintenance {
+        let mut merged = Maintenance {
+            on: self.on || base.on,
+            ..base.clone()
+        };
+        for key in &self.said {
+            match *key {
+                "page" => {
+                    merged.page.clone_from(&self.page);
+                    merged.content_type.clone_from(&self.content_type);
+                }
+                "status" => merged.status = self.status,
+                "retry_after" => merged.retry_after = self.retry_after,
+                "except" => merged.except.clone_from(&self.except),
+                _ => {}
+            }
+        }
+        merged
+    }
+
+    /// True if a client with this address is not served now.
+    #[inline]
+    pub fn is_for(&self, client: Option<IpAddr>) -> bool {
+        let except = self.except.as_ref();
+        self.on
+            && !except
+                .is_some_and(|networks| client.is_some_and(|client| networks.contains(client)))
+    }
+
     /// A relative path starts at `folder`.
     pub(crate) fn resolve(&mut self, folder: &Path) {
         if let Some(page) = &mut self.page {
@@ -61,7 +99,7 @@ impl Maintenance {
 /// What the reference says of the table.
 pub(crate) fn tables() -> TableDoc {
     let doc = "[Maintenance](limits.md#maintenance) of a rule: what clients get while it is not to be \
-               used.";
+               used. `maintenance` of a group and of a route has the same keys.";
     let keys = [docs(MAINTENANCE, Maintenance::default())];
     TableDoc::new("[rule.NAME.maintenance]", doc, keys)
 }

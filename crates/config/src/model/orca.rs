@@ -6,7 +6,7 @@ use evenkeel_core::load::LoadId;
 
 use super::loads::NamedLoads;
 use super::tls::ClientTls;
-use crate::schema::field::blank;
+use crate::schema::field::{Texts, blank};
 use crate::schema::key::{HOUR, docs, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -19,8 +19,11 @@ section! {
     pub struct Orca {}
     keys ORCA {
         /// Whether reports are read from HTTP response headers: the field `endpoint-load-metrics`
-        /// as text or JSON, or `endpoint-load-metrics-bin`.
+        /// as text, JSON or Base64 (`BIN`), or `endpoint-load-metrics-bin`. They may be trailers, too.
         headers: bool = true; "false",
+        /// Asks members for reports: the value of the field `endpoint-load-metrics-format` in each request. Servers such as
+        /// vLLM and Triton report only if they are asked. Without it, the field is the client's.
+        request_format: Option<String> [Text(FORMAT)] = None; r#""text""#,
         /// Whether these fields are removed from responses to clients, so that they do not see the
         /// servers' load.
         strip: bool = true; "false",
@@ -51,6 +54,11 @@ section! {
         tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/members.pem" }"#,
     }
 }
+
+/// A format of reports, as a request names it.
+const FORMAT: Texts = ("1 to 16 letters", |text| {
+    (1..=16).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphabetic())
+});
 
 blank!(Orca, OrcaService);
 

@@ -185,6 +185,11 @@ impl UrlTemplate {
         Ok(template)
     }
 
+    /// True if members of one host have URLs of their own.
+    pub(crate) fn is_of_member(&self) -> bool {
+        self.0.contains("{port}") || self.0.contains("{member}")
+    }
+
     /// The URL for a member: `{host}` is its address, `{port}` its port, `{member}` its
     /// name.
     ///

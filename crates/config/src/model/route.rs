@@ -9,13 +9,14 @@ use evenkeel_core::key;
 use toml::de::DeValue;
 
 use super::auth::{Auth, RouteAuth};
+use super::field_changes::{CHANGES, FieldChanges, VALUE};
 use super::group::unknown_group;
 use super::hedge::Hedge;
 use super::limits::RequestLimit;
 use super::mirror::Mirror;
+use super::responses::{RESPONSES, Responses};
 use super::timeouts::Timeouts;
 use super::tls::SERVER_NAMES;
-use crate::fields::is_same_name;
 use crate::kept;
 use crate::routing::path::{self, MAX_SEGMENT};
 use crate::routing::template::{Part, Template};
@@ -26,6 +27,7 @@ use crate::schema::field::{
     Blank, Element, Field, FileName, Limits, Texts, WRONG_TYPE, blank, read_one,
 };
 use crate::schema::key::{DAY, docs, millis, secs, section};
+use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source::read_bytes;
@@ -45,6 +47,8 @@ section! {
         location: Option<Template> = None,
         /// How many segments of the path the prefix has that is rewritten.
         depth: usize = 0,
+        /// Answers of the balancer's own, and changes to responses.
+        responses: Responses = Responses::default(),
     }
     keys ROUTE {
         /// What the route is called in the access log. Without a name it is its number, from 1.
@@ -56,6 +60,12 @@ section! {
         path: Vec<String> [Text(PATH)] = Vec::new(); r#"["/api/*", "/status"]"#,
         /// Methods: one, or a list.
         method: Vec<String> [Text(METHOD)] = Vec::new(); r#"["GET", "HEAD"]"#,
+        /// Networks of clients: one, or a list; an address alone is a network, too. The client's address is that of its
+        /// connection, or what [a proxy in front](routing.md#clients) says of it.
+        client: Networks = Networks::default(); r#"["10.0.0.0/8", "192.0.2.7"]"#,
+        /// Networks whose clients do not match, likewise. `path = "/admin/*"` with `except_client = ["10.0.0.0/8"]` and an
+        /// `answer` with status 403 leaves that path to clients from inside.
+        except_client: Networks = Networks::default(); r#"["10.0.0.0/8"]"#,
         /// Header fields that must be there, each with a value: this very one, or one that begins so if
         /// it ends in `*`; `"*"` is any. `false`: there must be no such field. Of several fields of
         /// a name one must have the value.
@@ -71,8 +81,8 @@ section! {
         /// bound to a member of one of them stays there.
         groups: Weights = Weights::default(); r#"{ stable = 95, canary = 5 }"#,
         /// Requests are answered with a redirect to this address. `{scheme}`, `{host}` (without the
-        /// port), `{path}`, `{query}` (with the question mark) and `{client}` stand for what the request
-        /// has; `{{` is a brace.
+        /// port), `{port}` (with the colon, or nothing), `{path}`, `{query}` (with the question mark) and
+        /// `{client}` stand for what the request has; `{{` is a brace.
         redirect: Option<String> = None; r#""https://{host}{path}{query}""#,
         /// The status of the redirect.
         redirect_status: u16 [Number(301.0, 308.0, "")] = 302; "308",
@@ -83,8 +93,6 @@ section! {
         rewrite_prefix: Option<String> [Text(PREFIX)] = None; r#""/v2""#,
         /// Changes to the fields of requests, on the way to members: a table, see below.
         request_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "X-Real-IP" = "{client}" }, remove = ["Cookie"] }"#,
-        /// Changes to the fields of responses, and of redirects and answers.
-        response_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "Strict-Transport-Security" = "max-age=31536000" } }"#,
         /// Whose requests it takes, instead of the rule's ([users](routing.md#passwords), or those that [a
         /// group](routing.md#forward-authentication) lets pass): a table with the
         /// keys of the rule's, `false` for everybody.
@@ -137,51 +145,6 @@ section! {
     }
 }
 
-section! {
-    /// Changes to the fields of a head: first `remove`, then `set`, then `add`.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct FieldChanges {
-        /// What is written, in the file's order of names.
-        written: Vec<(String, Template)> = Vec::new(),
-    }
-    keys CHANGES {
-        /// Fields and their values, in place of all that there are of these names. Those of requests
-        /// may have `{scheme}`, `{host}`, `{path}`, `{query}` and `{client}`.
-        set: BTreeMap<String, String> = BTreeMap::new(); r#"{ "X-Real-IP" = "{client}" }"#,
-        /// The same, in addition to what there is.
-        add: BTreeMap<String, String> = BTreeMap::new(); r#"{ Vary = "Accept" }"#,
-        /// Names of fields that are removed.
-        remove: Vec<String> = Vec::new(); r#"["Server", "X-Powered-By"]"#,
-    }
-}
-
-impl FieldChanges {
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.written.is_empty() && self.remove.is_empty()
-    }
-
-    /// What is written: names and values.
-    pub fn written(&self) -> impl Iterator<Item = (&str, &Template)> {
-        self.written
-            .iter()
-            .map(|(name, value)| (name.as_str(), value))
-    }
-
-    /// True if fields are taken out that some server takes for ones called `name`.
-    pub fn takes_out(&self, name: &str) -> bool {
-        self.taken_out().any(|known| is_same_name(known, name))
-    }
-
-    /// The names of the fields that are taken out.
-    pub fn taken_out(&self) -> impl Iterator<Item = &str> {
-        self.remove
-            .iter()
-            .chain(self.set.keys())
-            .map(String::as_str)
-    }
-}
-
 const HOST: Texts = (
     r#"a host name, "*." and a host name for all names right below it, or an IP address"#,
     |text| {
@@ -222,11 +185,6 @@ const FIELD: Texts = ("the name of a header field", key::is_field_name);
 
 const PARAMETER: Texts = ("the name of a parameter", |text| {
     (1..=128).contains(&text.len())
-});
-
-/// A value of a field.
-const VALUE: Texts = ("a text without control characters", |text| {
-    text.bytes().all(|byte| byte >= b' ' && byte != 0x7f) && text.trim() == text
 });
 
 const BODY_TEXT: Texts = ("a text of at most 64 KiB", |text| {
@@ -369,74 +327,6 @@ impl AsTable for FixedAnswer {
 }
 blank!(FixedAnswer);
 
-impl AsTable for FieldChanges {
-    const ALLOWED: &'static str = "a table of `set`, `add` and `remove`";
-
-    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
-        table.read(CHANGES, self, report);
-        let mut written = Vec::new();
-        for (key, fields) in [("set", &self.set), ("add", &self.add)] {
-            for (name, value) in fields {
-                if let Some(problem) = forbidden(name) {
-                    table.problem(key, format!("{name:?} {problem}"), report);
-                } else if name.eq_ignore_ascii_case("host") && key == "add" {
-                    table.problem(key, "there can only be one \"Host\": use `set`", report);
-                }
-                if !(VALUE.1)(value) || !value.is_ascii() {
-                    let message =
-                        format!("the value of {name:?} must be ASCII without control characters");
-                    table.problem(key, message, report);
-                }
-                match Template::parse(value) {
-                    Ok(value) => written.push((name.clone(), value)),
-                    Err(error) => table.problem(key, format!("{name:?}: {error}"), report),
-                }
-            }
-        }
-        for name in &self.remove {
-            let problem = match forbidden(name) {
-                None if name.eq_ignore_ascii_case("host") => Some("must be there"),
-                problem => problem,
-            };
-            if let Some(problem) = problem {
-                table.problem("remove", format!("{name:?} {problem}"), report);
-            }
-        }
-        self.written = written;
-    }
-}
-
-/// Why a field cannot be changed.
-fn forbidden(name: &str) -> Option<&'static str> {
-    const OF_HOP: [&str; 8] = [
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "content-length",
-    ];
-    const OF_BALANCER: [&str; 5] = [
-        "x-forwarded-for",
-        "x-forwarded-proto",
-        "x-forwarded-host",
-        "forwarded",
-        "via",
-    ];
-    let is = |known: &&str| known.eq_ignore_ascii_case(name);
-    if !key::is_field_name(name) {
-        Some("is not the name of a field")
-    } else if OF_HOP.iter().any(&is) {
-        Some("is about one connection, or frames the message: it cannot be changed")
-    } else if OF_BALANCER.iter().any(is) {
-        Some("is for the balancer to write: see `x_forwarded`, `forwarded` and `via` of `http`")
-    } else {
-        None
-    }
-}
-
 /// The routes of a rule, in the order of the file.
 #[derive(Clone, Debug, Default)]
 pub struct Routes(Option<Arc<All>>);
@@ -503,16 +393,22 @@ impl Routes {
             {
                 file.resolve(folder);
             }
+            route.responses.resolve(folder);
             if let Some(auth) = route.auth.own_mut() {
                 auth.resolve(folder);
             }
         }
     }
 
-    /// The files with answers.
+    /// The files with answers and pages.
     pub fn files(&self) -> impl Iterator<Item = &FileName> {
-        let answers = self.list().iter().filter_map(|route| route.answer.as_ref());
-        answers.filter_map(|answer| answer.file.as_ref())
+        self.list().iter().flat_map(|route| {
+            let answer = route
+                .answer
+                .iter()
+                .filter_map(|answer| answer.file.as_ref());
+            answer.chain(route.responses.files())
+        })
     }
 }
 
@@ -574,9 +470,9 @@ pub(crate) fn read(
     shared: &HashMap<String, Span>,
     report: &mut Report<'_>,
 ) -> Routes {
-    let (mut list, mut places, before) = (Vec::new(), Vec::new(), report.problems());
+    let (mut list, mut places) = (Vec::new(), Vec::new());
     for mut table in table.tables("routes", report) {
-        let number = list.len() + 1;
+        let (number, before) = (list.len() + 1, report.problems());
         let route = read_one_route(number, rule, &mut table, shared, report);
         let route = Route {
             line: report.line_of(table.name_span()),
@@ -585,14 +481,18 @@ pub(crate) fn read(
         let of = (Some(&*route.label), rule.trusts_forwarded);
         RequestLimit::check(&route.request_limits, of, labels, &table, report);
         list.push(route);
-        places.push((table.name_span().clone(), table.path().to_owned()));
+        let (span, path) = (table.name_span().clone(), table.path().to_owned());
         table.finish(report);
+        // A condition that is wrong is not there, and what is not there covers everything.
+        let is_whole = report.problems() == before;
+        places.push(RoutePlace {
+            span,
+            path,
+            is_whole,
+        });
     }
     let routes = Routes::new(list);
-    // A condition that is wrong is not there, and what is not there covers everything.
-    if report.problems() == before {
-        check_order(&routes, &places, report);
-    }
+    check_order(&routes, &places, report);
     routes
 }
 
@@ -605,6 +505,7 @@ fn read_one_route(
 ) -> Route {
     let (mut route, before) = (Route::default(), report.problems());
     table.read(ROUTE, &mut route, report);
+    route.responses.read(table, report);
     let is_whole = report.problems() == before;
     route.label = match &route.name {
         Some(name) => name.as_str().into(),
@@ -615,6 +516,8 @@ fn read_one_route(
         hosts: route.host.iter().map(|host| host_as_asked(host)).collect(),
         paths: route.path.clone(),
         methods: route.method.clone(),
+        clients: route.client.clone(),
+        except_clients: route.except_client.clone(),
         headers: route.headers.0.iter().map(lower).collect(),
         query: route.query.0.clone(),
         cookies: route.cookies.0.clone(),
@@ -651,11 +554,6 @@ fn read_one_route(
     }
     check_redirect(&mut route, rule, table, report);
     check_rewrite(&mut route, table, report);
-    let plain = |(_, value): &(String, Template)| value.is_plain();
-    if !route.response_fields.written.iter().all(plain) {
-        let message = "fields of responses can have no parts of the request";
-        table.problem("response_fields", message, report);
-    }
     if route.answers() {
         let of_members = [
             "request_fields",
@@ -680,7 +578,10 @@ fn read_one_route(
 
 /// A host as requests have it.
 fn host_as_asked(host: &str) -> String {
-    match host.parse::<std::net::Ipv6Addr>() {
+    let inside = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    match inside.unwrap_or(host).parse::<std::net::Ipv6Addr>() {
         Ok(address) => format!("[{address}]"),
         Err(_) => host.to_ascii_lowercase(),
     }
@@ -701,6 +602,10 @@ fn check_conditions(route: &Route, is_whole: bool, table: &Table<'_>, report: &m
     if route.host.len().saturating_mul(route.path.len()) > MAX_PAIRS {
         let message = format!("more than {MAX_PAIRS} pairs of a host and a path: split the route");
         table.problem("path", message, report);
+    }
+    if !route.client.0.is_empty() && route.except_client.cover(&route.client) {
+        let message = "has all networks of `client` in it, so the route can never match";
+        table.problem("except_client", message, report);
     }
     if route.conditions.headers.contains_key("host") {
         table.problem("headers", "a condition on Host is `host`", report);
@@ -748,12 +653,11 @@ fn check_redirect(
     let to_itself = |to: &str| redirect == to;
     let is_tls = rule.has_tls;
     let scheme = if is_tls { "https" } else { "http" };
-    let same = format!("{scheme}://{{host}}{{path}}{{query}}");
-    if route.rewrite_prefix.is_none()
-        && (to_itself("{path}{query}")
-            || to_itself("{scheme}://{host}{path}{query}")
-            || to_itself(&same))
-    {
+    let same = [scheme, "{scheme}"].iter().any(|scheme| {
+        to_itself(&format!("{scheme}://{{host}}{{path}}{{query}}"))
+            || to_itself(&format!("{scheme}://{{host}}{{port}}{{path}}{{query}}"))
+    });
+    if route.rewrite_prefix.is_none() && (to_itself("{path}{query}") || same) {
         let message = "leads to where the request came from, again and again";
         report.warning(
             &table.span_of("redirect"),
@@ -823,16 +727,26 @@ pub(crate) fn need_own(
     }
 }
 
+/// Place of a route in the file.
+struct RoutePlace {
+    span: Span,
+    path: String,
+    /// True if nothing is wrong with the route.
+    is_whole: bool,
+}
+
 /// Looks for routes that earlier ones leave nothing.
-fn check_order(routes: &Routes, places: &[(Span, String)], report: &mut Report<'_>) {
+fn check_order(routes: &Routes, places: &[RoutePlace], report: &mut Report<'_>) {
     let Some(index) = routes.index() else {
         return;
     };
-    for (number, (span, path)) in places.iter().enumerate() {
+    let is_whole = |number: usize| places.get(number).is_some_and(|place| place.is_whole);
+    for (number, RoutePlace { span, path, .. }) in places.iter().enumerate() {
         if report.is_full() {
             return;
         }
-        if let Some(earlier) = index.covering(number)
+        if is_whole(number)
+            && let Some(earlier) = index.covering(number).filter(|earlier| is_whole(*earlier))
             && let Some(earlier) = routes.list().get(earlier)
         {
             let message = format!(
@@ -840,7 +754,7 @@ fn check_order(routes: &Routes, places: &[(Span, String)], report: &mut Report<'
                  one first",
                 earlier.label, earlier.line
             );
-            report.problem(span, path, message, None);
+            report.misplaced(span, path, message, None);
         }
     }
 }
@@ -873,7 +787,10 @@ pub(crate) fn tables() -> [TableDoc; 3] {
         TableDoc::new(
             "[[rule.NAME.routes]]",
             route,
-            [docs(ROUTE, Route::default())],
+            [
+                docs(ROUTE, Route::default()),
+                docs(RESPONSES, Responses::default()),
+            ],
         ),
         TableDoc::new(
             "[rule.NAME.routes.answer]",

@@ -13,17 +13,17 @@ use super::ftp::{FtpOptions, FtpTls};
 use super::group::{self, GroupConfig, unknown_group};
 use super::hedge::Hedge;
 use super::limits::{FORGED, LimitKey, Limits, RequestLimit};
-use super::maintenance::Maintenance;
 use super::mirror::Mirror;
 use super::priority::{ClientPriority, PRIORITY};
 use super::protocol::MemberProtocol;
 use super::request_id::RequestId;
+use super::responses::{RESPONSES, Responses};
 use super::route::{self, MaxBody, Routes, RuleFacts};
 use super::timeouts::{TIMEOUTS, Timeouts};
 use super::tls::{SERVER_NAMES, Tls};
 use crate::fields;
 use crate::schema::document::Span;
-use crate::schema::field::{Texts, choice_field};
+use crate::schema::field::{FileName, Texts, choice_field};
 use crate::schema::foreign;
 use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
 use crate::schema::networks::Proxies;
@@ -41,6 +41,8 @@ section! {
         timeouts: Timeouts = Timeouts::default(),
         /// What is done with some of its requests.
         routes: Routes = Routes::default(),
+        /// Answers of the balancer's own, and changes to responses.
+        responses: Responses = Responses::default(),
     }
     keys OWN {
         /// Addresses to listen on: one, or a list. **Required.** Two rules cannot use the same
@@ -99,8 +101,6 @@ section! {
         /// HTTP: whose requests it takes, those of [users](routing.md#passwords) or those that [a
         /// group](routing.md#forward-authentication) lets pass: a table, see below, `false` for everybody.
         auth: Option<Auth> = None; r#"{ users_file = "/etc/evenkeel/users" }"#,
-        /// What clients get while the rule is not to be used: a table, see below.
-        maintenance: Maintenance = Maintenance::default(); "{ on = true }",
         /// [Limits](limits.md) for each client: a table, see below.
         limits: Limits = Limits::default(); r#"{ requests = "100/s" }"#,
         /// HTTP: [further limits](limits.md#several-limits) of requests, each with a key of its own: a list of
@@ -148,6 +148,11 @@ impl Rule {
     pub fn asked(&self) -> impl Iterator<Item = &String> {
         let asks = |auth: &&Auth| auth.asked().is_some();
         self.auths().filter(asks).map(|auth| &auth.group)
+    }
+
+    /// Files with answers and pages.
+    pub fn answer_files(&self) -> impl Iterator<Item = &FileName> {
+        self.responses.files().chain(self.routes.files())
     }
 
     /// A rule with all defaults: HTTP, enabled.
@@ -340,11 +345,14 @@ impl Defaults {
 fn read_shared(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
     table.read(RULE, rule, report);
     table.read(TIMEOUTS, &mut rule.timeouts, report);
+    rule.responses.read(table, report);
 }
 
 /// Keys that only a rule with `protocol = "http"` may have.
-const HTTP_ONLY: [&str; 8] = [
+const HTTP_ONLY: [&str; 10] = [
     "auth",
+    "error_pages",
+    "response_fields",
     "request_limits",
     "header_timeout",
     "keep_alive_timeout",
@@ -639,6 +647,7 @@ pub(crate) fn tables() -> [TableDoc; 2] {
         docs(OWN, Rule::default()),
         docs(RULE, Rule::default()),
         docs(TIMEOUTS, Timeouts::default()),
+        docs(RESPONSES, Responses::default()),
     ];
     let http = [docs(HTTP, HttpOptions::default())];
     [

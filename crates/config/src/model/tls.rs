@@ -182,12 +182,15 @@ const HEADER: Texts = ("1 to 64 letters, digits or \"-\"", |text| {
 });
 
 impl AsTable for Tls {
-    const ALLOWED: &'static str = "a table of keys of TLS";
+    const ALLOWED: &'static str =
+        r#"a table, as in { certificates = [{ certificate = "www.pem", key = "www.key" }] }"#;
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(TLS, self, report);
-        if !table.given("acme") {
-            table.require("certificates", report);
+        if !table.given("acme") && !table.given("certificates") {
+            let message = "`certificates` is missing";
+            let allowed = r#"certificates = [{ certificate = "www.pem", key = "www.key" }]"#;
+            table.lacks(message, Some(allowed.into()), report);
         }
     }
 }

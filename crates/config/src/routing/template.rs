@@ -7,6 +7,8 @@ pub enum Part {
     Scheme,
     /// Its host, without the port.
     Host,
+    /// Its port with the colon, or nothing.
+    Port,
     /// Its path.
     Path,
     /// Its query with the question mark, or nothing.
@@ -16,9 +18,10 @@ pub enum Part {
 }
 
 /// Names of the parts.
-const PARTS: [(&str, Part); 5] = [
+const PARTS: [(&str, Part); 6] = [
     ("scheme", Part::Scheme),
     ("host", Part::Host),
+    ("port", Part::Port),
     ("path", Part::Path),
     ("query", Part::Query),
     ("client", Part::Client),
@@ -31,7 +34,7 @@ pub struct Template(Vec<(Box<str>, Option<Part>)>);
 /// A text in which a brace begins no part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected {{scheme}}, {{host}}, {{path}}, {{query}} or {{client}} at a brace; {{{{ is a brace"
+    "expected {{scheme}}, {{host}}, {{port}}, {{path}}, {{query}} or {{client}} at a brace; {{{{ is a brace"
 )]
 pub struct NoPart;
 

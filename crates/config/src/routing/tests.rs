@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -43,7 +45,7 @@ impl Asks for Request {
 
 impl Conditions {
     /// Whether all hold, found without an index.
-    fn are_met(&self, request: &Request) -> bool {
+    fn are_met(&self, request: &Request, client: Option<IpAddr>) -> bool {
         let host = request
             .host
             .as_deref()
@@ -63,7 +65,7 @@ impl Conditions {
         };
         (self.hosts.is_empty() || self.hosts.iter().any(is_host))
             && (self.paths.is_empty() || self.paths.iter().any(is_path))
-            && self.hold(request)
+            && self.hold(request, client)
     }
 }
 
@@ -79,6 +81,31 @@ const METHODS: &[&str] = &["GET", "POST"];
 const HOSTS: &[&str] = &["a.x", "b.x", "x", "*.x", "*.b.x", "c.b.x"];
 const PATHS: &[&str] = &["/", "/*", "/a", "/a/*", "/a/b", "/a/b/*", "/b", "/a/"];
 const ASKED: &[&str] = &["/", "/a", "/a/", "/a/b", "/a/b/c", "/ab", "/b", "/b/", "*"];
+const NETWORKS: &[&str] = &[
+    "10.0.0.0/8",
+    "10.1.0.0/16",
+    "10.1.0.7",
+    "fd00::/8",
+    "0.0.0.0/0",
+];
+const CLIENTS: &[&str] = &[
+    "10.1.0.7",
+    "10.1.0.8",
+    "10.9.9.9",
+    "192.0.2.1",
+    "fd00::1",
+    "::ffff:10.1.0.7",
+];
+
+fn networks() -> impl Strategy<Value = Networks> {
+    let one = one_of(NETWORKS).prop_map(|text| text.parse().unwrap());
+    proptest::collection::vec(one, 0..3).prop_map(Networks)
+}
+
+fn client() -> impl Strategy<Value = Option<IpAddr>> {
+    proptest::option::of(one_of(CLIENTS).prop_map(|text| text.parse().unwrap()))
+}
+
 const VALUES: &[&str] = &["1", "12", "1*", "*", "2"];
 
 fn conditions() -> impl Strategy<Value = Conditions> {
@@ -89,8 +116,11 @@ fn conditions() -> impl Strategy<Value = Conditions> {
         some(PATHS),
         field,
         any::<bool>(),
+        // Most routes are for all clients.
+        proptest::option::weighted(0.3, (networks(), networks())),
     )
-        .prop_map(|(methods, hosts, paths, field, absent)| {
+        .prop_map(|(methods, hosts, paths, field, absent, clients)| {
+            let (clients, except_clients) = clients.unwrap_or_default();
             let pattern = field.map(|text| Pattern::of(&text));
             let pattern = pattern.or(absent.then_some(Pattern::Absent));
             let headers = pattern.map(|pattern| ("x".to_owned(), pattern));
@@ -99,6 +129,8 @@ fn conditions() -> impl Strategy<Value = Conditions> {
                 paths,
                 methods,
                 headers: headers.into_iter().collect(),
+                clients,
+                except_clients,
                 ..Conditions::default()
             }
         })
@@ -123,24 +155,24 @@ proptest! {
     #[test]
     fn the_first_route_whose_conditions_hold_is_found(
         routes in proptest::collection::vec(conditions(), 0..12),
-        requests in proptest::collection::vec(request(), 20),
+        requests in proptest::collection::vec((request(), client()), 20),
     ) {
         let index = Index::new(routes.clone());
-        for request in requests {
-            let wanted = routes.iter().position(|conditions| conditions.are_met(&request));
-            prop_assert_eq!(index.find(&request), wanted, "{:?}", request);
+        for (request, client) in requests {
+            let wanted = routes.iter().position(|conditions| conditions.are_met(&request, client));
+            prop_assert_eq!(index.find(&request, client), wanted, "{:?} {:?}", request, client);
         }
     }
 
     #[test]
     fn what_is_covered_is_never_found(
         routes in proptest::collection::vec(conditions(), 1..12),
-        requests in proptest::collection::vec(request(), 40),
+        requests in proptest::collection::vec((request(), client()), 40),
     ) {
         let index = Index::new(routes.clone());
         let covered: Vec<_> = (0..routes.len()).filter(|&at| index.covering(at).is_some()).collect();
-        for request in requests {
-            if let Some(found) = index.find(&request) {
+        for (request, client) in requests {
+            if let Some(found) = index.find(&request, client) {
                 prop_assert!(!covered.contains(&found), "{:?}", request);
             }
         }
@@ -216,5 +248,107 @@ fn a_host_is_without_its_port() {
         ("", ""),
     ] {
         assert_eq!(host_of(authority), host);
+    }
+}
+
+#[test]
+fn http_d7_a_port_has_its_colon() {
+    for (authority, port) in [
+        ("a.example", ""),
+        ("a.example:8080", ":8080"),
+        ("a.example:", ""),
+        ("[::1]:80", ":80"),
+        ("[::1]", ""),
+        ("", ""),
+    ] {
+        assert_eq!(port_of(authority), port, "{authority}");
+    }
+}
+
+#[test]
+fn http_d7_addresses_of_hosts_are_compared_and_not_their_spellings() {
+    let mut space = [0; MAX_HOST];
+    for (host, plain) in [
+        ("[0:0:0:0:0:0:0:1]", "[::1]"),
+        ("[2001:DB8::0001]", "[2001:db8::1]"),
+        ("[::ffff:192.0.2.1]", "[::ffff:192.0.2.1]"),
+        ("[::1", "[::1"),
+        ("[x]", "[x]"),
+        ("A.Example", "a.example"),
+    ] {
+        assert_eq!(plain_host(host, &mut space), Some(plain), "{host}");
+    }
+    assert_eq!(plain_host(&"x".repeat(MAX_HOST + 1), &mut space), None);
+    let config = |host: &str| {
+        let text = format!(
+            "[rule.web]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n[[rule.web.routes]]\nhost = {host:?}\n\
+             answer = {{ status = 204 }}\n"
+        );
+        crate::parse("f", &text).unwrap()
+    };
+    for host in ["::1", "[::1]", "0:0:0:0:0:0:0:1", "[0::0:1]"] {
+        let config = config(host);
+        let index = config.rules[0].routes.index().unwrap();
+        for asked in ["[::1]:8080", "[0:0:0:0:0:0:0:1]", "[::0001]"] {
+            let request = Request {
+                method: "GET".into(),
+                host: Some(asked.into()),
+                path: "/".into(),
+                ..Request::default()
+            };
+            assert_eq!(index.find(&request, None), Some(0), "{host} {asked}");
+        }
+    }
+}
+
+#[test]
+fn g1_clients_are_compared_by_their_networks() {
+    let networks =
+        |texts: &[&str]| Networks(texts.iter().map(|text| text.parse().unwrap()).collect());
+    let conditions = |clients: &[&str], except: &[&str]| Conditions {
+        clients: networks(clients),
+        except_clients: networks(except),
+        ..Conditions::default()
+    };
+    let inside = ["10.0.0.0/8", "fd00::/8"];
+    for (client, within, outside) in [
+        (Some("10.1.2.3"), true, false),
+        (Some("::ffff:10.1.2.3"), true, false),
+        (Some("fd00::1"), true, false),
+        (Some("192.0.2.1"), false, true),
+        // Over a Unix socket there is no address: it is not known to be inside.
+        (None, false, true),
+    ] {
+        let client = client.map(|text| text.parse().unwrap());
+        assert_eq!(
+            conditions(&inside, &[]).hold(&Request::default(), client),
+            within
+        );
+        assert_eq!(
+            conditions(&[], &inside).hold(&Request::default(), client),
+            outside
+        );
+    }
+    let covered = |first: (&[&str], &[&str]), second: (&[&str], &[&str])| {
+        let all = vec![conditions(first.0, first.1), conditions(second.0, second.1)];
+        Index::new(all).covering(1).is_some()
+    };
+    let (any, ten, part): (&[&str], &[&str], &[&str]) = (&[], &["10.0.0.0/8"], &["10.1.0.0/16"]);
+    for (first, second, is_covered) in [
+        ((any, any), (ten, any), true),
+        ((ten, any), (any, any), false),
+        ((ten, any), (part, any), true),
+        ((part, any), (ten, any), false),
+        ((ten, any), (ten, any), true),
+        // Who is left out by the first one is for the second.
+        ((any, ten), (any, any), false),
+        ((any, ten), (part, any), false),
+        ((any, ten), (any, ten), true),
+        ((any, part), (any, ten), true),
+        ((any, ten), (any, part), false),
+        ((any, ten), (&["192.0.2.0/24"], any), true),
+        ((ten, part), (&["10.2.0.0/16"], any), true),
+    ] {
+        assert_eq!(covered(first, second), is_covered, "{first:?} {second:?}");
     }
 }

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Message about a value of another type than its key takes.
+pub(crate) const WRONG_TYPE: &str = "wrong type";
+
 /// Everything that is wrong with a configuration file: at least one [`Problem`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors {

@@ -13,6 +13,7 @@ use super::address::{Address, ORIGIN, Origin, UNIX, host_port, unix_path};
 use super::amount::{duration, nanos_of, show_duration, show_size, size, split};
 use super::document::{Item, entries, quote};
 use super::errors::Place;
+pub(crate) use super::errors::WRONG_TYPE;
 use super::foreign;
 use super::networks::{Network, Networks, Proxies, Proxy};
 use super::report::Report;
@@ -80,7 +81,6 @@ blank!(
     u16, u32, usize, f32, String, PathBuf, FileName, Duration, Address, Networks, Proxies
 );
 
-pub(crate) const WRONG_TYPE: &str = "wrong type";
 pub(crate) const OUT_OF_RANGE: &str = "out of range";
 
 /// What `read` takes from `item` alone; `None` if it goes to the report.

@@ -37,7 +37,22 @@ const KEYS: &str = "
     rise: healthy_threshold
     slow_start: slowstart
     weight: load_balancing_weight lb_weight
-    granularity: sticky cookie persistence affinity session_affinity stick_table sessions
+    sticky granularity: stickiness cookie persistence affinity session_affinity stick_table sessions
+    sticky: sticky_session sticky_sessions session_stickiness session_cookie
+    granularity: sticky
+    compression: gzip compress deflate brotli zstd gzip_types compression_algo
+    tls: ssl ssl_enabled transport_socket secure
+    certificates: ssl_certificate ssl_certificates cert_file cert crt certificate certfile crt_list
+    certificate: cert_file cert crt file pem ssl_certificate certfile certificate_chain fullchain
+    key: key_file keyfile private_key ssl_certificate_key privkey
+    ca_file: ca cafile ca_certificate ssl_client_certificate proxy_ssl_trusted_certificate
+    min_version: ssl_min_ver minversion ssl_protocols min_tls_version
+    client: src source_ip remote_addr remote_ip client_ip clients allow ipallowlist
+    request_fields: proxy_set_header request_header request_headers http_request
+    response_fields: add_header response_header response_headers http_response
+    redirect: return rewrite redirection
+    max_body: client_max_body_size max_body_size body_limit
+    page: error_page errorfile maintenance_page file
     dns_interval: resolve resolver resolvers dns_refresh_rate hold_valid
     ejection connection_failure_limit: outlier_detection observe
     panic_threshold: panic healthy_panic_threshold
@@ -47,6 +62,33 @@ const KEYS: &str = "
     workers: nbthread nbproc threads worker_processes concurrency
     shutdown_grace: hard_stop_after worker_shutdown_timeout drain_time
 ";
+
+/// Advice for keys that have no counterpart in a table.
+struct Advice {
+    /// End of the table's path, without places in lists.
+    end: &'static str,
+    /// A key that the table has: others whose paths end so have none.
+    has: &'static str,
+    /// Keys of others.
+    keys: &'static str,
+    /// What to write.
+    advice: &'static str,
+}
+
+static ADVICE: &[Advice] = &[
+    Advice {
+        end: "members[]",
+        has: "address",
+        keys: "name id hostname label server_name",
+        advice: "members have no names: each is called by its address, in logs and in `evenkeel ctl`, too",
+    },
+    Advice {
+        end: ".tls",
+        has: "certificates",
+        keys: "key key_file private_key keyfile ssl_certificate_key privkey file",
+        advice: r#"a key stands beside its certificate, in the list: certificates = [{ certificate = "www.pem", key = "www.key" }]"#,
+    },
+];
 
 /// Names of strategies elsewhere, with ours.
 const STRATEGIES: &str = "
@@ -113,8 +155,22 @@ fn rows(table: &'static str) -> impl Iterator<Item = (&'static str, &'static str
 
 /// Keys of ours that `key` may mean, the best one first.
 pub(crate) fn keys(key: &str) -> Vec<&'static str> {
-    let ours = of(KEYS, &plain(key)).into_iter();
-    ours.flat_map(|ours| ours.split(' ')).collect()
+    let key = plain(key);
+    let rows = rows(KEYS).filter(|(_, theirs)| theirs.split(' ').any(|it| it == key));
+    rows.flat_map(|(ours, _)| ours.split(' ')).collect()
+}
+
+/// Advice for `key` in the table at `path`, which has the keys `known` and not this one.
+pub(crate) fn advice(path: &str, known: &[&str], key: &str) -> Option<&'static str> {
+    let key = plain(key);
+    let path = match path.rsplit_once('[') {
+        Some((list, place)) if place.ends_with(']') => format!("{list}[]"),
+        _ => path.to_owned(),
+    };
+    let is_for = |row: &&Advice| path.ends_with(row.end) && known.contains(&row.has);
+    let mut rows = ADVICE.iter().filter(is_for);
+    let row = rows.find(|row| row.keys.split(' ').any(|theirs| theirs == key));
+    row.map(|row| row.advice)
 }
 
 /// The strategy of ours that `name` means.
@@ -145,6 +201,15 @@ mod tests {
     #[test]
     fn u9_what_is_suggested_is_there() {
         let tables = tables();
+        for row in ADVICE {
+            let mut homes = tables.iter().filter(|table| table.has(row.has));
+            let last = row.end.trim_matches(['[', ']', '.']);
+            let home = homes.find(|table| table.header.trim_matches(['[', ']']).ends_with(last));
+            for word in row.keys.split(' ') {
+                assert!(home.is_some_and(|table| !table.has(word)), "{word}");
+                assert_eq!(plain(word), word);
+            }
+        }
         for (ours, words) in rows(KEYS) {
             for key in ours.split(' ') {
                 let is_key = tables

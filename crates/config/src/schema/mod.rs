@@ -3,13 +3,14 @@
 //!
 //! In the order in which the files build on each other: [`errors`]; texts with a meaning
 //! ([`amount`], [`address`], [`networks`], [`expression`], [`frequency`]); [`similar`] names and those of other
-//! products ([`foreign`]); [`reference`]; [`document`], [`overrides`] of its values, and [`report`]; [`field`], the types; [`key`],
+//! products ([`foreign`]) and [`dialect`]s; [`reference`]; [`document`], [`overrides`] of its values, and [`report`]; [`field`], the types; [`key`],
 //! how keys are declared; [`variables`] in texts and the files that are [`include`]d ([`bounded`] ones), whose names
 //! are a [`pattern`]; and [`table`], which reads keys.
 
 pub(crate) mod address;
 pub(crate) mod amount;
 pub(crate) mod bounded;
+pub(crate) mod dialect;
 pub(crate) mod document;
 pub(crate) mod errors;
 pub mod expression;

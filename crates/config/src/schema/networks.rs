@@ -37,6 +37,11 @@ impl Network {
         prefix: 0,
     };
 
+    /// True if each address of `other` is in it.
+    pub(crate) fn covers(&self, other: &Network) -> bool {
+        self.prefix <= other.prefix && self.contains(other.address)
+    }
+
     /// Whether `ip` is in it. An IPv4 address that is written as IPv6 is an IPv4 address.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
@@ -167,6 +172,19 @@ impl Networks {
     /// Whether an address is in one of them.
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(ip))
+    }
+
+    /// True if each address in `other` is in one of them.
+    pub(crate) fn cover(&self, other: &Networks) -> bool {
+        let is_covered = |other: &Network| self.0.iter().any(|own| own.covers(other));
+        other.0.iter().all(is_covered)
+    }
+
+    /// True if no address is in one of them and in one of `other`.
+    pub(crate) fn is_apart_from(&self, other: &Networks) -> bool {
+        let overlaps = |one: &Network, other: &Network| one.covers(other) || other.covers(one);
+        let mut own = self.0.iter();
+        own.all(|own| !other.0.iter().any(|other| overlaps(own, other)))
     }
 
     /// Whether a member may be at `ip` where the file lists networks, and where it does

@@ -45,12 +45,32 @@ impl TableDoc {
         self.keys.iter().any(names)
     }
 
-    /// Its chapter of the reference, in Markdown.
-    pub(crate) fn markdown(&self) -> String {
-        let title = match self.header {
+    fn title(&self) -> String {
+        match self.header {
             "" => "Top".into(),
             header => format!("`{header}`"),
-        };
+        }
+    }
+
+    /// A line of a list, in Markdown: its name as a link to its chapter, and the first sentence about it.
+    pub(crate) fn line(&self) -> String {
+        let title = self.title();
+        let is_kept = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '_';
+        let anchor: String = title.chars().filter(is_kept).collect();
+        let anchor = anchor.to_ascii_lowercase();
+        let sentence = self
+            .doc
+            .split_once(". ")
+            .map_or(self.doc, |(first, _)| first);
+        format!(
+            "- [{title}](#{anchor}): {}\n",
+            sentence.trim_end_matches('.')
+        )
+    }
+
+    /// Its chapter of the reference, in Markdown.
+    pub(crate) fn markdown(&self) -> String {
+        let title = self.title();
         let keys = self.keys.iter().map(KeyDoc::markdown).collect::<String>();
         format!("### {title}\n\n{}\n\n{keys}", self.doc)
     }

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::address::host_port;
 use super::document::{Item, Span, shorten};
-use super::errors::{Errors, Place, Problem};
+use super::errors::{Errors, Place, Problem, WRONG_TYPE};
 use super::reference::TableDoc;
 
 /// What a problem depends on: a broken document must not be blamed for what the
@@ -226,6 +226,23 @@ impl<'s> Report<'s> {
         });
         let allowed = Some(allowed);
         self.push(Trust::Sure, &item.span, &item.path, message, found, allowed);
+    }
+
+    /// Adds the example of a key to what was reported since then, if the value at `path` must be a table and is none.
+    pub(crate) fn show_example(&mut self, mark: Mark, path: &str, (key, example): (&str, &str)) {
+        if !example.starts_with('{') {
+            return;
+        }
+        let since = self.found.iter_mut().skip(mark.found);
+        for problem in since.map(|found| &mut found.problem) {
+            if let Some(allowed) = &mut problem.allowed
+                && problem.key == path
+                && problem.message == WRONG_TYPE
+                && !allowed.contains("as in ")
+            {
+                allowed.push_str(&format!(", as in {key} = {example}"));
+            }
+        }
     }
 
     /// Something else that is wrong at `span`.

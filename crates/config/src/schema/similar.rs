@@ -25,6 +25,28 @@ pub(crate) fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> O
     (!names.is_empty()).then(|| names.join(" or "))
 }
 
+/// Most names that a message lists.
+const LISTED: usize = 16;
+
+/// Number of names that it lists of more.
+const NEAREST: usize = 5;
+
+/// The known names, or, if there are many, those that are nearest to `name`.
+pub(crate) fn nearest(name: &str, known: &[&str]) -> String {
+    if known.len() <= LISTED {
+        return known.join(", ");
+    }
+    let start: String = name.chars().take(64).collect();
+    let mut near: Vec<_> = known
+        .iter()
+        .map(|known| (osa_distance(&start, known), *known))
+        .collect();
+    near.sort_by_key(|(distance, _)| *distance);
+    let near: Vec<_> = near.iter().take(NEAREST).map(|(_, name)| *name).collect();
+    let count = known.len();
+    format!("{count} keys, the nearest of them {}", near.join(", "))
+}
+
 /// "unknown key, did you mean …?"
 pub(crate) fn unknown(what: &str, similar: Option<String>) -> String {
     match similar {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
+use super::dialect::Dialect;
 use super::document::{Entry, Item, Span, entries, join};
 use super::errors::{Errors, Problem};
 use super::field::{Field, Limits, Texts, WRONG_TYPE, read_value};
@@ -13,7 +14,7 @@ use super::key::Key;
 use super::overrides::Override;
 use super::reference::TableDoc;
 use super::report::Report;
-use super::similar::{similar, unknown};
+use super::similar::{nearest, similar, unknown};
 use super::source::MAX_FILE_SIZE;
 use super::variables::{self, Lookup};
 
@@ -67,6 +68,13 @@ pub(crate) fn document_with<T>(
     let mut files = Vec::new();
     let mut report = Report::new(file, text, tables);
     let (document, syntax) = DeTable::parse_recoverable(text);
+    if let Some(dialect) = (!syntax.is_empty()).then(|| Dialect::of(text)).flatten() {
+        let mut errors = Errors::of_file(file.into(), dialect.remedy(file));
+        for problem in &mut errors.problems {
+            (problem.line, problem.column) = (1, 1);
+        }
+        return Err(errors);
+    }
     report.syntax(&syntax, document.get_ref(), 0);
     let mut document = document.into_inner();
     variables::expand_all(&mut document, with.variables, &mut report);
@@ -169,7 +177,9 @@ impl<'d> Table<'d> {
             self.rename(key.alias, key.name, report);
             self.know(key.name);
             if let Some(entry) = self.entry(key.name) {
+                let before = report.mark();
                 read_value((key.field)(target), &entry.item, &key.limits, report);
+                report.show_example(before, &entry.item.path, (key.name, key.example));
             }
         }
     }
@@ -182,7 +192,9 @@ impl<'d> Table<'d> {
             Some(entry) if is_there => {
                 let message = format!("an older name of `{name}`, which is there, too");
                 report.problem(&entry.key_span, &entry.item.path, message, None);
-                self.known.extend(old);
+                if let Some(old) = old {
+                    self.know(old);
+                }
             }
             Some(entry) => entry.name = name,
             None => {}
@@ -199,6 +211,12 @@ impl<'d> Table<'d> {
         self.entry(key).is_some()
     }
 
+    /// True if `key` stands in the table called `table`, in this one.
+    pub(crate) fn given_in(&self, table: &str, key: &str) -> bool {
+        let inner = self.entry(table).and_then(|entry| Table::open(&entry.item));
+        inner.is_some_and(|inner| inner.given(key))
+    }
+
     /// Reports every key that was not read: there is no such key.
     pub(crate) fn finish(self, report: &mut Report<'_>) {
         for entry in &self.entries {
@@ -209,13 +227,16 @@ impl<'d> Table<'d> {
                 report.omit();
                 continue;
             }
-            let theirs = self.meant(entry.name, report);
-            let (message, allowed) = match similar(entry.name, self.known.iter().copied()) {
-                _ if theirs.is_some() => (theirs.unwrap_or_default(), None),
-                Some(similar) => (unknown("key", Some(similar)), None),
-                None => match home_of(&report.tables(), entry.name) {
-                    Some(home) => (format!("does not belong here, but {home}"), None),
-                    None => (unknown("key", None), Some(self.known.join(", "))),
+            let advised = foreign::advice(&self.path, &self.known, entry.name).map(str::to_owned);
+            let known = self.known.iter().copied();
+            let (message, allowed) = match advised.or_else(|| self.meant(entry.name, report)) {
+                Some(message) => (message, None),
+                None => match similar(entry.name, known) {
+                    Some(similar) => (unknown("key", Some(similar)), None),
+                    None => match home_of(&report.tables(), &self.path, entry.name) {
+                        Some(home) => (format!("does not belong here, but {home}"), None),
+                        None => (unknown("key", None), Some(nearest(entry.name, &self.known))),
+                    },
                 },
             };
             report.misplaced(&entry.key_span, &entry.item.path, message, allowed);
@@ -242,7 +263,7 @@ impl<'d> Table<'d> {
         }
         let (name, home) = ours
             .iter()
-            .find_map(|ours| Some((ours, home_of(&tables, ours)?)))?;
+            .find_map(|ours| Some((ours, home_of(&tables, &self.path, ours)?)))?;
         Some(match home.strip_prefix("is a table") {
             Some(_) => format!("unknown key, did you mean [{name}]?"),
             None => format!("unknown key, did you mean {name:?} {home}?"),
@@ -257,7 +278,9 @@ impl<'d> Table<'d> {
 
     /// Notes that `key` may stand here.
     pub(crate) fn know(&mut self, key: &'static str) {
-        self.known.push(key);
+        if !self.known.contains(&key) {
+            self.known.push(key);
+        }
     }
 
     fn entry(&self, key: &str) -> Option<&Entry<'d>> {
@@ -423,8 +446,8 @@ pub fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// Where in the file a key would belong.
-fn home_of(tables: &[TableDoc], key: &str) -> Option<String> {
+/// Where in the file a key of the table at `path` would belong: in a table whose keys are about the same.
+fn home_of(tables: &[TableDoc], path: &str, key: &str) -> Option<String> {
     let table = format!("[{key}]");
     // Not every file has rules.
     let has_rules = tables.iter().any(|table| table.header == "[rule.NAME]");
@@ -436,7 +459,8 @@ fn home_of(tables: &[TableDoc], key: &str) -> Option<String> {
     }
     tables.iter().find_map(|home| match home.header {
         header if header == table => Some(format!("is a table of its own: {table}")),
-        _ if !home.has(key) => None,
+        // Files without rules have few tables, and a key in one of them only.
+        header if !home.has(key) || (has_rules && !is_near(path, header)) => None,
         "" => Some("at the top of the file, before the first [table]".into()),
         header if header.contains("group.") => {
             let own = header.replace("group.", "rule.");
@@ -444,4 +468,71 @@ fn home_of(tables: &[TableDoc], key: &str) -> Option<String> {
         }
         header => Some(format!("in {header}")),
     })
+}
+
+/// True if the table with this header is about the same as the table at `path`: it holds that table, or is held by
+/// it, or both are parts of one. A key of the same name elsewhere means something else (`name` of `[node]`).
+fn is_near(path: &str, header: &str) -> bool {
+    let here = parts_of(path);
+    let is_list = header.starts_with("[[") || path.ends_with(']');
+    let home = parts_of(header.trim_matches(['[', ']']));
+    let common = here.iter().zip(&home).take_while(|(a, b)| a == b).count();
+    match (here.len() - common, home.len() - common) {
+        (0, inner) => inner <= 1 || here.is_empty(),
+        (_, 0) => true,
+        (1, 1) => common > 0 && !is_list,
+        _ => false,
+    }
+}
+
+/// The parts of the path of a table, without names of the user's choice. Rules and groups, and the defaults of both,
+/// have their keys in common.
+fn parts_of(path: &str) -> Vec<&str> {
+    let mut quoted = false;
+    let parts = path.split(|c| {
+        quoted ^= c == '"';
+        c == '.' && !quoted
+    });
+    let mut parts: Vec<&str> = parts
+        .filter(|part| !part.is_empty())
+        .map(|part| part.split('[').next().unwrap_or_default())
+        .collect();
+    let names = match parts.first() {
+        Some(&("rule" | "group")) => 2,
+        Some(&"defaults") => 1,
+        _ => return parts,
+    };
+    parts.splice(..names.min(parts.len()), ["rule"]);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m6_tables_are_near_that_hold_each_other_or_are_parts_of_one() {
+        for (path, header, near) in [
+            ("", "[rule.NAME.http.hedge]", true),
+            ("rule.web", "", true),
+            ("rule.web", "[rule.NAME.http]", true),
+            ("rule.web", "[group.NAME.health_check]", true),
+            ("rule.\"a.b\".http", "[rule.NAME.limits]", true),
+            ("group.web.health_check", "[rule.NAME]", true),
+            ("defaults.http", "[rule.NAME]", true),
+            ("rule.web", "[rule.NAME.routes.answer]", false),
+            ("rule.web.members[0]", "[node]", false),
+            ("rule.web.members[0]", "[[rule.NAME.routes]]", false),
+            ("rule.web.tls.certificates[0]", "[fleet]", false),
+            (
+                "rule.web.tls.certificates[0]",
+                "[rule.NAME.routes.answer]",
+                false,
+            ),
+            ("rule.web.tls", "[[rule.NAME.tls.certificates]]", true),
+            ("admin", "[fleet]", false),
+        ] {
+            assert_eq!(is_near(path, header), near, "{path} {header}");
+        }
+    }
 }

@@ -1,3 +1,4 @@
+use evenkeel_config::Reach;
 use evenkeel_giop::any::Idl;
 use evenkeel_giop::typecode::TypeCode;
 
@@ -403,6 +404,8 @@ fn settings_go_into_the_groups_configuration() {
     assert!(!config.settings.adaptive);
     assert_eq!(config.settings.rebind_interval, Duration::from_millis(2500));
     assert_eq!(config.settings.load_id, LoadId::REQUESTS_PER_SECOND);
+    assert_eq!(config.settings.alert.move_share, 0.25);
+    config.choose(Reach::Forwarded);
     assert_eq!(config.settings.alert.move_share, 0.25);
 }
 

@@ -11,7 +11,7 @@ use evenkeel_giop::ior::{IiopProfile, Ior, TAG_INTERNET_IOP};
 use evenkeel_giop::message::{Target, Version};
 
 use super::Relay;
-use super::upstream::Upstream;
+use super::upstream::{Upstream, spoken};
 use crate::directory::Reference;
 
 /// One endpoint to an object: a profile of its reference.
@@ -88,7 +88,7 @@ pub(super) struct Member {
     /// Where it says that it is, which counts until that place fails.
     forwarded: RefCell<Option<Rc<Endpoint>>>,
     addressing: Cell<Addressing>,
-    /// The connections on its endpoints, per code sets.
+    /// The connections on its endpoints, per version and code sets.
     pools: RefCell<Vec<(Rc<Endpoint>, Rc<Pool>)>>,
 }
 
@@ -154,11 +154,12 @@ impl Member {
         }
     }
 
-    /// Where to send requests of clients with these code sets; none if the reference has no
-    /// address.
+    /// Returns the route of requests of clients with this version and these code sets; none if
+    /// the reference has no address.
     pub(super) fn route(
         self: &Rc<Self>,
         relay: &Relay,
+        client: Version,
         code_sets: Option<CodeSets>,
     ) -> Option<Route> {
         let forwarded = self.forwarded.borrow();
@@ -166,10 +167,11 @@ impl Member {
             Some(endpoint) => endpoint,
             None => self.endpoints.get(self.current.get())?,
         };
+        let version = spoken(client, endpoint);
         let mut pools = self.pools.borrow_mut();
-        let known = pools
-            .iter()
-            .find(|(known, pool)| Rc::ptr_eq(known, endpoint) && pool.code_sets() == code_sets);
+        let known = pools.iter().find(|(known, pool)| {
+            Rc::ptr_eq(known, endpoint) && pool.version == version && pool.code_sets == code_sets
+        });
         let pool = match known {
             Some((_, pool)) => Rc::clone(pool),
             None => {
@@ -179,7 +181,7 @@ impl Member {
                         .iter()
                         .any(|endpoint| Rc::ptr_eq(known, endpoint))
                 });
-                let pool = relay.pool(endpoint, code_sets);
+                let pool = relay.pool(endpoint, version, code_sets);
                 pools.push((Rc::clone(endpoint), Rc::clone(&pool)));
                 pool
             }
@@ -192,7 +194,9 @@ impl Member {
     }
 }
 
-/// What connections have in common that may be used for the same requests.
+/// Properties that connections for the same requests have in common. A server keeps what a
+/// connection has settled for the version in which that came: for omniORB a connection that was
+/// begun in GIOP 1.1 has no wide characters, so each version has connections of its own.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct PoolKey {
     address: (String, u16),
@@ -200,8 +204,10 @@ pub(super) struct PoolKey {
     code_sets: Option<(u32, u32)>,
 }
 
-/// The connections of a worker to a server, for clients with the same code sets.
+/// The connections of a worker to a server, for clients with the same code sets whose requests
+/// go there in the same version.
 pub(super) struct Pool {
+    version: Version,
     code_sets: Option<CodeSets>,
     connections: RefCell<Vec<Rc<Upstream>>>,
 }
@@ -210,10 +216,6 @@ pub(super) struct Pool {
 const BUSY: usize = 16;
 
 impl Pool {
-    pub(super) fn code_sets(&self) -> Option<CodeSets> {
-        self.code_sets
-    }
-
     fn is_empty(&self) -> bool {
         self.connections.borrow().is_empty()
     }
@@ -280,15 +282,16 @@ impl Relay {
         member
     }
 
-    fn pool(&self, endpoint: &Endpoint, code_sets: Option<CodeSets>) -> Rc<Pool> {
+    fn pool(&self, endpoint: &Endpoint, version: Version, code_sets: Option<CodeSets>) -> Rc<Pool> {
         let key = PoolKey {
             address: endpoint.addresses.first().cloned().unwrap_or_default(),
-            version: endpoint.version,
+            version,
             code_sets: code_sets.map(|sets| (sets.chars, sets.wchars)),
         };
         let mut pools = self.pools.borrow_mut();
         let pool = pools.entry(key).or_insert_with(|| {
             Rc::new(Pool {
+                version,
                 code_sets,
                 connections: RefCell::default(),
             })

@@ -700,15 +700,23 @@ fn nobody_cancels_the_requests_of_others() {
 
 /// Sends a request with these contexts and waits for the reply, which must have its id.
 async fn send(stream: &mut TcpStream, id: u32, contexts: &[ServiceContext<'_>]) -> ReplyStatus {
+    send_in(Version::V1_2, stream, id, contexts).await
+}
+
+/// The same in a version of GIOP.
+async fn send_in(
+    version: Version,
+    stream: &mut TcpStream,
+    id: u32,
+    contexts: &[ServiceContext<'_>],
+) -> ReplyStatus {
     let key = Key::Group(1).to_bytes();
     let mut out = Vec::new();
     let request = Request {
         contexts: Contexts::given(contexts),
         ..Request::new(id, Target::Key(&key), "ask")
     };
-    request
-        .encode(Version::V1_2, Endian::Big, &mut out)
-        .unwrap();
+    request.encode(version, Endian::Big, &mut out).unwrap();
     stream.write_all(&out).await.unwrap();
     let mut reply = vec![0; Header::LEN];
     stream.read_exact(&mut reply).await.unwrap();
@@ -763,6 +771,40 @@ fn code_sets_are_settled_with_members_too_and_connections_are_not_lent() {
         assert_eq!(one.connections.get(), 3);
         let wanted = [vec![1, 9], vec![9], vec![], vec![], vec![1], vec![]];
         assert_eq!(*one.contexts.borrow(), wanted);
+    });
+}
+
+/// A server keeps what is settled for the version in which it came: each version has
+/// connections of its own, on which its code sets are settled, in whatever order clients come.
+#[test]
+fn fronts_d1_clients_of_another_version_share_no_connection() {
+    live(async {
+        let (one, first) = Object::start(1).await;
+        // One with an old reference gets all requests in GIOP 1.0.
+        let (old, second) = Object::start(2).await;
+        for (member, at, connections) in [
+            (&one, reference_to(first, 2), 3),
+            (&old, reference_to(second, 0), 1),
+        ] {
+            let house = House::new(&[at], Settings::default()).await;
+            let sets = CodeSets {
+                chars: 0x0501_0001,
+                wchars: 0x0001_0109,
+            };
+            let sets = sets.encode(Endian::Big);
+            let settles = [ServiceContext { id: 1, data: &sets }];
+            let minors = [1, 0, 2, 1, 2];
+            for minor in minors {
+                let mut client = TcpStream::connect(house.address).await.unwrap();
+                let version = Version::for_minor(minor);
+                send_in(version, &mut client, 1, &settles).await;
+                send_in(version, &mut client, 2, &[]).await;
+            }
+            assert_eq!(member.connections.get(), connections);
+            let settled = member.contexts.borrow();
+            let settled = settled.iter().filter(|contexts| contexts.contains(&1));
+            assert_eq!(settled.count(), connections, "on each connection once");
+        }
     });
 }
 

@@ -85,7 +85,7 @@ fn id_of(slot: usize, used: u16) -> u32 {
 /// The version in which a request goes on. Where the member's is lower than the client's it is
 /// 1.0: a reply in fragments of 1.1 could not be put together for a client of 1.2, and in 1.0
 /// there are none.
-fn spoken(client: Version, endpoint: &Endpoint) -> Version {
+pub(super) fn spoken(client: Version, endpoint: &Endpoint) -> Version {
     match endpoint.version < client {
         true => Version::V1_0,
         false => client,

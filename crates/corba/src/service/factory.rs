@@ -13,7 +13,9 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::LoadManager;
-use super::groups::{MOST_GROUPS, MOST_MEMBERS, check_type, check_type_id, location};
+use super::groups::{
+    MOST_GROUPS, MOST_MEMBERS, check_type, check_type_id, location, warn_of_wildcard,
+};
 use super::raise::Raise;
 use super::state::{GroupMember, Made, ObjectGroup};
 use crate::directory::Reference;
@@ -44,6 +46,7 @@ impl LoadManager {
         let properties = self.checked(&criteria, Scope::Creation).await?;
         self.check_name(&criteria)?;
         let members = self.first_members(&type_id, &properties).await?;
+        members.iter().for_each(warn_of_member);
         let made = members.clone();
         let created = self.change(|state| {
             if state.groups.len() >= MOST_GROUPS {
@@ -218,6 +221,7 @@ impl LoadManager {
         members: Vec<GroupMember>,
     ) -> Result<ObjectGroup, Raise> {
         let made = members.clone();
+        made.iter().for_each(warn_of_member);
         let joined = self.change(|state| {
             let group = state.group_mut(id)?;
             let mut surplus = Vec::new();
@@ -274,6 +278,10 @@ impl LoadManager {
         let (client, timeout) = (self.client().clone(), self.settings().call_timeout);
         self.runtime.spawn(unmake(client, member, timeout));
     }
+}
+
+fn warn_of_member(member: &GroupMember) {
+    warn_of_wildcard(&member.location, "member", member.reference.ior());
 }
 
 /// What cannot be met when a group is to have more members at first than factories could

@@ -1,5 +1,6 @@
 //! `PortableGroup::ObjectGroupManager`: object groups and their members.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +67,31 @@ pub(super) fn not_nil(ior: &Ior) -> Result<(), Raise> {
     }
 }
 
+/// Warns of an object at a location whose reference names no machine, but any: what listens on
+/// all addresses and takes that for its own. Only clients on its own machine reach it.
+pub(super) fn warn_of_wildcard(at: &str, what: &str, object: &Ior) {
+    if let Some(host) = find_wildcard(object) {
+        warn!(
+            location = at,
+            host,
+            "the reference of a {what} names no machine, so that others cannot reach it: have its ORB \
+             write an address that they can connect to"
+        );
+    }
+}
+
+/// Returns the host in a reference that stands for all addresses of a machine.
+fn find_wildcard(object: &Ior) -> Option<String> {
+    let mut addresses = object
+        .iiop_profiles()
+        .flat_map(|profile| profile.addresses().collect::<Vec<_>>());
+    let is_wildcard = |host: &str| {
+        let ip: Result<IpAddr, _> = host.trim_matches(['[', ']']).parse();
+        ip.is_ok_and(|ip| ip.to_canonical().is_unspecified())
+    };
+    addresses.find_map(|(host, _)| is_wildcard(&host).then_some(host))
+}
+
 impl LoadManager {
     /// The id of the group that a reference means: by its key, wherever it says that we
     /// are, since that may have changed after it was made. It may be the group's
@@ -122,6 +148,7 @@ impl LoadManager {
             None => None,
         };
         self.check_member(&member, &before.type_id).await?;
+        warn_of_wildcard(&at, "member", &member);
         let reference = Arc::new(Reference::new(member));
         let (group, replaced) = self
             .change(|state| {
@@ -299,5 +326,27 @@ pub(super) fn may_be_alive(error: &CallError) -> bool {
         CallError::System(SystemException { kind, .. }) => *kind == Kind::Transient,
         CallError::Forward(_) | CallError::TooManyForwards(_) | CallError::Timeout => true,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fronts_c_a_reference_that_names_no_machine_is_found() {
+        for (host, found) in [
+            ("0.0.0.0", true),
+            ("::", true),
+            ("[::]", true),
+            ("::ffff:0.0.0.0", true),
+            ("127.0.0.1", false),
+            ("::1", false),
+            ("host.example.org", false),
+        ] {
+            let object = Ior::iiop("IDL:Test:1.0", host, 2809, b"key");
+            assert_eq!(find_wildcard(&object).is_some(), found, "{host}");
+        }
+        assert_eq!(find_wildcard(&Ior::default()), None);
     }
 }

@@ -3,8 +3,13 @@
 //! A member that sheds its load answers TRANSIENT or sends the question on: it is there.
 //! One is gone when it says so, when its server does not know it (OBJECT_NOT_EXIST), or
 //! when its address refuses connections: that is certain, and no panic overrides it. It is
-//! also taken for gone when nobody answers several times in a row. What runs out here, files
-//! or local ports, says nothing: then a member stays what it was.
+//! silent when nobody answers several times in a row: down, but perhaps alive, so that nothing
+//! is deleted for it. What runs out here, files or local ports, says nothing: then a member
+//! stays what it was.
+//!
+//! A server with one thread answers a question when its calls before are done. So a member has
+//! one question at a time, and whoever has been silent gets more time for the answer: a late
+//! answer is an answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -21,9 +26,13 @@ use tokio::time::{Instant, sleep_until};
 use super::LoadManager;
 use super::state::GroupMember;
 use crate::directory::Reference;
+use crate::membership::Health;
 
-/// Failures in a row after which a member is taken for gone.
+/// Failures in a row after which a member is silent.
 const FAILURES: u32 = 3;
+
+/// Time for the answer of a member that has been silent, in multiples of the usual time.
+const PATIENCE: u32 = 5;
 
 /// Members that are asked at the same time.
 const AT_ONCE: usize = 256;
@@ -56,13 +65,17 @@ enum Evidence {
 struct Known {
     /// Questions in a row to which nobody answered.
     failures: u32,
+    /// True if the member was silent, and has not answered within the usual time since.
+    is_slow: bool,
+    /// The reference that was asked, while the answer is out.
+    asked: Option<Arc<Reference>>,
     /// What was said of it, with the reference that was asked.
     said: Option<(Finding, Arc<Reference>)>,
 }
 
 /// What is said of a member that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Finding {
+pub(super) enum Finding {
     /// Nobody answers.
     Silent,
     /// It is certain.
@@ -70,13 +83,34 @@ enum Finding {
 }
 
 impl Known {
-    /// What is to be said after another answer, or none.
-    fn update(&mut self, evidence: Evidence) -> Option<Finding> {
+    fn is_dead(&self) -> bool {
+        matches!(self.said, Some((Finding::Dead, _)))
+    }
+
+    /// Time for the next answer, where `usual` is that of others.
+    fn time_limit(&self, usual: Duration) -> Duration {
+        match self.is_slow {
+            true => usual * PATIENCE,
+            false => usual,
+        }
+    }
+
+    /// Takes another answer, or none, and returns what is to be said of the member; `is_late` if
+    /// the answer took longer than usual.
+    fn update(&mut self, evidence: Evidence, is_late: bool) -> Option<Finding> {
         self.failures = match evidence {
             Evidence::Alive => 0,
             Evidence::Gone => FAILURES,
+            // It had the time of several questions.
+            Evidence::Silent if self.is_slow => FAILURES,
             Evidence::Silent => self.failures.saturating_add(1),
             Evidence::NotAsked => self.failures,
+        };
+        self.is_slow = match evidence {
+            Evidence::Alive => self.is_slow && is_late,
+            Evidence::Gone => false,
+            Evidence::Silent => self.failures >= FAILURES,
+            Evidence::NotAsked => self.is_slow,
         };
         match evidence {
             Evidence::Gone => Some(Finding::Dead),
@@ -90,11 +124,61 @@ impl Known {
 type MemberKey = (u64, String);
 
 /// Members that are gone, with the reference by which they were asked.
-pub(super) type Gone = Mutex<HashMap<MemberKey, Arc<Reference>>>;
+pub(super) type Gone = Mutex<HashMap<MemberKey, (Finding, Arc<Reference>)>>;
+
+/// The answer of a member, or none.
+struct Answer {
+    who: MemberKey,
+    reference: Arc<Reference>,
+    evidence: Evidence,
+    /// True if the answer took longer than usual.
+    is_late: bool,
+}
+
+/// Questions to members, and what came of those before.
+struct Questions {
+    known: HashMap<MemberKey, Known>,
+    /// Questions that are out.
+    asking: JoinSet<Answer>,
+    permits: Arc<Semaphore>,
+    /// Permits of questions to slow members, which are out for long and hold up nobody else.
+    slow_permits: Arc<Semaphore>,
+}
+
+impl Questions {
+    fn new() -> Self {
+        Questions {
+            known: HashMap::new(),
+            asking: JoinSet::new(),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
+            slow_permits: Arc::new(Semaphore::new(AT_ONCE)),
+        }
+    }
+
+    /// Takes answers until `next`; answers false if the load manager is no more.
+    async fn take_answers(&mut self, load_manager: &Weak<LoadManager>, next: Instant) -> bool {
+        loop {
+            tokio::select! {
+                biased;
+                Some(answer) = self.asking.join_next(), if !self.asking.is_empty() => {
+                    let Some(this) = load_manager.upgrade() else {
+                        return false;
+                    };
+                    match answer {
+                        Ok(answer) => this.note_answer(answer, &mut self.known),
+                        // Whose it was is not known: whoever is asked is asked again.
+                        Err(_) => self.known.values_mut().for_each(|of| of.asked = None),
+                    }
+                }
+                () = sleep_until(next) => return true,
+            }
+        }
+    }
+}
 
 /// Asks members at the interval of the settings, as long as the load manager is there.
 pub(super) async fn watch(load_manager: Weak<LoadManager>) {
-    let mut known: HashMap<MemberKey, Known> = HashMap::new();
+    let mut questions = Questions::new();
     // When everybody was asked last.
     let mut asked: Option<Instant> = None;
     loop {
@@ -105,20 +189,21 @@ pub(super) async fn watch(load_manager: Weak<LoadManager>) {
             let started = Instant::now();
             match this.settings().liveness {
                 Some(wanted) => {
-                    let interval = stretched(wanted, known.len());
+                    let interval = stretched(wanted, questions.known.len());
                     let all = asked.is_none_or(|last| last + interval <= started);
                     if all {
                         asked = Some(started);
                     }
-                    this.ask(wanted, all, &mut known).await;
-                    let gone = known.values().any(|of| of.said.is_some());
+                    this.ask_members(wanted, all, &mut questions);
+                    let gone = questions.known.values().any(Known::is_dead);
                     let soon = started + GONE_INTERVAL.min(interval);
                     let next = asked.map_or(soon, |last| last + interval);
                     if gone { next.min(soon) } else { next }
                 }
                 None => {
                     // Nobody would find out that they are back.
-                    for (who, of) in known.drain() {
+                    questions.asking.abort_all();
+                    for (who, of) in questions.known.drain() {
                         if let Some((_, reference)) = of.said {
                             this.tell(&who, &reference, None);
                         }
@@ -128,7 +213,9 @@ pub(super) async fn watch(load_manager: Weak<LoadManager>) {
                 }
             }
         };
-        sleep_until(next).await;
+        if !questions.take_answers(&load_manager, next).await {
+            return;
+        }
     }
 }
 
@@ -139,38 +226,47 @@ fn stretched(interval: Duration, members: usize) -> Duration {
 }
 
 impl LoadManager {
-    /// Asks each member once: `all` of them, or those that are gone.
-    async fn ask(
-        self: &Arc<Self>,
-        interval: Duration,
-        all: bool,
-        known: &mut HashMap<MemberKey, Known>,
-    ) {
+    /// Asks each member once: `all` of them, or those that are dead. Who has not answered is
+    /// not asked again.
+    fn ask_members(self: &Arc<Self>, interval: Duration, all: bool, questions: &mut Questions) {
         let state = self.state();
-        let timeout = interval.min(self.settings().call_timeout);
-        let permits = Arc::new(Semaphore::new(AT_ONCE));
-        let mut asking = JoinSet::new();
-        let mut before = std::mem::take(known);
+        let usual = interval.min(self.settings().call_timeout);
+        let mut before = std::mem::take(&mut questions.known);
         for (&id, group) in &state.groups {
             for member in &group.members {
                 let who = (id, member.location.clone());
                 let mut of = before.remove(&who).unwrap_or_default();
                 let reference = Arc::clone(&member.reference);
+                let is_another = |old: &Arc<Reference>| !Arc::ptr_eq(old, &reference);
                 // Another object has come in its place.
-                if let Some((_, old)) = of.said.take_if(|(_, old)| !Arc::ptr_eq(old, &reference)) {
+                if let Some((_, old)) = of.said.take_if(|(_, old)| is_another(old)) {
                     self.tell(&who, &old, None);
                     of = Known::default();
                 }
-                if !all && of.said.is_none() {
-                    known.insert(who, of);
-                    continue;
+                if of.asked.as_ref().is_some_and(is_another) {
+                    of = Known::default();
                 }
-                let (permits, client) = (Arc::clone(&permits), self.client().clone());
-                asking.spawn(async move {
-                    let _permit = permits.acquire_owned().await;
-                    let evidence = ask(&client, &reference, timeout).await;
-                    (who, of, reference, evidence)
-                });
+                if of.asked.is_none() && (all || of.is_dead()) {
+                    of.asked = Some(Arc::clone(&reference));
+                    let permits = match of.is_slow {
+                        true => &questions.slow_permits,
+                        false => &questions.permits,
+                    };
+                    let (permits, client) = (Arc::clone(permits), self.client().clone());
+                    let (who, time_limit) = (who.clone(), of.time_limit(usual));
+                    questions.asking.spawn(async move {
+                        let _permit = permits.acquire_owned().await;
+                        let begun = Instant::now();
+                        let evidence = ask(&client, &reference, time_limit).await;
+                        Answer {
+                            who,
+                            reference,
+                            evidence,
+                            is_late: begun.elapsed() > usual,
+                        }
+                    });
+                }
+                questions.known.insert(who, of);
             }
         }
         // They are members no more.
@@ -179,16 +275,22 @@ impl LoadManager {
                 self.tell(&who, &reference, None);
             }
         }
-        while let Some(asked) = asking.join_next().await {
-            let Ok((who, mut of, reference, evidence)) = asked else {
-                continue;
-            };
-            let finding = of.update(evidence);
-            if finding != of.said.as_ref().map(|(said, _)| *said) {
-                self.tell(&who, &reference, finding);
-                of.said = finding.map(|finding| (finding, reference));
-            }
-            known.insert(who, of);
+    }
+
+    /// Says what an answer, or none, means for a member. One to a question that does not count
+    /// any more is passed over.
+    fn note_answer(&self, answer: Answer, known: &mut HashMap<MemberKey, Known>) {
+        let Some(of) = known.get_mut(&answer.who) else {
+            return;
+        };
+        let is_asked = |asked: &mut Arc<Reference>| Arc::ptr_eq(asked, &answer.reference);
+        let Some(reference) = of.asked.take_if(is_asked) else {
+            return;
+        };
+        let finding = of.update(answer.evidence, answer.is_late);
+        if finding != of.said.as_ref().map(|(said, _)| *said) {
+            self.tell(&answer.who, &reference, finding);
+            of.said = finding.map(|finding| (finding, reference));
         }
     }
 
@@ -216,11 +318,18 @@ impl LoadManager {
         }
     }
 
-    /// Whether a member is known to be gone.
-    pub(super) fn is_gone(&self, id: u64, member: &GroupMember) -> bool {
+    /// Returns the state of a member, as far as its answers tell.
+    pub(super) fn health_of(&self, id: u64, member: &GroupMember) -> Health {
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        let reference = gone.get(&(id, member.location.clone()));
-        reference.is_some_and(|of| Arc::ptr_eq(of, &member.reference))
+        match gone.get(&(id, member.location.clone())) {
+            Some((finding, reference)) if Arc::ptr_eq(reference, &member.reference) => {
+                match finding {
+                    Finding::Silent => Health::Silent,
+                    Finding::Dead => Health::Dead,
+                }
+            }
+            _ => Health::Alive,
+        }
     }
 
     /// Says whether a member is down: to Evenkeel's manager, and to who looks after groups
@@ -228,7 +337,7 @@ impl LoadManager {
     fn tell(&self, who: &MemberKey, reference: &Arc<Reference>, finding: Option<Finding>) {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         match finding {
-            Some(_) => gone.insert(who.clone(), Arc::clone(reference)),
+            Some(finding) => gone.insert(who.clone(), (finding, Arc::clone(reference))),
             None => gone.remove(who),
         };
         drop(gone);
@@ -304,14 +413,14 @@ mod tests {
             })
         };
         let mut of = Known::default();
-        assert_eq!(of.update(unreachable(true)), Some(Finding::Dead));
-        assert_eq!(of.update(Evidence::Alive), None);
+        assert_eq!(of.update(unreachable(true), false), Some(Finding::Dead));
+        assert_eq!(of.update(Evidence::Alive, false), None);
         // Silence may be a lost packet, or a server that is busy.
-        assert_eq!(of.update(unreachable(false)), None);
-        assert_eq!(of.update(Evidence::Silent), None);
-        assert_eq!(of.update(Evidence::Silent), Some(Finding::Silent));
-        assert_eq!(of.update(unreachable(true)), Some(Finding::Dead));
-        assert_eq!(of.update(Evidence::Silent), Some(Finding::Silent));
+        assert_eq!(of.update(unreachable(false), false), None);
+        assert_eq!(of.update(Evidence::Silent, false), None);
+        assert_eq!(of.update(Evidence::Silent, false), Some(Finding::Silent));
+        assert_eq!(of.update(unreachable(true), false), Some(Finding::Dead));
+        assert_eq!(of.update(Evidence::Silent, false), Some(Finding::Silent));
     }
 
     /// Files or ports that have run out here say nothing about a member, however often.
@@ -326,19 +435,42 @@ mod tests {
         };
         let mut of = Known::default();
         for _ in 0..2 * FAILURES {
-            assert_eq!(of.update(not_asked()), None);
+            assert_eq!(of.update(not_asked(), false), None);
         }
         // What was counted before goes on to count.
         for _ in 1..FAILURES {
-            assert_eq!(of.update(Evidence::Silent), None);
+            assert_eq!(of.update(Evidence::Silent, false), None);
         }
-        assert_eq!(of.update(not_asked()), None);
-        let finding = of.update(Evidence::Silent);
+        assert_eq!(of.update(not_asked(), false), None);
+        let finding = of.update(Evidence::Silent, false);
         assert_eq!(finding, Some(Finding::Silent));
         // And one that is gone is not back.
         let reference = Arc::new(Reference::new(Ior::default()));
         of.said = finding.map(|finding| (finding, reference));
-        assert_eq!(of.update(not_asked()), Some(Finding::Silent));
+        assert_eq!(of.update(not_asked(), false), Some(Finding::Silent));
+    }
+
+    /// A server with one thread that is in a long call has one question to answer, not one for
+    /// each interval, and its late answer counts.
+    #[test]
+    fn tao_4_a_silent_member_gets_more_time_and_its_late_answer_counts() {
+        let usual = Duration::from_secs(2);
+        let mut of = Known::default();
+        for finding in [None, None, Some(Finding::Silent)] {
+            assert_eq!(of.time_limit(usual), usual);
+            assert_eq!(of.update(Evidence::Silent, true), finding);
+        }
+        assert_eq!(of.time_limit(usual), 5 * usual);
+        // Alive, and slow: no more down for each three answers that take long.
+        for _ in 0..10 {
+            assert_eq!(of.update(Evidence::Alive, true), None);
+            assert_eq!(of.time_limit(usual), 5 * usual);
+        }
+        // If it is gone that is found out no later than of others, by one long silence.
+        assert_eq!(of.update(Evidence::Silent, true), Some(Finding::Silent));
+        assert_eq!(of.update(Evidence::Alive, false), None);
+        assert_eq!(of.time_limit(usual), usual);
+        assert_eq!(of.update(Evidence::Silent, true), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use evenkeel_manager::{AlertSetting, ManageError};
 use imbl::OrdMap;
 use tracing::{info, warn};
 
-use super::groups::{location, not_nil};
+use super::groups::{location, not_nil, warn_of_wildcard};
 use super::raise::Raise;
 use super::state::State;
 use super::{LoadManager, Owned};
@@ -199,9 +199,9 @@ impl LoadManager {
         (forced != state.forced).then_some(forced)
     }
 
-    /// What was registered at a location, if nobody is there any more: another one may take
-    /// its place. A process that died does not remove what it has registered.
-    async fn gone_from(&self, before: Option<Arc<Ior>>) -> Option<Arc<Ior>> {
+    /// Returns what was registered at a location, if another one may take its place, as nobody is there
+    /// any more. A process that died does not remove what it has registered.
+    async fn find_replaceable(&self, before: Option<Arc<Ior>>) -> Option<Arc<Ior>> {
         let before = before?;
         self.is_nowhere(&before).await.then_some(before)
     }
@@ -211,7 +211,12 @@ impl LoadManager {
         not_nil(&alert)?;
         let place = at.clone();
         let before = self.state().alerts.get(&at).cloned();
-        let gone = self.gone_from(before).await;
+        if before.as_deref() == Some(&alert) {
+            // The libraries ask for it again and again, and a process that has started again does not know of it.
+            return Ok(());
+        }
+        let gone = self.find_replaceable(before).await;
+        warn_of_wildcard(&at, "load alert", &alert);
         self.change(|state| {
             let before = state.alerts.get(&at);
             if before.is_some_and(|before| !is_it(&gone, before)) {
@@ -257,7 +262,12 @@ impl LoadManager {
         not_nil(&monitor)?;
         let place = at.clone();
         let before = self.state().monitors.get(&at).cloned();
-        let gone = self.gone_from(before).await;
+        if before.as_deref() == Some(&monitor) {
+            // The libraries ask for it again and again, and a process that has started again does not know of it.
+            return Ok(());
+        }
+        let gone = self.find_replaceable(before).await;
+        warn_of_wildcard(&at, "load monitor", &monitor);
         self.change(|state| {
             let before = state.monitors.get(&at);
             if before.is_some_and(|before| !is_it(&gone, before)) {
@@ -298,7 +308,7 @@ impl LoadManager {
     }
 }
 
-/// Whether `of` is what was found to be gone.
+/// Returns true if `of` is what was found to be replaceable.
 fn is_it(gone: &Option<Arc<Ior>>, of: &Arc<Ior>) -> bool {
     gone.as_ref().is_some_and(|gone| Arc::ptr_eq(gone, of))
 }

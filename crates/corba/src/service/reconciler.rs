@@ -161,7 +161,7 @@ impl Reconciler {
             .map(|member| Observed {
                 location: &member.location,
                 made: member.made.is_some(),
-                failed: this.is_gone(id, member),
+                health: this.health_of(id, member),
                 load: loads.get(&member.location).copied(),
             })
             .collect();

@@ -1,6 +1,7 @@
 //! Changes of the configuration that come from people through the API, and are written back to
 //! its file.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use crate::revisions::{Author, Entry, How, Revision};
 use crate::snapshot::Snapshot;
 use crate::store::{Change, Store};
 use crate::subsystem::ApplyError;
+use crate::writing;
 
 impl Manager {
     /// The text in force; `None` if there is no configuration yet, or if it came from no file.
@@ -110,6 +112,7 @@ impl Manager {
             revision: in_force.revision.revision.clone(),
             generation: self.lock().state.snapshot.generation,
             notes: vec!["it says the same as before: nothing has changed".into()],
+            in_effect: true,
         }
     }
 
@@ -151,6 +154,9 @@ impl Manager {
             revision: edit::revision(&text),
             generation: self.lock().state.snapshot.generation,
             notes: put.notes,
+            in_effect: self
+                .in_force()
+                .is_some_and(|in_force| in_force.text == text),
         })
     }
 
@@ -192,7 +198,7 @@ impl Manager {
         }
         let (path, new) = (file.to_owned(), Arc::clone(&text));
         let prepared = blocking(move || Replacement::write(&path, &new)).await;
-        let prepared = prepared.map_err(|error| write_error(file, &error.to_string()))?;
+        let prepared = prepared.map_err(|error| write_error(file, &error))?;
 
         let before = self.lock().state.inputs.clone();
         let applied = self.replace(config).await;
@@ -228,6 +234,7 @@ impl Manager {
             revision: in_force.revision.revision.clone(),
             generation: applied.generation,
             notes: applied.notes,
+            in_effect: true,
         })
     }
 }
@@ -252,13 +259,14 @@ fn unchanged(file: &Path, in_force: &str) -> Result<(), ChangeError> {
 fn put_in_place(file: PathBuf, old: &str, prepared: Replacement) -> Result<(), ChangeError> {
     unchanged(&file, old)?;
     let committed = prepared.commit();
-    committed.map_err(|error| write_error(&file, &error.to_string()))
+    committed.map_err(|error| write_error(&file, &error))
 }
 
-fn write_error(file: &Path, why: &str) -> ChangeError {
+fn write_error(file: &Path, error: &io::Error) -> ChangeError {
     ChangeError::Write {
         file: file.display().to_string(),
-        why: why.into(),
+        why: error.to_string(),
+        remedy: writing::remedy(file, error),
     }
 }
 

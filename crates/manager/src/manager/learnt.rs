@@ -104,6 +104,7 @@ fn put(changes: Changes, config: Config, inputs: &mut Inputs) {
     let live = &mut inputs.live;
     live.enabled = changes.enabled;
     live.maintenance = changes.maintenance;
+    live.group_maintenance = changes.group_maintenance;
     live.alerts = changes.alerts;
     let admin = changes.admin.into_iter();
     live.admin = admin.map(|(g, m, state)| ((g, m), state)).collect();
@@ -135,6 +136,7 @@ fn changes_of(inputs: &Inputs, text: String, generation: u64) -> Changes {
         generation,
         enabled: live.enabled.clone(),
         maintenance: live.maintenance.clone(),
+        group_maintenance: live.group_maintenance.clone(),
         strategies: strategies
             .map(|(group, values)| (group.clone(), of_values(values)))
             .collect(),

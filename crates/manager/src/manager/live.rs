@@ -43,6 +43,17 @@ impl Manager {
         Ok(())
     }
 
+    /// Puts a group into maintenance, or ends that.
+    pub fn set_group_maintenance(&self, group: &str, on: bool) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        let _ = entry(&owned.state, group)?;
+        let mut inputs = owned.state.inputs.clone();
+        inputs.live.group_maintenance.insert(group.into(), on);
+        self.change(&mut owned.state, inputs)?;
+        info!(group, on, "maintenance of a group changed");
+        Ok(())
+    }
+
     /// Gives a group another strategy, or other parameters. Parameters that are not
     /// given have their defaults.
     pub fn set_strategy(

@@ -143,6 +143,8 @@ pub struct Changed {
     pub generation: u64,
     /// What the user should know.
     pub notes: Vec<String>,
+    /// False if a store has the text, from where balancers take it over when it is their turn.
+    pub in_effect: bool,
 }
 
 /// A change that was not made: the configuration is what it was.
@@ -181,15 +183,14 @@ pub enum ChangeError {
     #[error(transparent)]
     Apply(#[from] ApplyError),
     /// The file cannot be written.
-    #[error(
-        "{file} cannot be written: {why}; the configuration is what it was. The process must be \
-         allowed to make a file in that folder, and to rename it"
-    )]
+    #[error("{file} cannot be written: {why}; the configuration is what it was. {remedy}")]
     Write {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// Why.
+        /// Reason.
         why: String,
+        /// What to do, in whole sentences.
+        remedy: String,
     },
     /// The file could not be written, and what was in force before could not be put back.
     #[error(

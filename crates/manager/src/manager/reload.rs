@@ -9,10 +9,10 @@ use tracing::{error, info, warn};
 
 use super::{Applied, Manager, Owned, Reload, ReloadError};
 use crate::config::{self, Admin, Config, Errors, kept};
+use crate::files;
 use crate::inputs::hosts;
 use crate::member_tls;
 use crate::revisions::{Author, How};
-use crate::routes;
 use crate::snapshot::Snapshot;
 use crate::sticky;
 use crate::subsystem::{ApplyError, PrepareError};
@@ -162,7 +162,7 @@ impl Manager {
         let clients = member_tls::load(&config.groups, &clients);
         let clients = clients.map_err(PrepareError::files)?;
         let cookies = sticky::load(&config.groups, &cookies).map_err(PrepareError::files)?;
-        let files = routes::load(&config.rules, &files).map_err(PrepareError::files)?;
+        let files = files::load(&config, &files).map_err(PrepareError::files)?;
 
         let mut owned = self.lock();
         let before = owned.state.inputs.config.clone();

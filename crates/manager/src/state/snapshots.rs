@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::State;
+use crate::responses::ResponsePolicy;
 use crate::routes::Routes;
 use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
 
@@ -20,14 +21,18 @@ impl State {
                 if let Some(&enabled) = self.inputs.live.enabled.get(&rule.name) {
                     rule.enabled = enabled;
                 }
-                if let Some(&on) = self.inputs.live.maintenance.get(&rule.name) {
-                    rule.maintenance.on = on;
-                }
+                let live = &self.inputs.live;
+                rule.responses
+                    .set_maintenance(live.maintenance.get(&rule.name));
                 // What passes through is encrypted already.
                 let passes = !rule.sni.is_empty();
                 let target = |name: &str| {
                     let entry = self.group(name)?;
+                    let mut responses = entry.config.responses.clone();
+                    responses.set_maintenance(live.group_maintenance.get(name));
+                    let responses = responses.over(&rule.responses);
                     Some(Target {
+                        policy: ResponsePolicy::new(responses, &self.inputs.files),
                         group: Arc::clone(&entry.handle),
                         tls: entry.tls.clone().filter(|_| !passes),
                         send_proxy: entry.config.send_proxy,
@@ -43,8 +48,11 @@ impl State {
                 let targets = others.iter().copied().map(target);
                 let targets = targets.collect::<Option<Vec<_>>>()?;
                 let own = match rule.group.is_empty() {
-                    true => None,
-                    false => Some(target(&rule.group)?),
+                    true => Target {
+                        policy: ResponsePolicy::new(rule.responses.clone(), &self.inputs.files),
+                        ..Target::new(nobody(old, &rule.name))
+                    },
+                    false => target(&rule.group)?,
                 };
                 // An unchanged rule stays the same object, which makes the data plane's
                 // comparison cheap.
@@ -53,7 +61,7 @@ impl State {
                         && old.others.iter().zip(&targets).all(|(a, b)| b.is_like(a));
                     old.rule.name == rule.name
                         && old.rule == rule
-                        && own.as_ref().is_none_or(|own| own.is_like(&old.own))
+                        && own.is_like(&old.own)
                         && same_others
                         && old.routes.are_of(&rule, &self.inputs.files)
                 });
@@ -71,17 +79,22 @@ impl State {
                 let names =
                     names.map(|(name, group)| Some((name.as_str(), place(group)? as usize)));
                 let names = Names::new(names.collect::<Option<Vec<_>>>()?);
-                let cookies = own.iter().chain(&targets).flat_map(|target| &target.cookie);
+                let all = std::iter::once(&own).chain(&targets);
+                let cookies = all.flat_map(|target| &target.cookie);
                 let cookies = cookies.map(|cookie| cookie.name().as_bytes().into());
                 let cookies = cookies.collect();
-                let nobody = || Target::new(Arc::new(GroupHandle::nobody()));
+                let at = |place: u32| {
+                    let other = (place as usize).checked_sub(1);
+                    let target = other.and_then(|at| targets.get(at)).unwrap_or(&own);
+                    target.policy.config()
+                };
                 Some(Arc::new(RuleSnapshot {
-                    own: own.unwrap_or_else(nobody),
-                    others: targets,
                     names,
                     cookies,
-                    routes: Routes::new(&rule, &places, &self.inputs.files),
+                    routes: Routes::new(&rule, &places, at, &self.inputs.files),
                     rule,
+                    own,
+                    others: targets,
                 }))
             })
             .collect();
@@ -130,6 +143,16 @@ impl State {
         }
         next
     }
+}
+
+/// The group without members of a rule that has none of its own: the same one over all snapshots.
+fn nobody(old: &Snapshot, rule: &str) -> Arc<GroupHandle> {
+    let mut rules = old.rules.iter();
+    let known = rules.find(|known| known.rule.name == rule && known.rule.group.is_empty());
+    known.map_or_else(
+        || Arc::new(GroupHandle::nobody()),
+        |known| Arc::clone(&known.own.group),
+    )
 }
 
 fn same_objects<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {

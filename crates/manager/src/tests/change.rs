@@ -103,6 +103,11 @@ async fn a_file_that_cannot_be_written_is_found_before_anything_changes() {
     let prepared = plane.prepared.load(Ordering::Relaxed);
     let refused = change(&manager, &file.path, edits()).await.unwrap_err();
     assert!(matches!(refused, ChangeError::Write { .. }), "{refused}");
+    let said = refused.to_string();
+    assert!(
+        said.contains("is what it was. The process must be able to make a file in /"),
+        "{said}"
+    );
     assert_eq!(plane.prepared.load(Ordering::Relaxed), prepared);
     assert_eq!(file.text(), TEXT);
     assert_eq!(manager.revisions().len(), 1);

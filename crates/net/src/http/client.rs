@@ -54,6 +54,8 @@ pub struct Limits {
 pub struct Answer {
     /// Its status code, 101 to 599.
     pub code: u16,
+    /// Value of `Content-Type`; empty if there is none.
+    pub media_type: Box<str>,
     /// Its body, without framing.
     pub body: Vec<u8>,
 }
@@ -150,8 +152,11 @@ pub async fn ask(
             (None, _) if read == 0 => return Err(AskError::Closed),
             (None, _) => {}
             (Some(code), _) if !is_read(code) => {
-                let body = Vec::new();
-                return Ok(Answer { code, body });
+                return Ok(Answer {
+                    code,
+                    media_type: response.media_type().into(),
+                    body: Vec::new(),
+                });
             }
             (Some(code), Seen::Whole) => break code,
             (Some(_), Seen::Garbage) => return Err(AskError::Garbage),
@@ -160,11 +165,16 @@ pub async fn ask(
             (Some(_), Seen::Part) => return Err(AskError::Closed),
         }
     };
+    let media_type = response.media_type().into();
     let body = response.into_body();
     if body.len() > limits.body {
         return Err(AskError::TooLong(limits.body));
     }
-    Ok(Answer { code, body })
+    Ok(Answer {
+        code,
+        media_type,
+        body,
+    })
 }
 
 /// Asks for an answer that does not end, and hands its body over as it comes, for as long as `take` wants
@@ -210,8 +220,11 @@ pub async fn follow(
                     return Err(AskError::TooLong(limits.body));
                 }
                 if read == 0 || seen == Seen::Whole {
-                    let body = response.into_body();
-                    return Ok(Some(Answer { code, body }));
+                    return Ok(Some(Answer {
+                        code,
+                        media_type: response.media_type().into(),
+                        body: response.into_body(),
+                    }));
                 }
             }
         }

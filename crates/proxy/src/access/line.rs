@@ -11,6 +11,7 @@ use evenkeel_manager::config::LogFormat;
 use jiff::Timestamp;
 
 use super::{Limit, Lines, Peer, Record, Wants, text};
+use crate::http2::grpc::CallStatus;
 use crate::trace::trace_text;
 
 /// Lines of one of the formats.
@@ -154,6 +155,8 @@ fn json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
         line.extend_from_slice(b",\"status\":");
         put_whole(u64::from(status), line);
     }
+    let call = record.grpc_status.map(CallStatus::name);
+    put_text(b",\"grpc_status\":\"", call, line);
     line.extend_from_slice(b",\"bytes_received\":");
     put_whole(record.bytes_received, line);
     line.extend_from_slice(b",\"bytes_sent\":");
@@ -181,6 +184,7 @@ fn json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
     line.extend_from_slice(b",\"retries\":");
     put_whole(u64::from(record.retries), line);
     put_text(b",\"end\":\"", Some(record.end.name()), line);
+    put_text(b",\"member_error\":\"", member_error(record), line);
     put_text(b",\"limit\":\"", limit(record), line);
     put_text(b",\"hedge\":\"", record.hedged.map(Into::into), line);
     put_text(b",\"request_id\":\"", request_id(record), line);
@@ -299,6 +303,10 @@ pub(super) fn limit<'r>(record: &'r Record<'_>) -> Option<&'r str> {
     named.or(record.limit.map(Limit::name))
 }
 
+pub(super) fn member_error<'r>(record: &'r Record<'_>) -> Option<&'r str> {
+    record.tries.as_deref()?.member_error.as_deref()
+}
+
 pub(super) fn request_id<'r>(record: &'r Record<'_>) -> Option<&'r str> {
     record.details.as_ref()?.id.as_deref()
 }
@@ -343,12 +351,14 @@ pub(super) mod tests {
                 connect_time: Some(Duration::from_micros(150)),
                 head_bytes: 34,
                 fields: Box::default(),
+                member_error: None,
             })),
             request: Some(("GET".into(), target.to_owned().into())),
             protocol: Some("HTTP/1.1"),
             details: None,
             head_bytes_sent: 34,
             status: Some(200),
+            grpc_status: None,
             bytes_received: 0,
             bytes_sent: 1234,
             response_time: Some(Duration::from_micros(1_250)),
@@ -464,6 +474,8 @@ pub(super) mod tests {
         target: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        grpc_status: Option<&'static str>,
         bytes_received: u64,
         bytes_sent: u64,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -476,6 +488,8 @@ pub(super) mod tests {
         cost: Option<f32>,
         retries: u32,
         end: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        member_error: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         limit: Option<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -505,6 +519,7 @@ pub(super) mod tests {
             method: request.map(|(method, _)| &**method),
             target: request.map(|(_, target)| &**target),
             status: record.status,
+            grpc_status: record.grpc_status.map(CallStatus::name),
             bytes_received: record.bytes_received,
             bytes_sent: record.bytes_sent,
             queue_ms: tries.map(|tries| millis(tries.queued)),
@@ -514,6 +529,7 @@ pub(super) mod tests {
             cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
             retries: record.retries,
             end: record.end.name(),
+            member_error: member_error(record),
             limit: limit(record),
             hedge: record.hedged.map(Into::into),
             request_id: request_id(record),
@@ -555,9 +571,11 @@ pub(super) mod tests {
             before in proptest::collection::vec(a_text(), 0..3),
             queued in a_time(),
             connect_time in proptest::option::of(a_time()),
+            member_error in maybe_text(),
         ) -> Box<Tries> {
             let before = before.into_iter().map(Arc::from).collect();
-            Box::new(Tries { before, queued, connect_time, ..*Tries::new(member.into()) })
+            let member_error = member_error.map(Into::into);
+            Box::new(Tries { before, queued, connect_time, member_error, ..*Tries::new(member.into()) })
         }
     }
 
@@ -606,6 +624,7 @@ pub(super) mod tests {
                 request: knows_request.then(|| (request.0.into(), request.1.into())),
                 details: Some(Box::new(details)),
                 status,
+                grpc_status: status.map(|code| CallStatus::parse(code.to_string().as_bytes())),
                 bytes_received: received,
                 bytes_sent: sent,
                 response_time: response,

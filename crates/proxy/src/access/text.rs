@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use evenkeel_manager::config::{LogField, LogTemplate};
 
-use super::line::{Time, limit, millis, put_whole, request_id, trace_id};
+use super::line::{Time, limit, member_error, millis, put_whole, request_id, trace_id};
 use super::{Record, Wants};
+use crate::http2::grpc::CallStatus;
 
 /// What stands for what is not there.
 const NONE: &str = "-";
@@ -178,6 +179,7 @@ fn put_field(
         "target" => put_text(request.map(|(_, target)| &**target), line),
         "protocol" => put(record.protocol, line),
         "status" => put(record.status, line),
+        "grpc_status" => put_text(record.grpc_status.map(CallStatus::name), line),
         "bytes_received" => put_whole(record.bytes_received, line),
         "bytes_sent" => put_whole(record.bytes_sent, line),
         "body_bytes_sent" => {
@@ -191,6 +193,7 @@ fn put_field(
         "cost" => put(Some(record.cost.get()), line),
         "retries" => put_whole(u64::from(record.retries), line),
         "end" => put_text(Some(record.end.name()), line),
+        "member_error" => put_text(member_error(record), line),
         "limit" => put_text(limit(record), line),
         "hedge" => put(record.hedged.map(<&str>::from), line),
         "request_id" => put_text(request_id(record), line),
@@ -318,8 +321,8 @@ mod tests {
                 "3 0.15 1.25 2.5",
             ),
             (
-                "{status} {end} {limit} {hedge} {cost} {retries}",
-                "200 complete - - 1 1",
+                "{status} {end} {member_error} {limit} {hedge} {cost} {retries}",
+                "200 complete - - - 1 1",
             ),
             (
                 "{bytes_sent} {body_bytes_sent} {bytes_received}",

@@ -113,8 +113,8 @@ pub(super) struct Control<'a> {
     /// How many were open when it was looked last.
     open: usize,
     greeting: Option<Outcome>,
-    /// The last code of the server says that it ends the session.
-    is_closing: bool,
+    /// A look is to be taken whether a reply has [ended](Conversation::has_loose_end).
+    looks: bool,
     name: Option<Arc<str>>,
     moved: [u64; 2],
 }
@@ -176,7 +176,7 @@ impl<'a> Control<'a> {
             waker: Rc::default(),
             open: 0,
             greeting: None,
-            is_closing: false,
+            looks: false,
             name,
             moved: [0; 2],
         }
@@ -228,9 +228,10 @@ impl<'a> Control<'a> {
                 Ok(false) => break,
                 Err(turn) => return Poll::Ready(turn),
             }
-            if self.greeting.is_none() && !self.conversation.is_new() {
-                let is_good = self.replies.line().first() == Some(&b'2');
-                self.greeting = Some(greeted(is_good));
+            if self.greeting.is_none()
+                && let Some(code) = self.conversation.greeting()
+            {
+                self.greeting = Some(greeted((200..300).contains(&code)));
             }
         }
         if let Err(OutOfMemory) = self.pay() {
@@ -267,8 +268,10 @@ impl<'a> Control<'a> {
             if !self.out.client.is_empty() {
                 return Ok(done);
             }
+            // The last code says that the server ends the session.
+            let is_closing = matches!(self.conversation.last_code(), Some(221 | 421));
             let is_orderly = self.conversation.has_quit()
-                || self.is_closing
+                || is_closing
                 || self.conversation.is_at_rest() && !self.line_waits;
             return Err(Turn::End(match is_orderly {
                 true => End::Complete,
@@ -309,6 +312,13 @@ impl<'a> Control<'a> {
                 Poll::Ready(Err(_)) => {
                     done = true;
                     self.server_ended = true;
+                }
+                // Nothing has followed what may be the end of a reply.
+                Poll::Pending if !done && self.looks && self.session.watch.take_look() => {
+                    let step = self.conversation.end_loosely(&mut self.out);
+                    self.step(step.map_err(refused)?)?;
+                    done = true;
+                    *server_said = true;
                 }
                 Poll::Pending => {}
             }
@@ -406,8 +416,9 @@ impl<'a> Control<'a> {
             let taken = taken.map_err(|_| Turn::Refuse(Problem::ServerLine))?;
             bytes = bytes.get(taken.used..).unwrap_or_default();
             if taken.ended {
+                // A look is taken at what came last.
+                self.session.watch.take_look();
                 let line = self.replies.line();
-                self.is_closing = line.starts_with(b"421") || line.starts_with(b"221");
                 let step = self.conversation.reply(line, &mut self.out);
                 self.step(step.map_err(refused)?)?;
             }
@@ -441,8 +452,24 @@ impl<'a> Control<'a> {
                     data.finish(Some(code), self.session);
                 }
             }
+            Step::Refused(refusal) => {
+                self.count_refusal(refusal);
+                let (rule, client_address) = (&self.session.service.name, self.session.peer);
+                tracing::debug!(%rule, client = %client_address, reason = %refusal, "FTP: refused with a reply");
+            }
         }
         Ok(())
+    }
+
+    fn count_refusal(&self, refusal: Refusal) {
+        let metrics = &self.session.service.metrics;
+        let counter = match refusal {
+            Refusal::LongLine => &metrics.ftp_long_line,
+            Refusal::Malformed => &metrics.ftp_malformed,
+            Refusal::Bounce => &metrics.ftp_bounce,
+            Refusal::Reply => &metrics.ftp_member_reply,
+        };
+        counter.add(1);
     }
 
     /// Ends the data connection that nobody has opened.
@@ -540,6 +567,13 @@ impl<'a> Control<'a> {
         let is_calm = self.data.is_empty() && self.conversation.is_at_rest() && !self.line_waits;
         if moved || has_changed {
             watch.stir(idle, is_calm);
+            let looks = self.conversation.has_loose_end();
+            if looks {
+                watch.arm_and_look(idle);
+            } else if self.looks {
+                watch.arm(idle);
+            }
+            self.looks = looks;
         } else if watch.take_call() && is_calm {
             return Poll::Ready(Turn::End(End::Alert));
         }
@@ -618,29 +652,23 @@ impl<'a> Control<'a> {
 
     /// Tells the client why the session ends here, and counts it.
     async fn refuse(&mut self, client: &mut Io, problem: Problem) -> End {
-        let metrics = &self.session.service.metrics;
+        match problem {
+            Problem::Protocol(refusal) => self.count_refusal(refusal),
+            Problem::ServerLine => self.count_refusal(Refusal::Reply),
+            Problem::NoPort | Problem::Exhausted(_) => {}
+        }
         let (text, end) = match problem {
-            Problem::Protocol(Refusal::LongLine) => {
-                metrics.ftp_long_line.add(1);
-                ("421 The line is too long", End::Client)
-            }
-            Problem::Protocol(Refusal::Malformed) => {
-                metrics.ftp_malformed.add(1);
-                ("421 That is no command", End::Client)
-            }
-            Problem::Protocol(Refusal::Bounce) => {
-                metrics.ftp_bounce.add(1);
-                (
-                    "421 Only your own address and ports from 1024 on: use PASV or EPSV",
-                    End::Client,
-                )
-            }
+            Problem::Protocol(Refusal::LongLine) => ("421 The line is too long", End::Client),
+            Problem::Protocol(Refusal::Malformed) => ("421 That is no command", End::Client),
+            Problem::Protocol(Refusal::Bounce) => (
+                "421 Only your own address and ports from 1024 on: use PASV or EPSV",
+                End::Client,
+            ),
             Problem::Protocol(Refusal::Reply) | Problem::ServerLine => {
-                metrics.ftp_member_reply.add(1);
                 ("421 The server's reply is not understood", End::Member)
             }
             Problem::NoPort => {
-                metrics.ftp_no_port.add(1);
+                self.session.service.metrics.ftp_no_port.add(1);
                 (
                     "421 No port is free for a data connection: try again later",
                     End::Refused,

@@ -157,6 +157,7 @@ impl Data {
             details: None,
             head_bytes_sent: 0,
             status: entry.status,
+            grpc_status: None,
             bytes_received: carried.up,
             bytes_sent: carried.down,
             response_time: None,

@@ -114,6 +114,7 @@ pub(crate) async fn serve(session: Session, client: Io) {
         details: None,
         head_bytes_sent: 0,
         status: None,
+        grpc_status: None,
         bytes_received: moved[0],
         bytes_sent: moved[1],
         response_time,

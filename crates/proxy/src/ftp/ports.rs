@@ -63,11 +63,8 @@ pub(crate) fn listen(
     range: &RangeInclusive<u16>,
     drawn: u32,
 ) -> io::Result<(Lease, TcpListener)> {
-    let (first, last) = (*range.start(), *range.end());
-    let count = u32::from(last.saturating_sub(first)) + 1;
-    let begin = first.saturating_add((drawn % count) as u16);
     let mut taken = 0;
-    for port in (begin..=last).chain(first..begin) {
+    for port in ports_from(range, drawn) {
         let Some(lease) = PORTS.take(port) else {
             continue;
         };
@@ -80,6 +77,14 @@ pub(crate) fn listen(
         }
     }
     Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// All ports of `range`, from the one on that `drawn` names.
+fn ports_from(range: &RangeInclusive<u16>, drawn: u32) -> impl Iterator<Item = u16> {
+    let (first, last) = (*range.start(), *range.end());
+    let count = u32::from(last.saturating_sub(first)) + 1;
+    let begin = first.saturating_add((drawn % count) as u16);
+    (begin..=last).chain(first..begin)
 }
 
 fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
@@ -103,35 +108,36 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
 mod tests {
     use super::*;
 
-    const DRAWN: u32 = 4_711;
+    /// Drawn, as in use: tests run side by side, and each gives a port back for a moment.
+    fn drawn() -> u32 {
+        fastrand::u32(..)
+    }
 
     const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     #[test]
     fn a_port_is_leased_once_and_again_when_it_is_given_back() {
         // Of another test's port nothing is known, so one that is free is looked for.
-        let free = listen(LOCAL, &(20_000..=29_000), DRAWN).unwrap();
+        let free = listen(LOCAL, &(20_000..=29_000), drawn()).unwrap();
         let port = free.1.local_addr().unwrap().port();
         let only = port..=port;
-        let none = listen(LOCAL, &only, DRAWN).unwrap_err();
+        let none = listen(LOCAL, &only, drawn()).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::AddrInUse);
         drop(free);
-        let again = listen(LOCAL, &only, DRAWN).unwrap();
+        let again = listen(LOCAL, &only, drawn()).unwrap();
         assert_eq!(again.1.local_addr().unwrap().port(), port);
         drop(again);
         // Somebody else's, of whom the table knows nothing.
         let other = TcpListener::bind((LOCAL, port)).unwrap();
-        let none = listen(LOCAL, &only, DRAWN).unwrap_err();
+        let none = listen(LOCAL, &only, drawn()).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::AddrInUse);
         drop(other);
-        assert!(listen(LOCAL, &only, DRAWN).is_ok());
+        assert!(listen(LOCAL, &only, drawn()).is_ok());
     }
 
     #[test]
     fn n19_each_port_of_the_range_may_be_the_first_one() {
-        let free = listen(LOCAL, &(20_000..=29_000), DRAWN).unwrap();
-        let port = free.1.local_addr().unwrap().port();
-        drop(free);
+        let port = 20_000;
         for (range, drawn) in [
             (port..=port, u32::MAX),
             (port - 1..=port, 1),
@@ -139,18 +145,16 @@ mod tests {
             (port - 3..=port, u32::MAX),
             (1..=u16::MAX, u32::from(port) - 1),
         ] {
-            let (_lease, listener) = listen(LOCAL, &range, drawn).unwrap();
-            assert_eq!(
-                listener.local_addr().unwrap().port(),
-                port,
-                "{range:?} {drawn}"
-            );
+            let mut all: Vec<u16> = ports_from(&range, drawn).collect();
+            assert_eq!(all.first(), Some(&port), "{range:?} {drawn}");
+            all.sort_unstable();
+            assert_eq!(all, range.collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn several_threads_never_get_one_port() {
-        let begin = listen(LOCAL, &(20_000..=29_000), DRAWN).unwrap();
+        let begin = listen(LOCAL, &(20_000..=29_000), drawn()).unwrap();
         let port = begin.1.local_addr().unwrap().port();
         drop(begin);
         let range = port..=port + 15;

@@ -330,7 +330,13 @@ impl Client {
                         }
                     };
                 }
-                Err(failure) => failure,
+                Err(failure) => {
+                    if matches!(failure, Failure::Garbage) {
+                        let why = "no answer to a question whether a request may pass";
+                        self.note_bad_response(&bound.address, tries.as_deref_mut(), why);
+                    }
+                    failure
+                }
             };
             let again = !self.session.watch.is_over()
                 && self.may_retry(&mut asking, &routed, &failure, retries);

@@ -128,6 +128,11 @@ impl Failure {
             (Failure::Silent | Failure::Garbage, Io::Call(call)) if call.is_refused() => {
                 Failure::Refused
             }
+            (Failure::Silent | Failure::Garbage, Io::Call(call)) if call.is_unfit() => {
+                // It is none of the member's faults.
+                let text = "The request's host or path cannot be sent over HTTP/2.";
+                Failure::BadRequest(text.into())
+            }
             (Failure::Silent, Io::Call(call)) if call.is_unable() => {
                 Failure::Connect(ConnectFailure::NoWebSocket)
             }

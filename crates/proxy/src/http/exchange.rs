@@ -8,17 +8,19 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::MemberProtocol;
+use evenkeel_wire::orca;
 
 use super::failure::Failure;
+use super::flow::Flow;
 use super::progress::{Progress, Side};
 use super::response::{Head, take_reports};
 use super::route::Routed;
 use super::sticky::Stuck;
 use super::{After, Client, PrivateConnection, Request, Summary};
 use crate::access::{End, Hedged, Limit, Tries};
+use crate::http1::chunked::ChunkError;
 use crate::http2::grpc;
 use crate::io::{Broken, Io};
-use crate::maintenance;
 use crate::pool::Upstream;
 use crate::service::{Bound, insert};
 use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect};
@@ -33,6 +35,8 @@ pub(super) struct Delivered {
     received: u64,
     has_waited: bool,
     pub(super) limit: Option<Limit>,
+    /// What was wrong with the rest of the response, if that is why it ended.
+    pub(super) member_error: Option<MemberError>,
 }
 
 impl Delivered {
@@ -44,6 +48,7 @@ impl Delivered {
             received: 0,
             has_waited: true,
             limit: None,
+            member_error: None,
         }
     }
 }
@@ -51,7 +56,11 @@ impl Delivered {
 impl Client {
     /// Carries one request.
     pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
-        if maintenance::is_for(&request.routed.rule, self.session.peer.ip()) {
+        if request
+            .routed
+            .policy()
+            .is_in_maintenance(self.session.peer.ip())
+        {
             return Box::pin(self.in_maintenance(request)).await;
         }
         if let Some(over) = request.over {
@@ -155,6 +164,16 @@ impl Client {
                     summary.limit = delivered.limit;
                     summary.sent = delivered.sent;
                     summary.received = delivered.received;
+                    let tries = summary.tries.as_deref_mut();
+                    match (&delivered.member_error, tries) {
+                        (Some(MemberError::Chunks(error)), tries) => {
+                            self.note_bad_response(&bound.address, tries, error);
+                        }
+                        (Some(error @ MemberError::Cut), Some(tries)) => {
+                            tries.member_error = Some(error.to_string().into());
+                        }
+                        _ => {}
+                    }
                     break self.settle(request, &routed, bound, head, upstream, &delivered);
                 }
                 Err(
@@ -409,13 +428,13 @@ impl Client {
             .watch
             .until(|cx| {
                 if session.is_gone(cx, stream) {
-                    return Poll::Ready(Err(Fault::Of(Side::Client)));
+                    return Poll::Ready(Err(Fault::OfClient));
                 }
                 if let Err(broken) = progress.poll_up(cx, up, stream, upstream, session) {
                     return Poll::Ready(Err(match broken {
                         Broken::Exhausted(shortage) => Fault::Exhausted(shortage),
                         // It broke off, or its chunks are not valid: too late for a 400.
-                        _ => Fault::Of(Side::Client),
+                        _ => Fault::OfClient,
                     }));
                 }
                 let step = progress.poll_down(cx, down, upstream, stream, session);
@@ -424,12 +443,14 @@ impl Client {
                     up.shrink_rest(worker);
                 }
                 step.map_err(|broken| match broken {
-                    Broken::From | Broken::Chunks(_) => Fault::Of(Side::Member),
-                    Broken::To => Fault::Of(Side::Client),
+                    Broken::From => Fault::OfMember(MemberError::Cut),
+                    Broken::Chunks(error) => Fault::OfMember(MemberError::Chunks(error)),
+                    Broken::To => Fault::OfClient,
                     Broken::Exhausted(shortage) => Fault::Exhausted(shortage),
                 })
             })
             .await;
+        let mut member_error = None;
         let end = match result {
             Ok(Ok(())) => match stream {
                 Io::Stream(stream) if head.until_close => match stream.end() {
@@ -438,8 +459,11 @@ impl Client {
                 },
                 _ => End::Complete,
             },
-            Ok(Err(Fault::Of(Side::Client))) => End::Client,
-            Ok(Err(Fault::Of(Side::Member))) => End::Member,
+            Ok(Err(Fault::OfClient)) => End::Client,
+            Ok(Err(Fault::OfMember(error))) => {
+                member_error = Some(error);
+                End::Member
+            }
             Ok(Err(Fault::Exhausted(shortage))) => {
                 shortage.met("pass a response on");
                 End::Exhausted
@@ -461,6 +485,7 @@ impl Client {
             received: 0,
             has_waited: progress.has_waited(),
             limit: None,
+            member_error,
         };
         if end == End::Limited
             && let Some(limit) = progress.limit()
@@ -487,18 +512,16 @@ impl Client {
         delivered
     }
 
-    /// Takes in what trailers say, if they say that the member has failed.
-    fn read_end(&mut self, routed: &Routed, bound: &Bound) -> Option<Outcome> {
+    /// Takes in what trailers say. Returns a failure of the member, if they tell of one.
+    fn read_end(&mut self, routed: &Routed, bound: &Bound, down: &mut Flow) -> Option<Outcome> {
+        if let Some(reports) = down.take_reports() {
+            let [text, binary] = [orca::FIELD, orca::BINARY_FIELD].map(|name| reports.values(name));
+            take_reports(routed.target(), bound, &self.session.worker, text, binary);
+        }
         let Io::Stream(stream) = &mut self.stream else {
             return None;
         };
-        let end = stream.take_end()?;
-        let [text, binary] = end
-            .reports
-            .each_ref()
-            .map(|reports| reports.iter().map(::http::HeaderValue::as_bytes));
-        take_reports(routed.target(), bound, &self.session.worker, text, binary);
-        let status = end.grpc_status?;
+        let status = stream.take_grpc_status()?;
         grpc::is_failure(status.as_bytes()).then_some(Outcome::Failure)
     }
 
@@ -512,7 +535,7 @@ impl Client {
         mut upstream: Upstream,
         delivered: &Delivered,
     ) -> After {
-        let said = self.read_end(routed, &bound);
+        let said = self.read_end(routed, &bound, &mut head.down);
         let worker = &self.session.worker;
         let outcome = match delivered.end {
             End::Complete if said.is_some() => said.unwrap_or(head.outcome),
@@ -580,6 +603,18 @@ impl Client {
 
 /// Why a response did not get through.
 enum Fault {
-    Of(Side),
+    OfClient,
+    OfMember(MemberError),
     Exhausted(Shortage),
+}
+
+/// What is wrong with the rest of a response whose head the client has got.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum MemberError {
+    /// The connection has ended.
+    #[error("it ends within its body")]
+    Cut,
+    /// Its chunks are not valid.
+    #[error(transparent)]
+    Chunks(ChunkError),
 }

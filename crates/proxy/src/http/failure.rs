@@ -265,6 +265,7 @@ impl Client {
             && self.session.service.state.get() == State::Running
             && !self.is_last();
         let id = request.answered_id(&request.routed);
+        let answer = answer.with(request.routed.policy());
         let answer = Answer {
             keep_alive,
             more: More { id, ..answer.more },

@@ -8,14 +8,13 @@ use std::task::{Context, Poll, ready};
 
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::MIRRORED;
-use evenkeel_manager::config::fields::RequestTrailers;
 use tokio::io::AsyncWrite;
 
 use super::copy::{Copy, NoCopy, ToCopy};
 use super::encoder::Encoder;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::Body;
-use crate::http1::chunked::Decoder;
+use crate::http1::chunked::{Decoder, ReportLines, Trailers};
 use crate::io::{Broken, Io};
 use crate::memory::{Charge, HEAD_BYTES, Memory, OutOfMemory};
 use crate::pipe::Pipe;
@@ -59,15 +58,15 @@ enum Framing {
 pub(crate) struct Bounds {
     /// Most bytes of content.
     pub(crate) most: u64,
-    /// Trailers that pass, if others are taken out.
-    pub(crate) trailers: Option<Arc<RequestTrailers>>,
+    /// Trailers of a chunked body.
+    pub(crate) trailers: Trailers,
 }
 
 impl Bounds {
-    /// None, as responses have them.
+    /// No bounds, and trailers of all names.
     pub(crate) const NONE: Self = Bounds {
         most: u64::MAX,
-        trailers: None,
+        trailers: Trailers::All,
     };
 }
 
@@ -107,14 +106,14 @@ pub(crate) struct Flow {
     pipe: Option<Pipe>,
     /// Bytes of the body that were sent and are no longer held.
     moved: u64,
-    /// The sender sent more than the message.
-    excess: bool,
     /// What compresses the body, until all of it has come.
     encoder: Option<Box<Encoder>>,
     /// The memory of a large head.
     _charge: Option<Charge>,
     /// A copy of what is read, if there is to be one.
     copy: Option<Box<Result<Copy, NoCopy>>>,
+    /// Load reports in trailers.
+    reports: Option<Box<ReportLines>>,
 }
 
 impl Flow {
@@ -124,10 +123,11 @@ impl Flow {
         body: Body,
         encoder: Box<Encoder>,
         buffer: Option<Buffer>,
+        bounds: Bounds,
         memory: &Arc<Memory>,
     ) -> Result<Self, Broken> {
         let mut flow = Flow::new(head, Body::None, true, None, Bounds::NONE, memory)?;
-        flow.framing = Framing::of(body, true, Bounds::NONE);
+        flow.framing = Framing::of(body, true, bounds);
         flow.buffer = buffer;
         flow.encoder = Some(encoder);
         flow.admit()?;
@@ -156,10 +156,10 @@ impl Flow {
             ready: 0,
             pipe: None,
             moved: 0,
-            excess: false,
             encoder: None,
             _charge: None,
             copy: None,
+            reports: None,
         };
         if !matches!(flow.framing, Framing::Done) {
             flow.admit()?;
@@ -183,10 +183,10 @@ impl Flow {
             ready: 0,
             pipe: None,
             moved: 0,
-            excess: false,
             encoder: None,
             _charge: Some(charge),
             copy: None,
+            reports: None,
         }
     }
 
@@ -319,6 +319,7 @@ impl Flow {
                 buffer.cut(kept, scanned.len);
                 self.ready = kept;
                 if scanned.end {
+                    self.reports = decoder.take_reports();
                     self.framing = Framing::Done;
                 }
             }
@@ -328,10 +329,10 @@ impl Flow {
             } => {
                 let (content, scanned) =
                     decoder.strip(buffer.bytes_mut()).map_err(Broken::Chunks)?;
-                self.excess |= scanned.len < buffer.len();
-                buffer.truncate(content);
+                buffer.cut(content, scanned.len);
                 self.ready = content;
                 if scanned.end {
+                    self.reports = decoder.take_reports();
                     self.framing = Framing::Done;
                 }
             }
@@ -497,9 +498,14 @@ impl Flow {
         matches!(self.framing, Framing::Done) && self.pipe.as_ref().is_none_or(|p| p.held() == 0)
     }
 
+    /// Takes the load reports that were in trailers.
+    pub(super) fn take_reports(&mut self) -> Option<Box<ReportLines>> {
+        self.reports.take()
+    }
+
     /// Whether the sender has sent more than the message.
     pub(crate) fn has_excess(&self) -> bool {
-        self.excess || self.buffer.as_ref().is_some_and(|b| b.len() > self.ready)
+        self.buffer.as_ref().is_some_and(|b| b.len() > self.ready)
     }
 
     /// Moves what can be moved, about `most` bytes before others get their turn; ready when the whole

@@ -1,6 +1,4 @@
-//! Requests that no member gets: of clients that have sent too many, and those of rules in maintenance.
-
-use std::time::Duration;
+//! Requests that no member gets: of clients that have sent too many, and those of services in maintenance.
 
 use super::{After, Client, Request, Summary};
 use crate::access::{End, Limit};
@@ -23,19 +21,14 @@ impl Client {
         self.end_with(request, summary, answer).await
     }
 
-    /// Answers a request while the rule is in maintenance.
+    /// Answers a request while the rule, its group or its route is in maintenance.
     pub(super) async fn in_maintenance(&mut self, request: &mut Request) -> After {
         self.session.service.metrics.refused_maintenance.add(1);
         let routed = request.routed.clone();
-        let maintenance = &routed.rule.maintenance;
-        let seconds = |time: Duration| {
-            let part = u64::from(time.subsec_nanos() > 0);
-            u32::try_from(time.as_secs() + part).unwrap_or(u32::MAX)
-        };
-        let page = routed.page();
+        let maintenance = routed.policy().maintenance();
         let answer = Answer {
-            retry_after: maintenance.retry_after.map(seconds),
-            page: page.map(|page| (&*maintenance.content_type, page)),
+            retry_after: maintenance.retry_after,
+            page: maintenance.page.map(|page| (&*page.media_type, &page.body)),
             ..Answer::closing(
                 maintenance.status,
                 "The service is in maintenance. Try again later.",

@@ -173,7 +173,6 @@ impl Client {
             retry_after: (status == 503).then_some(1),
             more: More {
                 challenge: (status == 401).then_some(&**challenge),
-                fields: routed.route().response_fields.as_deref(),
                 ..More::default()
             },
             ..Answer::closing(status, text)

@@ -40,6 +40,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use crate::access::{self, Details, End, Hedged, Limit, MAX_TARGET_BYTES, Record, Tries};
 use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::date::DateText;
 use crate::http1::chunked::ChunkError;
 use crate::http1::forward::{Changes, Marks, parent_place, write_changed};
 use crate::http1::respond::Answer;
@@ -47,7 +48,6 @@ use crate::http1::{Asked, Fields, HeadError, Hop, Limits, Parsed, RequestHead, V
 use crate::http2::{self, meter::PREFACE};
 use crate::io::{Broken, Io};
 use crate::listen::Session;
-use crate::maintenance;
 use crate::memory::OutOfMemory;
 use crate::message;
 use crate::pool::Upstream;
@@ -179,6 +179,8 @@ struct Request {
     key: Option<u64>,
     /// The content coding that its response may get here.
     coding: Option<Coding>,
+    /// True if it asks for something newer than what has weak tags.
+    has_weak_tags: bool,
     /// What it counts as for strategies.
     cost: Cost,
     /// How urgent it is when it waits for a member.
@@ -333,6 +335,7 @@ impl Request {
         let compression = routed.rule.compression.as_ref();
         let coding =
             compression.and_then(|options| options.choose(head.request.values("accept-encoding")));
+        let has_weak_tags = coding.is_some() && has_weak_tags(&head.request);
         drop(group);
         let idempotent = matches!(
             head.request.method,
@@ -347,7 +350,7 @@ impl Request {
         let awaits_continue = head.expect_continue;
         let at = worker.now();
         let client = session.peer.ip();
-        let over = match maintenance::is_for(&routed.rule, client) {
+        let over = match routed.policy().is_in_maintenance(client) {
             // Who is told to try again later has not used the limit up by then.
             true => None,
             false => routed
@@ -377,6 +380,7 @@ impl Request {
             at,
             key,
             coding,
+            has_weak_tags,
             cost,
             class,
             version,
@@ -467,6 +471,7 @@ impl Request {
             at,
             key,
             coding: None,
+            has_weak_tags: false,
             cost: self.cost,
             class: self.class,
             // One that gets no interim responses.
@@ -483,6 +488,12 @@ impl Request {
             line: None,
         }
     }
+}
+
+/// True if the tags of `If-None-Match` are weak ones.
+fn has_weak_tags(request: &message::Request<'_>) -> bool {
+    let mut tags = request.values("if-none-match").peekable();
+    tags.peek().is_some() && tags.all(|tags| tags.trim_ascii_start().starts_with(b"W/"))
 }
 
 /// Why there is no request (yet).
@@ -760,11 +771,14 @@ impl Client {
                 End::Client
             }
         };
+        let rule = self.session.service.rule();
+        // Of the rule, as nothing is known of a route.
+        let policy = &rule.own.policy;
         let answer = Answer {
             retry_after: (status == 503).then_some(1),
             ..Answer::closing(status, text)
         };
-        let sent = self.answer(&answer, to_head).await;
+        let sent = self.answer(&answer.with(policy), to_head).await;
         let mut summary = Summary::new(end);
         summary.status = sent.then_some(status);
         self.conclude(None, summary);
@@ -773,21 +787,30 @@ impl Client {
 
     /// Sends an answer of the proxy's own; false if the client does not take it.
     async fn answer(&mut self, answer: &Answer<'_>, to_head: bool) -> bool {
-        if let Io::Stream(stream) = &mut self.stream {
-            let sent = stream.answer(answer, to_head);
-            let metrics = &self.session.service.metrics;
-            metrics.bytes_to_clients.add(*sent.as_ref().unwrap_or(&0));
-            if sent.is_ok() {
-                metrics.count_status(answer.status);
+        let status = answer.status;
+        let out = {
+            let date = self.session.worker.date.now();
+            let answer = Answer {
+                date: date.as_ref().and_then(DateText::text),
+                ..*answer
+            };
+            if let Io::Stream(stream) = &mut self.stream {
+                let sent = stream.answer(&answer, to_head);
+                let metrics = &self.session.service.metrics;
+                metrics.bytes_to_clients.add(*sent.as_ref().unwrap_or(&0));
+                if sent.is_ok() {
+                    metrics.count_status(status);
+                }
+                return sent.is_ok();
             }
-            return sent.is_ok();
-        }
-        let mut out = self.session.worker.buffers.take_head();
-        answer.write(to_head, &mut out);
+            let mut out = self.session.worker.buffers.take_head();
+            answer.write(to_head, &mut out);
+            out
+        };
         let limit = self.session.service.rule().rule.timeouts.body;
         let sent = self.send(out, limit).await == Ok(true);
         if sent {
-            self.session.service.metrics.count_status(answer.status);
+            self.session.service.metrics.count_status(status);
         }
         sent
     }
@@ -843,6 +866,11 @@ impl Client {
     fn conclude(&self, mut request: Option<&mut Request>, summary: Summary) {
         if let Some(request) = &request {
             self.session.count_end(summary.end);
+            if let Io::Stream(stream) = &self.stream
+                && let Some(status) = stream.call()
+            {
+                self.session.service.metrics.calls.count(status);
+            }
             // An answer of the proxy's own has been sent just now.
             if summary.status.is_some() {
                 let answered = summary
@@ -883,6 +911,10 @@ impl Client {
                 (protocol, tries.map_or(0, |tries| tries.head_bytes))
             }
         };
+        let grpc_status = match &self.stream {
+            Io::Stream(stream) => stream.call().flatten(),
+            _ => None,
+        };
         let (at, asked, details) = match line.map(|line| *line) {
             Some(line) => {
                 let target = Cow::Owned(line.target.into());
@@ -905,6 +937,7 @@ impl Client {
             protocol,
             details,
             status: summary.status,
+            grpc_status,
             bytes_received: summary.received,
             bytes_sent: summary.sent,
             head_bytes_sent,
@@ -1005,9 +1038,10 @@ mod tests {
         // limits of the client (twice 8 bytes each), its age and the limits of its slowness, what a cookie says, and where copies of
         // messages and the user are (three times 8 bytes), whether a second member was asked,
         // encoders (twice 8 bytes, and which coding), and how a request is held for a better member (three
-        // times 8 bytes), which trailers pass, and the client's own connection to a member (8 bytes each). A
-        // transport more, as there is in tests, costs a word for each connection.
-        assert!(http <= 2688 + 32, "{http}");
+        // times 8 bytes), the client's own connection to a member (8 bytes), and for each of three messages which of its
+        // trailers pass and load reports among them (24 bytes). A transport more, as there is in tests, costs a word
+        // for each connection.
+        assert!(http <= 2760 + 32, "{http}");
         let tcp = size_of_future(crate::tcp::serve);
         assert!(tcp <= 1408, "{tcp}");
     }

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::task::Poll;
 use std::time::Duration;
 
+use evenkeel_core::address::Address;
 use evenkeel_core::group::Outcome;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::{Shortage, warn_throttled};
@@ -19,8 +20,9 @@ use super::flow::{Bounds, Flow};
 use super::progress::{Progress, Side};
 use super::route::Routed;
 use super::{Client, Request};
-use crate::access;
+use crate::access::{self, Tries};
 use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::http1::chunked::Trailers;
 use crate::http1::forward::{self, Added, Delivery, write_changed_response, write_response};
 use crate::http1::{Body, Fields, HeadError, Limits, Parsed, ResponseHead, Version};
 use crate::http2::grpc;
@@ -151,7 +153,8 @@ impl Client {
                     self.fill_response(request, routed, upstream, &mut progress, &mut input);
                 filled.await.inspect_err(|failure| {
                     if matches!(failure, Failure::Garbage) {
-                        self.note_bad_response(bound, "it ends within its head, or is malformed");
+                        let why = "it ends within its head, or is malformed";
+                        self.note_bad_response(&bound.address, bound.tries.as_deref_mut(), why);
                     }
                 })?;
             }
@@ -173,7 +176,8 @@ impl Client {
                         interims += 1;
                         interim_bytes += head.len();
                         if interims > MAX_INTERIM || interim_bytes > limit {
-                            self.note_bad_response(bound, "too many interim responses before it");
+                            let why = "too many interim responses before it";
+                            self.note_bad_response(&bound.address, bound.tries.as_deref_mut(), why);
                             return Err(Failure::Garbage);
                         }
                         if status == 100 {
@@ -208,7 +212,9 @@ impl Client {
                         match room {
                             None | Some(Ok(true)) => break,
                             Some(Ok(false)) => {
-                                self.note_bad_response(bound, HeadError::TooLarge);
+                                let tries = bound.tries.as_deref_mut();
+                                let why = HeadError::TooLarge;
+                                self.note_bad_response(&bound.address, tries, why);
                                 return Err(Failure::Garbage);
                             }
                             Some(Err(OutOfMemory)) => {
@@ -227,13 +233,21 @@ impl Client {
         }
     }
 
-    /// Says which member has sent what cannot be passed on, and counts it.
+    /// Says which member has sent what cannot be passed on, counts it, and has the access log say why.
     #[cold]
-    pub(super) fn note_bad_response(&self, bound: &Bound, why: impl Display) {
+    pub(super) fn note_bad_response(
+        &self,
+        address: &Address,
+        tries: Option<&mut Tries>,
+        why: impl Display,
+    ) {
         let service = &self.session.service;
         service.metrics.bad_responses.add(1);
-        warn_throttled!(rule = %service.name, address = %bound.address, %why,
-            "a member's response cannot be read: its client gets 502, or another member is asked");
+        warn_throttled!(rule = %service.name, %address, %why,
+            "a member's response cannot be read: its client gets 502 or a part of it, or another member is asked");
+        if let Some(tries) = tries {
+            tries.member_error = Some(why.to_string().into());
+        }
     }
 
     /// Parses the head in `input`, and writes the one for the client.
@@ -258,7 +272,7 @@ impl Client {
             Ok(Parsed::Head(head)) => head,
             Ok(Parsed::Partial) => return Ok(None),
             Err(error) => {
-                self.note_bad_response(bound, error);
+                self.note_bad_response(&bound.address, bound.tries.as_deref_mut(), error);
                 return Err(Failure::Garbage);
             }
         };
@@ -281,7 +295,7 @@ impl Client {
             head.leave_out(orca::BINARY_FIELD);
         }
         let interim = head.is_interim();
-        let changes = routed.route().response_fields.as_deref();
+        let changes = routed.policy().response_fields();
         let changes = changes.filter(|_| !interim);
         for name in changes.into_iter().flat_map(FieldChanges::taken_out) {
             head.leave_out(name);
@@ -311,9 +325,11 @@ impl Client {
             // All that it gets is content; its framing says where that ends.
             Io::Stream(stream) if !interim => {
                 if !stream.may_get(head.status) {
+                    let why = "success without the protocol that was asked for (RFC 8441)";
+                    self.note_bad_response(&bound.address, bound.tries.as_deref_mut(), why);
                     return Err(Failure::Garbage);
                 }
-                stream.set_head(&head, strips, added);
+                stream.set_head(&head, added);
                 Delivery {
                     strip_chunks: false,
                     keep_alive: false,
@@ -360,18 +376,22 @@ impl Client {
         let at = worker.now();
         let group = &routed.target().group;
         group.responded(&mut bound.ticket, outcome, at);
+        let bounds = Bounds {
+            trailers: report_trailers(routed.target()),
+            ..Bounds::NONE
+        };
         // An upgraded connection's first bytes are no body.
         let rest = input.take();
         let memory = &worker.memory;
         let down = match encoder {
-            Some(encoder) => Flow::encoded(out, body, encoder, rest, memory),
-            None => Flow::new(out, body, delivery.strip_chunks, rest, Bounds::NONE, memory),
+            Some(encoder) => Flow::encoded(out, body, encoder, rest, bounds, memory),
+            None => Flow::new(out, body, delivery.strip_chunks, rest, bounds, memory),
         };
         let down = down.map_err(|broken| match broken {
             Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
             broken => {
                 if let Broken::Chunks(error) = broken {
-                    self.note_bad_response(bound, error);
+                    self.note_bad_response(&bound.address, bound.tries.as_deref_mut(), error);
                 }
                 Failure::Garbage
             }
@@ -399,7 +419,7 @@ impl Client {
         head: &mut ResponseHead<'_>,
     ) -> Option<Box<Encoder>> {
         let options = routed.rule.compression.as_ref()?;
-        if matches!(head.status, 0..=199 | 204 | 206 | 304) || request.grpc {
+        if matches!(head.status, 0..=199 | 204 | 206) || request.grpc {
             return None;
         }
         let is_encoded = head.values("content-encoding").any(|value| {
@@ -407,6 +427,15 @@ impl Client {
             !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
         });
         let is_for = |value: Option<&[u8]>| value.is_some_and(|value| options.is_for(value));
+        if head.status == 304 {
+            // The fields that a response with content would have (RFC 9110, section 15.4.5): the client has what was
+            // compressed if it asks with weak tags.
+            if request.has_weak_tags && !is_encoded {
+                head.weaken_etag();
+                head.vary_by_encoding();
+            }
+            return None;
+        }
         let length = head.content_length();
         if is_encoded
             || !is_for(head.values("content-type").next())
@@ -452,6 +481,15 @@ pub(super) fn take_reports<'h>(
 fn strips_reports(target: &Target) -> bool {
     let orca = target.sources.orca.as_ref();
     orca.is_some_and(|orca| orca.headers && orca.strip)
+}
+
+/// Trailers of responses that are for the balancer.
+fn report_trailers(target: &Target) -> Trailers {
+    let orca = target.sources.orca.as_ref();
+    match orca.filter(|orca| orca.headers) {
+        Some(orca) => Trailers::Reports { strip: orca.strip },
+        None => Trailers::All,
+    }
 }
 
 /// `Retry-After` in seconds. Its other form, a date, would need a clock that agrees

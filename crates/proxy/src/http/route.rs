@@ -12,6 +12,7 @@ use evenkeel_core::group::Group;
 use evenkeel_manager::auth::Auth;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
 use evenkeel_manager::config::routing::{Asks, host_of};
+use evenkeel_manager::responses::ResponsePolicy;
 use evenkeel_manager::routes::{Instead, Route, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
@@ -20,11 +21,12 @@ use super::login::Login;
 use super::{After, Client, Request, Summary, sticky};
 use crate::access::End;
 use crate::http1::Hop;
+use crate::http1::chunked::Trailers;
 use crate::http1::forward::{Changes, put_template};
 use crate::http1::respond::{Answer, More};
 use crate::listen::Session;
 use crate::message::{self, Body, OwnCookies};
-use crate::quota::Quotas;
+use crate::quota::{Quotas, forwarded_for};
 use crate::service::{Bindings, LocalRule, class_of_client};
 
 /// The rule of a request, and the route that it has there. What comes after the head asks this, so
@@ -66,7 +68,11 @@ impl Routed {
                 _ => None,
             };
             if given.is_none() {
-                let found = index.find(request);
+                let client = match index.by_client() {
+                    true => client_of(session, rule, request),
+                    false => None,
+                };
+                let found = index.find(request, client);
                 routed.route = found.and_then(|at| at.try_into().ok()).unwrap_or(REST);
                 let bound = |target: &Target| match &target.cookie {
                     Some(cookie) => sticky::named(cookie, request).is_some(),
@@ -103,9 +109,11 @@ impl Routed {
         self.route as usize
     }
 
-    /// What clients get while the rule is in maintenance.
-    pub(crate) fn page(&self) -> Option<&Bytes> {
-        self.rule.page.as_ref()
+    /// Answers of the balancer's own and changes to responses.
+    #[inline]
+    pub(crate) fn policy(&self) -> &ResponsePolicy {
+        let of_route = self.route().policy(self.target);
+        of_route.unwrap_or(&self.target().policy)
     }
 
     /// What is done with it.
@@ -174,6 +182,12 @@ impl Routed {
                 .unwrap_or_default(),
             cookies: self.own_cookies(),
             says_forwarded: false,
+            report_format: self
+                .target()
+                .sources
+                .orca
+                .as_ref()
+                .and_then(|orca| orca.request_format.as_deref()),
             marks: None,
         }
     }
@@ -205,8 +219,26 @@ impl Routed {
         let route = self.route();
         Bounds {
             most: route.max_body.unwrap_or(u64::MAX),
-            trailers: (body == Body::Chunked).then(|| Arc::clone(&route.request_trailers)),
+            trailers: match body {
+                Body::Chunked => Trailers::Listed(Arc::clone(&route.request_trailers)),
+                _ => Trailers::All,
+            },
         }
+    }
+}
+
+/// The address of the client of a request: that of its connection, or the one that a trusted proxy in front has
+/// added. `None` if there is none, or if the proxy does not say one.
+fn client_of(
+    session: &Session,
+    rule: &LocalRule,
+    request: &message::Request<'_>,
+) -> Option<IpAddr> {
+    let is_told =
+        rule.rule.http.trust_forwarded && request.values("x-forwarded-for").next().is_some();
+    match is_told {
+        true => forwarded_for(request),
+        false => session.peer.ip(),
     }
 }
 
@@ -374,7 +406,6 @@ impl Client {
             page: page.map(|(media_type, body)| (*media_type, body)),
             more: More {
                 location: given.location.as_deref(),
-                fields: route.response_fields.as_deref(),
                 ..More::default()
             },
             ..Answer::closing(status, given.text)

@@ -3,13 +3,14 @@
 //! A valid chunked body is passed on as it came: nothing is decoded and encoded again.
 //! The [`Decoder`] therefore only says how far the input is valid, and where the body
 //! ends. It takes the input in pieces of any size and keeps a few dozen bytes. Trailers of
-//! requests pass by a list of names; others are taken out.
+//! requests pass by a list of names, and load reports in those of responses are kept ([`Trailers`]).
 
 use std::sync::Arc;
 
 use evenkeel_manager::config::fields::{
     MAX_TRAILER_NAME, RequestTrailers, is_no_trailer, plain_byte,
 };
+use evenkeel_wire::orca;
 
 use super::framing;
 
@@ -75,6 +76,52 @@ pub struct Scanned {
     pub end: bool,
 }
 
+/// Trailers of a body that pass, and those that are for the balancer.
+#[derive(Clone, Debug, Default)]
+pub enum Trailers {
+    /// All pass.
+    #[default]
+    All,
+    /// Those of a list pass, and others are taken out.
+    Listed(Arc<RequestTrailers>),
+    /// All pass, and load reports are kept for the balancer.
+    Reports {
+        /// Takes the reports out.
+        strip: bool,
+    },
+}
+
+/// Trailers with load reports, as they came: lines.
+#[derive(Clone, Debug, Default)]
+pub struct ReportLines(Vec<u8>);
+
+impl ReportLines {
+    /// Values of the trailers called `name`, in order.
+    pub fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let lines = self.0.split(|&byte| byte == b'\n');
+        lines.filter_map(move |line| {
+            let colon = line.iter().position(|&byte| byte == b':')?;
+            let (found, value) = line.split_at_checked(colon)?;
+            let value = value.get(1..).unwrap_or_default().trim_ascii();
+            found.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
+        })
+    }
+}
+
+/// Fate of the trailer that is being read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Fate {
+    /// Its name is not known yet.
+    #[default]
+    Open,
+    Passes,
+    Dropped,
+    /// Passes, and is kept.
+    Kept,
+    /// Does not pass, and is kept.
+    Taken,
+}
+
 /// Follows one chunked body.
 ///
 /// ```
@@ -96,14 +143,14 @@ pub struct Decoder {
     name_len: u16,
     /// Bytes of content that may still come.
     allowed: u64,
-    /// Trailers that pass, if others are taken out.
-    passing: Option<Arc<RequestTrailers>>,
+    trailers: Trailers,
+    /// Load reports among the trailers.
+    reports: Option<Box<ReportLines>>,
     /// Bytes at the start of the input that were looked at: a part of the name of a trailer.
     held: u8,
-    /// Trailers are next, of which some are taken out.
+    /// Trailers are next, each of which is looked at.
     picks: bool,
-    /// The trailer that is being read does not pass.
-    drops: bool,
+    fate: Fate,
     /// Bytes of framing that were looked at, and runs of content.
     #[cfg(test)]
     work: usize,
@@ -117,6 +164,8 @@ enum State {
     Data,
     DataCr,
     DataLf,
+    /// Trailers are next, of which some are taken out.
+    PickedTrailers,
     TrailerStart,
     TrailerName,
     TrailerValue,
@@ -134,12 +183,11 @@ impl Default for Decoder {
 impl Decoder {
     /// Before the first byte of a body.
     pub fn new() -> Self {
-        Self::within(u64::MAX, None)
+        Self::within(u64::MAX, Trailers::All)
     }
 
-    /// Before the first byte of a body that may have so many bytes of content, and these trailers if others are
-    /// taken out.
-    pub fn within(most: u64, passing: Option<Arc<RequestTrailers>>) -> Self {
+    /// Before the first byte of a body that may have so many bytes of content, and such trailers.
+    pub fn within(most: u64, trailers: Trailers) -> Self {
         Self {
             state: State::Size,
             left: 0,
@@ -147,10 +195,11 @@ impl Decoder {
             name: [0; NAME_BYTES],
             name_len: 0,
             allowed: most,
-            passing,
+            trailers,
+            reports: None,
             held: 0,
             picks: false,
-            drops: false,
+            fate: Fate::Open,
             #[cfg(test)]
             work: 0,
         }
@@ -159,6 +208,11 @@ impl Decoder {
     /// Whether the body has ended.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// Takes the load reports that were kept.
+    pub fn take_reports(&mut self) -> Option<Box<ReportLines>> {
+        self.reports.take()
     }
 
     /// Follows `input`, which continues where the last input ended, in a body whose trailers all pass.
@@ -270,11 +324,16 @@ impl Decoder {
                 return Ok(Piece::Data(taken));
             }
         }
+        self.step_framing(input)
+    }
+
+    /// The same where no content is next, and no trailers are picked. The loop is here once, and what it does with
+    /// a byte is a part of it.
+    fn step_framing(&mut self, input: &[u8]) -> Result<Piece, ChunkError> {
         for (index, &byte) in input.iter().enumerate() {
             match self.state {
-                State::Data => return Ok(Piece::Framing(index)),
+                State::Data | State::PickedTrailers => return Ok(Piece::Framing(index)),
                 State::Done => return Ok(Piece::Framing(0)),
-                State::TrailerStart if self.picks => return Ok(Piece::Framing(index)),
                 _ => self.framing_byte(byte)?,
             }
             #[cfg(test)]
@@ -294,39 +353,65 @@ impl Decoder {
         if self.is_done() || input.is_empty() {
             return Ok(Piece::Framing(0));
         }
+        if self.state == State::PickedTrailers {
+            self.state = State::TrailerStart;
+        }
         let seen = usize::from(std::mem::take(&mut self.held));
-        for (index, &byte) in input.iter().enumerate().skip(seen) {
+        for (index, byte) in input.chunks(1).enumerate().skip(seen) {
             let was_name = self.state == State::TrailerName;
-            self.framing_byte(byte)?;
-            #[cfg(test)]
+            self.step_framing(byte)?;
+            if matches!(self.fate, Fate::Kept | Fate::Taken)
+                && let Some(ReportLines(lines)) = self.reports.as_deref_mut()
             {
-                self.work += 1;
+                lines.extend_from_slice(byte);
             }
             match self.state {
                 State::Done => return Ok(Piece::End(index + 1)),
                 State::TrailerStart => {
-                    return Ok(match std::mem::take(&mut self.drops) {
-                        true => Piece::Dropped(index + 1),
-                        false => Piece::Framing(index + 1),
+                    return Ok(match std::mem::take(&mut self.fate) {
+                        Fate::Dropped | Fate::Taken => Piece::Dropped(index + 1),
+                        Fate::Open | Fate::Passes | Fate::Kept => Piece::Framing(index + 1),
                     });
                 }
-                State::TrailerValue if was_name && !self.drops => {
-                    let name = input.get(..index).unwrap_or_default();
-                    self.drops = self.passing.as_ref().is_some_and(|names| !names.pass(name));
+                State::TrailerValue if was_name && self.fate == Fate::Open => {
+                    self.name_trailer(input.get(..=index).unwrap_or_default());
                 }
-                State::TrailerName => self.drops |= index >= MAX_TRAILER_NAME,
+                State::TrailerName if self.fate == Fate::Open && index >= MAX_TRAILER_NAME => {
+                    self.fate = match self.trailers {
+                        Trailers::Listed(_) => Fate::Dropped,
+                        _ => Fate::Passes,
+                    };
+                }
                 _ => {}
             }
         }
-        Ok(match self.state {
-            _ if self.drops => Piece::Dropped(input.len()),
-            State::TrailerName => {
+        Ok(match self.fate {
+            Fate::Dropped | Fate::Taken => Piece::Dropped(input.len()),
+            Fate::Open if self.state == State::TrailerName => {
                 // At most the longest name.
                 self.held = input.len() as u8;
                 Piece::Framing(0)
             }
             _ => Piece::Framing(input.len()),
         })
+    }
+
+    /// Decides on the trailer with this name, of which the colon is a part here.
+    fn name_trailer(&mut self, name_and_colon: &[u8]) {
+        let name = name_and_colon.strip_suffix(b":").unwrap_or(name_and_colon);
+        let is = |known: &str| known.as_bytes().eq_ignore_ascii_case(name);
+        self.fate = match &self.trailers {
+            Trailers::Listed(names) if !names.pass(name) => Fate::Dropped,
+            Trailers::Reports { strip } if is(orca::FIELD) || is(orca::BINARY_FIELD) => {
+                let ReportLines(lines) = &mut **self.reports.get_or_insert_default();
+                lines.extend_from_slice(name_and_colon);
+                match strip {
+                    true => Fate::Taken,
+                    false => Fate::Kept,
+                }
+            }
+            _ => Fate::Passes,
+        };
     }
 
     fn framing_byte(&mut self, byte: u8) -> Result<(), ChunkError> {
@@ -358,8 +443,11 @@ impl Decoder {
                     None => return Err(ChunkError::TooLarge),
                 };
                 if self.left == 0 {
-                    self.picks = self.passing.is_some();
-                    State::TrailerStart
+                    self.picks = !matches!(self.trailers, Trailers::All);
+                    match self.picks {
+                        true => State::PickedTrailers,
+                        false => State::TrailerStart,
+                    }
                 } else {
                     State::Data
                 }
@@ -645,7 +733,12 @@ mod tests {
     /// The pieces of a body whose trailers are picked, joined; what is not used is in front of the next piece.
     fn picked(input: &[u8], size: usize) -> (Result<Vec<u8>, ChunkError>, usize) {
         let names = RequestTrailers::new(&["X-Sum".to_owned()], |_| false);
-        let mut decoder = Decoder::within(u64::MAX, Some(Arc::new(names)));
+        let mut decoder = Decoder::within(u64::MAX, Trailers::Listed(Arc::new(names)));
+        let passed = passed(&mut decoder, input, size);
+        (passed, decoder.work)
+    }
+
+    fn passed(decoder: &mut Decoder, input: &[u8], size: usize) -> Result<Vec<u8>, ChunkError> {
         let (mut passed, mut rest) = (Vec::new(), Vec::new());
         for piece in input.chunks(size) {
             rest.extend_from_slice(piece);
@@ -658,10 +751,53 @@ mod tests {
                         break;
                     }
                 }
-                Err(error) => return (Err(error), decoder.work),
+                Err(error) => return Err(error),
             }
         }
-        (Ok(passed), decoder.work)
+        Ok(passed)
+    }
+
+    #[test]
+    fn fronts_d6_reports_in_trailers_are_kept_however_they_are_cut() {
+        let long = format!("x{}Endpoint-Load-Metrics: y\r\n", "-long".repeat(13));
+        let sent = format!(
+            "Server-Timing: a\r\nEndpoint-Load-Metrics:  TEXT a=1 \r\n{long}endpoint-load-metrics-bin:AA\r\n\
+             endpoint-load-metrics-x: 1\r\n"
+        );
+        let stripped = format!("Server-Timing: a\r\n{long}endpoint-load-metrics-x: 1\r\n");
+        let body = |trailers: &str| format!("3\r\nabc\r\n0\r\n{trailers}\r\n").into_bytes();
+        let input = body(&sent);
+        for (strip, passes) in [(true, &stripped), (false, &sent)] {
+            for size in 1..=input.len() {
+                let mut decoder = Decoder::within(u64::MAX, Trailers::Reports { strip });
+                let passed = passed(&mut decoder, &input, size);
+                assert_eq!(passed, Ok(body(passes)), "{strip} {size}");
+                assert!(decoder.work <= input.len());
+                let reports = decoder.take_reports().unwrap();
+                let values = |name| reports.values(name).collect::<Vec<_>>();
+                assert_eq!(values(orca::FIELD), [b"TEXT a=1"], "{size}");
+                assert_eq!(values(orca::BINARY_FIELD), [b"AA"], "{size}");
+                assert!(decoder.take_reports().is_none());
+                // Without chunks, as for HTTP/1.0.
+                let mut decoder = Decoder::within(u64::MAX, Trailers::Reports { strip });
+                let (mut content, mut rest) = (Vec::new(), Vec::new());
+                for piece in input.chunks(size) {
+                    rest.extend_from_slice(piece);
+                    let (n, scanned) = decoder.strip(&mut rest).unwrap();
+                    content.extend_from_slice(&rest[..n]);
+                    rest.drain(..scanned.len);
+                }
+                assert!(decoder.is_done() && content == b"abc");
+                assert!(decoder.take_reports().is_some());
+            }
+        }
+        // Nothing is kept of what has none.
+        let mut decoder = Decoder::within(u64::MAX, Trailers::Reports { strip: true });
+        assert_eq!(
+            passed(&mut decoder, &body("A: b\r\n"), 9),
+            Ok(body("A: b\r\n"))
+        );
+        assert!(decoder.take_reports().is_none());
     }
 
     #[test]

@@ -9,8 +9,9 @@ mod tests;
 
 use evenkeel_manager::config::FieldChanges;
 use evenkeel_manager::config::fields::{DECIDING, NOT_ASKED, is_in_family, is_same_name};
-use evenkeel_manager::config::routing::host_of;
 use evenkeel_manager::config::routing::template::{Part, Template};
+use evenkeel_manager::config::routing::{host_of, port_of};
+use evenkeel_wire::orca;
 
 use super::framing::{self, Version};
 use super::hop::{Hop, put_line};
@@ -31,6 +32,8 @@ pub struct Changes<'a> {
     pub cookies: OwnCookies<'a>,
     /// Whether `X-Forwarded-For`, `-Proto` and `-Host` are said in any case.
     pub says_forwarded: bool,
+    /// Format in which the member is asked for a load report.
+    pub report_format: Option<&'a str>,
     /// What it is known by, to people and in traces.
     pub marks: Option<Marks<'a>>,
 }
@@ -40,6 +43,7 @@ impl Changes<'_> {
     fn may_take_out(&self, hop: &Hop) -> bool {
         self.fields.is_some()
             || self.user.remove_authorization
+            || self.report_format.is_some()
             || self.marks.is_some()
             || hop.reserves()
     }
@@ -49,6 +53,7 @@ impl Changes<'_> {
     fn take_out(&self, hop: &Hop, name: &str) -> bool {
         self.fields.is_some_and(|fields| fields.takes_out(name))
             || self.user.remove_authorization && name.eq_ignore_ascii_case("authorization")
+            || self.report_format.is_some() && is_same_name(orca::FORMAT_FIELD, name)
             || hop.is_reserved(name)
             || self.marks.is_some_and(|marks| marks.takes_out(name))
     }
@@ -152,6 +157,12 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         put_template(value, request, request.path(), hop, out);
         out.extend_from_slice(b"\r\n");
     }
+    if let Some(format) = changes.report_format {
+        put_line(
+            &[orca::FORMAT_FIELD.as_bytes(), b": ", format.as_bytes()],
+            out,
+        );
+    }
     if let Some(marks) = &changes.marks {
         if let Some((name, id)) = marks.id {
             put_line(&[name.as_bytes(), b": ", id.as_bytes()], out);
@@ -236,6 +247,7 @@ pub fn put_template(
             None => "",
             Some(Part::Scheme) => hop.proto,
             Some(Part::Host) => host_of(request.authority.unwrap_or(&hop.default_host)),
+            Some(Part::Port) => port_of(request.authority.unwrap_or(&hop.default_host)),
             Some(Part::Path) => path,
             Some(Part::Query) => request.query_part(),
             Some(Part::Client) => &hop.client,

@@ -169,6 +169,8 @@ impl<'a> RequestHead<'a> {
         let mut meaning = Meaning::of_request(&[], fields, version)?;
         let body = match (ended, meaning.framing()) {
             (true, Body::Length(0)) => Body::Length(0),
+            // RFC 9110, section 8.6: servers want to be told that nothing comes of what usually has content.
+            (true, Body::None) if matches!(method, "POST" | "PUT" | "PATCH") => Body::Length(0),
             (true, _) => Body::None,
             (false, Body::None) => Body::Chunked,
             (false, body) => body,

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use evenkeel_manager::config::FieldChanges;
+use evenkeel_manager::responses::ResponsePolicy;
 
 use super::forward::{put_fields, put_number};
 use super::hop::put_line;
@@ -21,11 +22,11 @@ pub struct Answer<'a> {
     pub retry_after: Option<u32>,
     /// What stands in the place of the text, with its media type: a page of the administrator's.
     pub page: Option<(&'a str, &'a Bytes)>,
-    /// What routes say.
+    /// What it may have beside.
     pub more: More<'a>,
 }
 
-/// What the answer of a route has beside that of the balancer.
+/// What an answer may have beside status and text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct More<'a> {
     /// Value of `Location`.
@@ -52,6 +53,29 @@ impl<'a> Answer<'a> {
         }
     }
 
+    /// The same with the page for its status, unless it has one, and changes of fields that `policy` says.
+    pub(crate) fn with(self, policy: &'a ResponsePolicy) -> Self {
+        let page = || policy.page(self.status);
+        Answer {
+            page: self
+                .page
+                .or_else(|| page().map(|page| (&*page.media_type, &page.body))),
+            more: More {
+                fields: policy.response_fields(),
+                ..self.more
+            },
+            ..self
+        }
+    }
+
+    /// True if changes of fields leave this one of the balancer's alone.
+    pub(crate) fn keeps(&self, name: &str) -> bool {
+        !self
+            .more
+            .fields
+            .is_some_and(|fields| fields.takes_out(name))
+    }
+
     /// Whether there may be content with its status.
     pub(crate) fn has_content(&self) -> bool {
         !matches!(self.status, 204 | 205 | 304)
@@ -73,9 +97,8 @@ impl<'a> Answer<'a> {
         out.push(b' ');
         out.extend_from_slice(reason(self.status).as_bytes());
         let (media_type, content, end) = self.content();
-        let is_changed = |fields: &FieldChanges| fields.takes_out("content-type");
         if self.has_content() {
-            if !self.more.fields.is_some_and(is_changed) {
+            if self.keeps("content-type") {
                 out.extend_from_slice(b"\r\nContent-Type: ");
                 out.extend_from_slice(media_type.as_bytes());
             }
@@ -84,19 +107,27 @@ impl<'a> Answer<'a> {
         } else if self.status == 205 {
             out.extend_from_slice(b"\r\nContent-Length: 0");
         }
-        if let Some(location) = self.more.location {
+        if let Some(location) = self.more.location
+            && self.keeps("location")
+        {
             out.extend_from_slice(b"\r\nLocation: ");
             out.extend_from_slice(location.as_bytes());
         }
-        if let Some(challenge) = self.more.challenge {
+        if let Some(challenge) = self.more.challenge
+            && self.keeps("www-authenticate")
+        {
             out.extend_from_slice(b"\r\nWWW-Authenticate: ");
             out.extend_from_slice(challenge.as_bytes());
         }
-        if let Some(date) = self.date {
+        if let Some(date) = self.date
+            && self.keeps("date")
+        {
             out.extend_from_slice(b"\r\nDate: ");
             out.extend_from_slice(date.as_bytes());
         }
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = self.retry_after
+            && self.keeps("retry-after")
+        {
             out.extend_from_slice(b"\r\nRetry-After: ");
             put_number(u64::from(seconds), out);
         }

@@ -143,6 +143,14 @@ impl<'a> ResponseHead<'a> {
         self.meaning.content_length = None;
         self.meaning.chunked = true;
         self.meaning.respell_framing = true;
+        self.weaken_etag();
+        for name in OF_BYTES {
+            self.leave_out(name);
+        }
+    }
+
+    /// Says that the bytes of the response need not be those that its `ETag` is for.
+    pub(crate) fn weaken_etag(&mut self) {
         let mut fields = self.fields.iter().enumerate();
         let etag = fields.find(|(index, field)| {
             field.name.eq_ignore_ascii_case("etag") && !self.meaning.dropped.contains(*index)
@@ -152,9 +160,6 @@ impl<'a> ResponseHead<'a> {
         {
             self.weakened = Some(field.value);
             self.meaning.dropped.insert(index);
-        }
-        for name in OF_BYTES {
-            self.leave_out(name);
         }
     }
 

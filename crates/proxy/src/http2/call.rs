@@ -23,7 +23,7 @@ use super::stream::{part_of, value_of};
 use super::websocket;
 use crate::http1::head::MAX_FIELDS;
 use crate::http1::{Fields, Limits, Parsed, RequestHead};
-use crate::message::Body;
+use crate::message::{self, Body};
 use crate::worker::Worker;
 
 /// Heads were checked before they were written for a member; what is said of clients came on top.
@@ -51,6 +51,8 @@ pub(crate) struct Call {
     refused: bool,
     /// The member takes no WebSocket.
     unable: bool,
+    /// The request's head cannot be said in HTTP/2.
+    unfit: bool,
     /// Whether the request is to look as if it was cut.
     cut: Cell<bool>,
 }
@@ -69,6 +71,7 @@ impl Call {
             failed: false,
             refused: false,
             unable: false,
+            unfit: false,
             cut: Cell::new(false),
         }
     }
@@ -95,6 +98,11 @@ impl Call {
     /// Whether the request was for WebSocket, which the member does not take.
     pub(crate) fn is_unable(&self) -> bool {
         self.unable
+    }
+
+    /// True if HTTP/2 cannot say what is in the head of the request: it was not sent.
+    pub(crate) fn is_unfit(&self) -> bool {
+        self.unfit
     }
 
     /// The request was given up.
@@ -134,40 +142,14 @@ impl Call {
                 .is_err_and(|error| error.kind() == io::ErrorKind::Unsupported);
             connects?;
         }
-        let invalid = |_| io::Error::from(io::ErrorKind::InvalidData);
-        let part = |part: &str| part_of(&raw, bytes, part.as_bytes()).ok_or_else(|| invalid(()));
-        let mut uri = http::uri::Parts::default();
-        uri.scheme = Some(self.place.link.scheme());
-        let authority = part(head.request.authority.unwrap_or_default())?;
-        let authority = Authority::from_maybe_shared(authority).map_err(|_| invalid(()))?;
-        uri.authority = Some(authority);
-        let path = part(head.request.path_and_query)?;
-        let path = PathAndQuery::from_maybe_shared(path).map_err(|_| invalid(()))?;
-        uri.path_and_query = Some(path);
-        let mut request = http::Request::new(());
-        *request.uri_mut() = Uri::from_parts(uri).map_err(|_| invalid(()))?;
-        *request.method_mut() =
-            Method::from_bytes(head.request.method.as_bytes()).map_err(|_| invalid(()))?;
-        *request.version_mut() = http::Version::HTTP_2;
-        if accept.is_some() {
-            *request.method_mut() = Method::CONNECT;
-            let protocol = Protocol::from_static("websocket");
-            request.extensions_mut().insert(protocol);
-        }
-        let out = request.headers_mut();
-        for field in head.request.kept() {
-            if accept.is_some() && field.name.eq_ignore_ascii_case("sec-websocket-key") {
-                continue;
-            }
-            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| invalid(()))?;
-            let value = value_of(&raw, bytes, field.value).ok_or_else(|| invalid(()))?;
-            out.append(name, value);
-        }
-        if head.request.takes_trailers {
-            out.insert("te", HeaderValue::from_static("trailers"));
-        }
+        let Some(mut request) = self.translate(&head.request, bytes, &raw, accept.is_some()) else {
+            self.unfit = true;
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        };
         if let Body::Length(length) = head.request.body {
-            out.insert(CONTENT_LENGTH, HeaderValue::from(length));
+            request
+                .headers_mut()
+                .insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
         let body = match accept {
             Some(_) => Body::UntilClose,
@@ -195,6 +177,46 @@ impl Call {
                 Poll::Ready(Err(broken(error)))
             }
         }
+    }
+
+    /// The head of a request as HTTP/2 has it; `None` if it cannot have such. `raw` is a copy of `bytes`, in which the head
+    /// is. `connects` says that it asks for WebSocket.
+    fn translate(
+        &self,
+        head: &message::Request<'_>,
+        bytes: &[u8],
+        raw: &Bytes,
+        connects: bool,
+    ) -> Option<http::Request<()>> {
+        let mut uri = http::uri::Parts::default();
+        uri.scheme = Some(self.place.link.scheme());
+        let authority = part_of(raw, bytes, head.authority.unwrap_or_default().as_bytes())?;
+        uri.authority = Some(Authority::from_maybe_shared(authority).ok()?);
+        let path = part_of(raw, bytes, head.path_and_query.as_bytes())?;
+        let path = PathAndQuery::from_maybe_shared(path.clone())
+            .or_else(|_| PathAndQuery::from_maybe_shared(Bytes::from(encoded(&path))));
+        uri.path_and_query = Some(path.ok()?);
+        let mut request = http::Request::new(());
+        *request.uri_mut() = Uri::from_parts(uri).ok()?;
+        *request.method_mut() = Method::from_bytes(head.method.as_bytes()).ok()?;
+        *request.version_mut() = http::Version::HTTP_2;
+        if connects {
+            *request.method_mut() = Method::CONNECT;
+            let protocol = Protocol::from_static("websocket");
+            request.extensions_mut().insert(protocol);
+        }
+        let out = request.headers_mut();
+        for field in head.kept() {
+            if connects && field.name.eq_ignore_ascii_case("sec-websocket-key") {
+                continue;
+            }
+            let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+            out.append(name, value_of(raw, bytes, field.value)?);
+        }
+        if head.takes_trailers {
+            out.insert("te", HeaderValue::from_static("trailers"));
+        }
+        Some(request)
     }
 
     /// Waits for a head of the response.
@@ -274,6 +296,21 @@ impl Call {
         self.answer.extend_from_slice(framing.as_bytes());
         self.answer.extend_from_slice(b"\r\n");
     }
+}
+
+/// A path and query in which what URIs do not have (RFC 3986, appendix A), and clients send all the same, is encoded.
+fn encoded(path: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(path.len() + 16);
+    for &byte in path {
+        match byte {
+            b'"' | b'<' | b'>' | b'`' => {
+                // Writing to memory does not fail.
+                let _ = write!(out, "%{byte:02X}");
+            }
+            _ => out.push(byte),
+        }
+    }
+    out
 }
 
 impl AsyncRead for Call {

@@ -9,6 +9,53 @@ use http::header::CONTENT_TYPE;
 /// Name of the field with the status of a call.
 pub(crate) const STATUS: &str = "grpc-status";
 
+/// How a call has ended: one of the codes of the protocol, or something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallStatus(u8);
+
+impl CallStatus {
+    /// Names of the codes by their numbers, and of everything else.
+    pub const NAMES: [&'static str; 18] = [
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+        "other",
+    ];
+
+    /// What is none of the codes.
+    pub(crate) const OTHER: CallStatus = CallStatus(17);
+
+    /// Reads the value of the field.
+    pub(crate) fn parse(value: &[u8]) -> Self {
+        let code = number(value).filter(|code| *code < Self::OTHER.0);
+        code.map_or(Self::OTHER, CallStatus)
+    }
+
+    /// Its place in [`CallStatus::NAMES`].
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.get(self.index()).copied().unwrap_or("other")
+    }
+}
+
 /// Statuses of the protocol (its codes).
 const DEADLINE_EXCEEDED: u8 = 4;
 const PERMISSION_DENIED: u8 = 7;
@@ -96,6 +143,25 @@ mod tests {
         ] {
             assert_eq!(is_call(&fields("content-type", media_type)), is);
         }
+    }
+
+    #[test]
+    fn a_status_has_the_name_of_its_code() {
+        for (value, name) in [
+            ("0", "OK"),
+            ("4", "DEADLINE_EXCEEDED"),
+            ("12", "UNIMPLEMENTED"),
+            ("16", "UNAUTHENTICATED"),
+            ("17", "other"),
+            ("255", "other"),
+            ("256", "other"),
+            ("-1", "other"),
+            ("OK", "other"),
+            ("", "other"),
+        ] {
+            assert_eq!(CallStatus::parse(value.as_bytes()).name(), name, "{value}");
+        }
+        assert_eq!(CallStatus::parse(b"\xff"), CallStatus::OTHER);
     }
 
     #[test]

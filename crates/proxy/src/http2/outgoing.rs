@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use evenkeel_wire::orca;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -23,28 +22,8 @@ pub(super) struct Outgoing {
     stream: SendStream<Part>,
     held: Rc<Held>,
     framing: Framing,
-    /// Whether load reports in trailers are left out.
-    pub(super) strips_reports: bool,
-    end: Option<End>,
-}
-
-/// What trailers say to the balancer.
-#[derive(Debug)]
-pub(crate) struct End {
-    /// The status of a call of gRPC.
-    pub(crate) grpc_status: Option<HeaderValue>,
-    /// Load reports: in text or JSON, and in binary.
-    pub(crate) reports: [Vec<HeaderValue>; 2],
-}
-
-impl End {
-    fn of(trailers: &HeaderMap) -> Self {
-        let all = |name| trailers.get_all(name).iter().cloned().collect();
-        End {
-            grpc_status: trailers.get(grpc::STATUS).cloned(),
-            reports: [all(orca::FIELD), all(orca::BINARY_FIELD)],
-        }
-    }
+    /// Status of a call of gRPC, if trailers have one.
+    grpc_status: Option<HeaderValue>,
 }
 
 #[derive(Debug)]
@@ -83,13 +62,12 @@ impl Outgoing {
             stream,
             held,
             framing,
-            strips_reports: false,
-            end: None,
+            grpc_status: None,
         }
     }
 
-    pub(super) fn take_end(&mut self) -> Option<End> {
-        self.end.take()
+    pub(super) fn take_grpc_status(&mut self) -> Option<HeaderValue> {
+        self.grpc_status.take()
     }
 
     pub(super) fn is_reset(&mut self, cx: &mut Context<'_>) -> bool {
@@ -126,8 +104,7 @@ impl Outgoing {
             stream,
             held,
             framing,
-            strips_reports,
-            end,
+            grpc_status,
         } = self;
         match framing {
             Framing::Length(left) => {
@@ -144,12 +121,8 @@ impl Outgoing {
             Framing::Chunked(chunks) => {
                 let written = ready!(chunks.poll_write(cx, stream, held, bytes))?;
                 if chunks.decoder.is_done() {
-                    let mut trailers = trailers(&chunks.framing);
-                    *end = (!trailers.is_empty()).then(|| End::of(&trailers));
-                    if *strips_reports {
-                        trailers.remove(orca::FIELD);
-                        trailers.remove(orca::BINARY_FIELD);
-                    }
+                    let trailers = trailers(&chunks.framing);
+                    *grpc_status = trailers.get(grpc::STATUS).cloned();
                     *framing = Framing::Ended;
                     end_stream(stream, trailers)?;
                 }

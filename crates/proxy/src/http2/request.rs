@@ -65,17 +65,35 @@ pub(crate) fn with_head<T>(
                     fields.push(field(name, cookies.as_deref().unwrap_or(value)));
                 }
             }
-            _ => fields.push(field(name, value)),
+            _ => fields.push(field(spelling(name, key.is_some()), value)),
         }
     }
     let mut method = parts.method.as_str();
     if let Some(key) = key {
         method = "GET";
-        fields.push(field("upgrade", b"websocket"));
-        fields.push(field("sec-websocket-key", key.as_bytes()));
+        fields.push(field("Upgrade", b"websocket"));
+        fields.push(field("Sec-WebSocket-Key", key.as_bytes()));
     }
     let head = RequestHead::of_stream(method, target, &fields, ended || key.is_some())?;
     Ok(see(&head))
+}
+
+/// Fields of the handshake as RFC 6455 spells them: there are servers that know no other spelling.
+const HANDSHAKE: [&str; 3] = [
+    "Sec-WebSocket-Extensions",
+    "Sec-WebSocket-Protocol",
+    "Sec-WebSocket-Version",
+];
+
+/// A name as a member gets it: in lower case, but for those of the handshake of WebSocket.
+fn spelling(name: &str, is_handshake: bool) -> &str {
+    if !is_handshake {
+        return name;
+    }
+    let known = HANDSHAKE
+        .iter()
+        .find(|known| known.eq_ignore_ascii_case(name));
+    known.copied().unwrap_or(name)
 }
 
 fn field<'a>(name: &'a str, value: &'a [u8]) -> Field<'a> {
@@ -112,4 +130,22 @@ fn join_cookies(fields: &HeaderMap) -> Option<Vec<u8>> {
         joined.extend_from_slice(cookie.as_bytes());
     }
     Some(joined)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http_d7_the_handshake_of_websocket_is_spelt_as_in_http1() {
+        for (name, spelt) in [
+            ("sec-websocket-version", "Sec-WebSocket-Version"),
+            ("sec-websocket-protocol", "Sec-WebSocket-Protocol"),
+            ("sec-websocket-extensions", "Sec-WebSocket-Extensions"),
+            ("origin", "origin"),
+        ] {
+            assert_eq!(spelling(name, true), spelt);
+            assert_eq!(spelling(name, false), name);
+        }
+    }
 }

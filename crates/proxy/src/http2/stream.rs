@@ -14,16 +14,16 @@ use evenkeel_tls::handshake::Agreed;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::header::{
-    CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER, SET_COOKIE, WWW_AUTHENTICATE,
+    CONTENT_LENGTH, CONTENT_TYPE, DATE, LOCATION, RETRY_AFTER, SET_COOKIE, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Connection;
-use super::grpc;
+use super::grpc::{self, CallStatus};
 use super::held::Part;
 use super::incoming::Incoming;
-use super::outgoing::{End, Outgoing, broken};
+use super::outgoing::{Outgoing, broken};
 use crate::http1::ResponseHead;
 use crate::http1::forward::Added;
 use crate::http1::respond::Answer;
@@ -44,8 +44,8 @@ pub(crate) struct Stream {
     connects: bool,
     /// Whether it is a call of gRPC.
     grpc: bool,
-    /// Whether load reports in trailers are not for the client.
-    strips_reports: bool,
+    /// The status that its client got.
+    call_status: Option<CallStatus>,
     /// Whether what was sent of the response is not all of it.
     cut: Cell<bool>,
     /// Whether the client has ended it before there was an answer.
@@ -68,7 +68,7 @@ impl Stream {
             outgoing: None,
             connects,
             grpc: false,
-            strips_reports: false,
+            call_status: None,
             cut: Cell::new(false),
             cancelled: false,
         }
@@ -128,9 +128,19 @@ impl Stream {
         self.grpc = true;
     }
 
-    /// What the trailers have said, if there were any.
-    pub(crate) fn take_end(&mut self) -> Option<End> {
-        self.outgoing.as_mut().and_then(Outgoing::take_end)
+    /// Takes the status of a call of gRPC that trailers had.
+    pub(crate) fn take_grpc_status(&mut self) -> Option<HeaderValue> {
+        let status = self
+            .outgoing
+            .as_mut()
+            .and_then(Outgoing::take_grpc_status)?;
+        self.call_status = Some(CallStatus::parse(status.as_bytes()));
+        Some(status)
+    }
+
+    /// How a call of gRPC has ended, as far as its client was told; `None` if it is no call.
+    pub(crate) fn call(&self) -> Option<Option<CallStatus>> {
+        self.grpc.then_some(self.call_status)
     }
 
     /// Bytes of heads that were sent.
@@ -138,10 +148,8 @@ impl Stream {
         self.head_bytes
     }
 
-    /// Keeps the head of the final response until it is certain that it is the one. `strips`
-    /// says whether load reports in its trailers are not for the client.
-    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>, strips: bool, added: Added<'_>) {
-        self.strips_reports = strips;
+    /// Keeps the head of the final response until it is certain that it is the one.
+    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>, added: Added<'_>) {
         let (status, body) = match head.status {
             // The other protocol begins.
             101 => (200, Body::UntilClose),
@@ -173,10 +181,14 @@ impl Stream {
         let fields = response.headers().iter();
         let size = fields.map(|(name, value)| name.as_str().len() + value.len() + 4);
         self.head_bytes = size.sum::<usize>() as u64;
+        if self.grpc
+            && let Some(status) = response.headers().get(grpc::STATUS)
+        {
+            self.call_status = Some(CallStatus::parse(status.as_bytes()));
+        }
         let ends = matches!(body, Body::None | Body::Length(0));
         let sent = self.respond.send_response(response, ends);
-        let mut outgoing = Outgoing::new(sent.map_err(broken)?, body, self.connection.held());
-        outgoing.strips_reports = self.strips_reports;
+        let outgoing = Outgoing::new(sent.map_err(broken)?, body, self.connection.held());
         self.outgoing = Some(outgoing);
         Ok(())
     }
@@ -221,6 +233,12 @@ impl Stream {
         if let Some(Ok(challenge)) = answer.more.challenge.map(HeaderValue::from_str) {
             fields.insert(WWW_AUTHENTICATE, challenge);
         }
+        if let Some(Ok(date)) = answer.date.map(HeaderValue::from_str) {
+            fields.insert(DATE, date);
+        }
+        if let Some(seconds) = answer.retry_after {
+            fields.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
         if let Some(changes) = answer.more.fields {
             for name in changes.taken_out() {
                 fields.remove(name);
@@ -228,9 +246,6 @@ impl Stream {
             add_fields(fields, changes);
         }
         add_id(fields, answer.more.id);
-        if let Some(seconds) = answer.retry_after {
-            fields.insert(RETRY_AFTER, HeaderValue::from(seconds));
-        }
         let ends = to_head || text.is_empty() || !answer.has_content();
         let framing = if ends { Body::None } else { Body::UntilClose };
         self.send(response, framing)?;

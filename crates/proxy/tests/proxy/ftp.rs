@@ -227,19 +227,83 @@ fn several_commands_at_once_are_answered_in_order() {
 }
 
 #[test]
-fn a_bounce_ends_the_session() {
-    for command in [
+fn fronts_d3_a_bounce_is_refused_and_many_end_the_session() {
+    let bed = bed();
+    let mut client = Client::new(&bed);
+    let bounces = [
         "PORT 192,0,2,1,9,9",
         "PORT 127,0,0,1,0,22",
         "EPRT |2|::1|9999|",
-    ] {
-        let bed = bed();
-        let mut client = Client::new(&bed);
-        client.send(format!("{command}\r\n"));
-        client.is_refused("your own address");
-        assert_eq!(bed.record().end, End::Client);
-        assert_eq!(bed.totals().ftp_bounce, 1);
+    ];
+    for bounce in bounces {
+        let answer = client.ask(bounce);
+        assert!(answer.starts_with("504 "), "{bounce}: {answer}");
+        assert_eq!(client.ask("NOOP"), "200 Ok");
     }
+    // It goes on passively.
+    let mut data = client.connect();
+    assert_eq!(client.ask("RETR 9"), "150 Go");
+    assert_eq!(read_all(&mut data), pattern(9));
+    drop(data);
+    assert_eq!(client.line(), "226 Done");
+    assert_eq!(bed.record().end, End::Complete);
+    assert_eq!(bed.totals().ftp_bounce, 3);
+    for bounce in bounces.iter().cycle().take(5) {
+        assert!(client.ask(bounce).starts_with("504 "));
+    }
+    client.send(format!("{}\r\n", bounces[0]));
+    client.is_refused("your own address");
+    assert_eq!(bed.record().end, End::Client);
+    assert_eq!(bed.totals().ftp_bounce, 9);
+}
+
+/// Members as they are in use: lines that belong to no reply, replies of several lines to
+/// everything, and such as end with another code.
+#[test]
+fn fronts_d2_d4_odd_replies_pass_as_clients_put_up_with_them() {
+    let odd = member(|_, stream| {
+        let mut commands = BufReader::new(stream.try_clone().unwrap());
+        let mut control = stream;
+        let mut say = |text: &str| control.write_all(text.as_bytes()).unwrap();
+        say("\r\nWelcome\r\n220 Ready\r\n\r\n");
+        let mut listener = None;
+        loop {
+            match &*line(&mut commands) {
+                "" => return,
+                "PASV" => {
+                    let passive = TcpListener::bind("127.0.0.1:0").unwrap();
+                    let numbers = numbers(passive.local_addr().unwrap()).replace(',', ", ");
+                    listener = Some(passive);
+                    say(&format!("227-Mode 1\r\n227 Entering it ({numbers})\r\n"));
+                }
+                "RETR 9" => {
+                    let mut data = listener.take().unwrap().accept().unwrap().0;
+                    say("Opening\r\n150\tGo\r\n");
+                    data.write_all(&pattern(9)).unwrap();
+                    drop(data);
+                    say("226Done\r\n");
+                }
+                "CWD x" => say("250-note\r\n200 ok\r\n"),
+                _ => say("200 Fine\r\n"),
+            }
+        }
+    });
+    let bed = Bed::new(Ftp, &[odd], |_| {});
+    let mut client = Client {
+        control: BufReader::new(bed.connect()),
+    };
+    assert_eq!(client.line(), "220 Ready");
+    let mut data = client.connect();
+    assert_eq!(client.ask("RETR 9"), "150\tGo");
+    assert_eq!(read_all(&mut data), pattern(9));
+    assert_eq!(client.line(), "226Done");
+    // The next command waits until nothing more has come.
+    client.send("CWD x\r\nNOOP\r\nCWD x\r\n");
+    for expected in ["250-note", "200 ok", "200 Fine", "250-note", "200 ok"] {
+        assert_eq!(client.line(), expected);
+    }
+    assert_eq!(client.ask("NOOP"), "200 Fine");
+    assert_eq!(bed.totals().ftp_member_reply, 0);
 }
 
 #[test]
@@ -299,28 +363,60 @@ fn lines_without_end_and_what_is_no_command_end_the_session() {
 }
 
 #[test]
-fn a_garbled_answer_to_pasv_ends_the_session() {
-    let long = "x".repeat(5000);
+fn fronts_d5_what_is_no_command_does_not_end_the_session() {
+    let bed = bed();
+    let mut client = Client::new(&bed);
+    client.send("\r\n\r\nX-SHA512 file\r\n NOOP\r\n\r\nNOOP\r\n");
+    let answers = [client.line(), client.line(), client.line()];
+    assert_eq!(
+        answers,
+        ["500 That is no command", "500 That is no command", "200 Ok"]
+    );
+    assert_eq!(bed.totals().ftp_malformed, 2);
+}
+
+/// A member that greets, answers the first command so, and all others with "200 Ok".
+fn answers_first(answer: &str) -> Bed {
+    let answer = answer.to_owned();
+    let odd = member(move |_, stream| {
+        let mut commands = BufReader::new(stream.try_clone().unwrap());
+        let mut control = stream;
+        let _ = control.write_all(b"220-Welcome\r\n220 Ready\r\n");
+        let mut answer = Some(&*answer);
+        while !line(&mut commands).is_empty() {
+            let answer = answer.take().unwrap_or("200 Ok");
+            let _ = control.write_all(format!("{answer}\r\n").as_bytes());
+        }
+    });
+    Bed::new(Ftp, &[odd], |_| {})
+}
+
+#[test]
+fn fronts_d4_an_answer_to_pasv_without_address_does_not_end_the_session() {
     let garbled = [
         "227 Somewhere",
         "227 (127,0,0,1,0,22)",
-        "227 (1,2,3,4,5)",
-        "Hello",
-        &long,
+        "227-(1,2,3,4,5)\r\n227 End",
+        "200 Fine",
     ];
     for garbled in garbled {
-        let answer = format!("220-Welcome\r\n220 Ready\r\n{garbled}\r\n");
-        let garbling = member(move |_, mut stream| {
-            let (hello, garbled) = answer.split_at(25);
-            stream.write_all(hello.as_bytes()).unwrap();
-            let mut command = [0; 6];
-            stream.read_exact(&mut command).unwrap();
-            let _ = stream.write_all(garbled.as_bytes());
-            let _ = stream.read(&mut command);
-        });
-        let bed = Bed::new(Ftp, &[garbling], |_| {});
+        let bed = answers_first(garbled);
         let mut client = Client::new(&bed);
-        client.send("PASV\r\n");
+        let answer = client.ask("PASV");
+        assert!(answer.starts_with("502 "), "{garbled}: {answer}");
+        assert_eq!(client.ask("NOOP"), "200 Ok");
+        assert_eq!(bed.totals().ftp_member_reply, 1);
+    }
+}
+
+#[test]
+fn a_garbled_reply_ends_the_session() {
+    let long = "x".repeat(5000);
+    let nothing = "HTTP/1.1 400 Bad Request\r\n".repeat(101);
+    for garbled in ["227 (127,0,0,1,9,9)", &long, &nothing] {
+        let bed = answers_first(garbled);
+        let mut client = Client::new(&bed);
+        client.send("SYST\r\n");
         client.is_refused("not understood");
         assert_eq!(bed.record().end, End::Member);
         assert_eq!(bed.totals().ftp_member_reply, 1);

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use crate::support::*;
@@ -16,10 +16,10 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::Protocol::Http;
 use evenkeel_manager::config::sources::{Orca, Sources};
-use evenkeel_manager::config::{Frequency, parse};
+use evenkeel_manager::config::{Compression, Frequency, parse};
 use evenkeel_manager::counts::{Fate, Origin};
 use evenkeel_manager::snapshot::GroupHandle;
-use evenkeel_proxy::access::End;
+use evenkeel_proxy::access::{End, Record};
 
 fn path_of(head: &str) -> String {
     head.split(' ').nth(1).unwrap_or_default().to_owned()
@@ -130,6 +130,75 @@ fn load_reports_in_responses_are_taken_in_and_kept_from_clients() {
     };
     let (heads, ..) = ask(Some(kept), &[1]);
     assert!(heads[0].contains("Endpoint-Load-Metrics: JSON {\"cpu_utilization\": 0.5}\r\nX: y"));
+}
+
+#[test]
+fn fronts_d6_load_reports_in_trailers_are_taken_in_and_kept_from_clients() {
+    let address = http_member(|_| {
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n";
+        let trailers =
+            "Server-Timing: a\r\nEndpoint-Load-Metrics: TEXT cpu_utilization=0.25\r\n\r\n";
+        format!("{head}{trailers}").into_bytes()
+    });
+    for (strip, version, rest) in [
+        (true, "1.1", "2\r\nok\r\n0\r\nServer-Timing: a\r\n\r\n"),
+        (
+            false,
+            "1.1",
+            "2\r\nok\r\n0\r\nServer-Timing: a\r\nEndpoint-Load-Metrics: TEXT cpu_utilization=0.25\r\n\r\n",
+        ),
+        (true, "1.0", "ok"),
+    ] {
+        let orca = Orca {
+            strip,
+            ..Orca::default()
+        };
+        let sources = Sources {
+            orca: Some(orca),
+            ..Sources::default()
+        };
+        let bed = Bed::with_sources(Http, &[address], sources);
+        let mut client = bed.connect();
+        ask(
+            &mut client,
+            &format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"),
+        );
+        expect(&mut client, rest.as_bytes());
+        // It is written when all is settled.
+        bed.record();
+        let group = bed.group.current.load();
+        let cpu = group.members()[0].location.load(LoadId::CPU, Instant::ZERO);
+        assert_eq!(cpu.map(|cpu| cpu.value.get()), Some(0.25), "{rest}");
+        let taken = bed.group.reports.get(Origin::ORCA_HEADER, Fate::Taken);
+        assert_eq!(taken, 1);
+    }
+}
+
+#[test]
+fn fronts_d6_members_are_asked_for_reports_where_that_is_wanted() {
+    let address = http_member(|head| {
+        let lines = head
+            .lines()
+            .filter(|line| line.to_ascii_lowercase().starts_with("endpoint"));
+        ok(lines.collect::<Vec<_>>().join("|"))
+    });
+    for (format, asked) in [
+        (Some("text"), "endpoint-load-metrics-format: text"),
+        (None, "Endpoint-Load-Metrics-Format: JSON"),
+    ] {
+        let sources = Sources {
+            orca: Some(Orca {
+                request_format: format.map(str::to_owned),
+                ..Orca::default()
+            }),
+            ..Sources::default()
+        };
+        let bed = Bed::with_sources(Http, &[address], sources);
+        let mut client = bed.connect();
+        let request = "GET / HTTP/1.1\r\nHost: a\r\nEndpoint-Load-Metrics-Format: JSON\r\n\r\n";
+        ask(&mut client, request);
+        expect(&mut client, asked.as_bytes());
+    }
 }
 
 #[test]
@@ -1044,7 +1113,8 @@ fn h9_the_page_of_a_rule_in_maintenance_uses_no_limit_up() {
             count: 3,
             per: Duration::from_secs(3600),
         });
-        rule.maintenance.on = true;
+        let maintenance = rule.responses.maintenance.get_or_insert_default();
+        maintenance.on = true;
     });
     let status = |bed: &Bed| {
         let head = ask(&mut bed.connect(), &get("/"));
@@ -1053,7 +1123,7 @@ fn h9_the_page_of_a_rule_in_maintenance_uses_no_limit_up() {
     for _ in 0..5 {
         assert_eq!(status(&bed), "503");
     }
-    bed.apply(|rule| rule.maintenance.on = false);
+    bed.apply(|rule| rule.responses.maintenance = None);
     for wanted in ["200", "200", "200", "429"] {
         assert_eq!(status(&bed), wanted);
     }
@@ -1119,4 +1189,122 @@ fn d6_bad_responses_are_counted_and_clients_told_what_they_were_after_retries_to
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
     expect(&mut client, b"The server's answer could not be read.");
     assert_eq!(bed.totals().bad_responses, 2);
+}
+
+#[test]
+fn http_d6_the_log_says_what_was_wrong_with_a_response() {
+    let bad = http_member(|_| b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n".to_vec());
+    let good = http_member(|_| ok("good"));
+    let bed = Bed::new(Http, &[bad, good], |rule| rule.http.retry_budget = 1.0);
+    set_down(&bed, 1, true);
+    let mut client = bed.connect();
+    let head = ask(&mut client, &get("/"));
+    assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+    let why = |record: &Record<'_>| record.tries.as_ref().unwrap().member_error.clone();
+    let record = bed.record();
+    assert_eq!(record.end, End::Member);
+    let length = "invalid Content-Length: expected decimal digits";
+    assert_eq!(why(&record).as_deref(), Some(length));
+    // Also where another member has answered then.
+    set_down(&bed, 1, false);
+    let mut client = bed.connect();
+    loop {
+        expect_get(&mut client, "/", "good");
+        let record = bed.record();
+        assert_eq!(record.end, End::Complete);
+        if record.retries == 1 {
+            assert_eq!(why(&record).as_deref(), Some(length));
+            break;
+        }
+        assert_eq!(why(&record), None);
+    }
+}
+
+#[test]
+fn http_d6_a_response_that_breaks_in_its_middle_is_counted_and_logged() {
+    for (rest, counted, why) in [
+        (
+            &b"zz\r\n"[..],
+            1,
+            "invalid chunk size: expected hexadecimal digits, then CR LF",
+        ),
+        (b"4\r\nab", 0, "it ends within its body"),
+    ] {
+        let (begun, wait) = channel();
+        let wait = Mutex::new(wait);
+        let address = member(move |_, mut stream| {
+            read_head(&mut stream);
+            let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
+            stream.write_all(head).unwrap();
+            // The client has the beginning.
+            wait.lock().unwrap().recv_timeout(HANG).unwrap();
+            stream.write_all(rest).unwrap();
+        });
+        let bed = Bed::new(Http, &[address], |_| {});
+        let mut client = bed.connect();
+        let head = ask(&mut client, &get("/"));
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        expect(&mut client, b"3\r\nabc\r\n");
+        begun.send(()).unwrap();
+        assert!(is_cut(&mut client));
+        let record = bed.record();
+        assert_eq!(
+            (record.end, bed.totals().bad_responses),
+            (End::Member, counted)
+        );
+        let error = record.tries.unwrap().member_error;
+        assert_eq!(error.as_deref(), Some(why));
+    }
+}
+
+#[test]
+fn http_d7_a_304_has_the_fields_of_what_was_compressed() {
+    let address =
+        http_member(|_| b"HTTP/1.1 304 Not Modified\r\nDate: x\r\nETag: \"v1\"\r\n\r\n".to_vec());
+    let bed = Bed::new(Http, &[address], |rule| {
+        rule.compression = Some(Compression::default())
+    });
+    let mut client = bed.connect();
+    let as_it_was = "HTTP/1.1 304 Not Modified\r\nDate: x\r\nETag: \"v1\"\r\n\r\n";
+    let weak =
+        "HTTP/1.1 304 Not Modified\r\nDate: x\r\nVary: Accept-Encoding\r\nETag: W/\"v1\"\r\n\r\n";
+    for (fields, answer) in [
+        ("Accept-Encoding: gzip\r\nIf-None-Match: W/\"v1\"\r\n", weak),
+        (
+            "Accept-Encoding: gzip\r\nIf-None-Match: \"v1\"\r\n",
+            as_it_was,
+        ),
+        ("Accept-Encoding: gzip\r\n", as_it_was),
+        ("If-None-Match: W/\"v1\"\r\n", as_it_was),
+    ] {
+        let head = ask(
+            &mut client,
+            &format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"),
+        );
+        assert_eq!(head, answer, "{fields}");
+    }
+}
+
+#[test]
+fn http_d7_a_redirect_may_keep_the_port() {
+    let bed = Bed::new(Http, &[nobody()], |rule| {
+        let text = "[rule.test]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n[[rule.test.routes]]\n\
+            redirect = \"https://{host}{port}/new{path}\"\n";
+        rule.routes = parse("f", text).unwrap().rules.remove(0).routes;
+    });
+    let mut client = bed.connect();
+    for (host, location) in [
+        ("a.example:8080", "https://a.example:8080/new/x"),
+        ("a.example", "https://a.example/new/x"),
+        ("[::1]:1", "https://[::1]:1/new/x"),
+    ] {
+        let head = ask(
+            &mut client,
+            &format!("GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+        );
+        assert!(
+            head.contains(&format!("Location: {location}\r\n")),
+            "{head}"
+        );
+    }
 }

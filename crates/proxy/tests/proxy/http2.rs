@@ -14,7 +14,7 @@ use bytes::Bytes;
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_manager::config::MaxBody;
 use evenkeel_manager::config::Protocol::Http;
-use evenkeel_proxy::access::End;
+use evenkeel_proxy::access::{CallStatus, End};
 use h2::client::SendRequest;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request, Response};
@@ -210,6 +210,72 @@ fn bodies_and_trailers_pass_both_ways() {
     assert_eq!(bed.record().bytes_received, 300_000);
 }
 
+/// In the head of a response without messages, or in trailers after them.
+#[test]
+fn a_call_of_grpc_is_logged_and_counted_with_its_status() {
+    let address = reader(|head, _| {
+        let head_of = |more: &str| {
+            format!("HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\n{more}\r\n").into_bytes()
+        };
+        let chunked = "Transfer-Encoding: chunked\r\n";
+        let trailers = |end: &str| {
+            let body = format!("5\r\nhello\r\n0\r\n{end}\r\n");
+            [head_of(chunked), body.into_bytes()].concat()
+        };
+        match path_of(head).as_str() {
+            "/head" => head_of("grpc-status: 12\r\nContent-Length: 0\r\n"),
+            "/trailers" => trailers("grpc-status: 7\r\n"),
+            "/odd" => trailers("grpc-status: 99\r\n"),
+            "/none" => trailers(""),
+            "/ok" => trailers("grpc-status: 0\r\n"),
+            _ => b"nonsense\r\n\r\n".to_vec(),
+        }
+    });
+    let bed = Bed::new(Http, &[address], |_| {});
+    on(async {
+        let mut client = connect(&bed).await;
+        for (path, status) in [
+            ("/head", Some("UNIMPLEMENTED")),
+            ("/trailers", Some("PERMISSION_DENIED")),
+            ("/odd", Some("other")),
+            ("/none", None),
+            ("/ok", Some("OK")),
+            ("/nonsense", Some("UNAVAILABLE")),
+        ] {
+            let mut call = request("POST", path);
+            let media_type = "application/grpc".parse().unwrap();
+            call.headers_mut().insert("content-type", media_type);
+            let response = ask(&mut client, call).await;
+            assert_eq!(response.status(), 200, "{path}");
+            let _ = body(response.into_body()).await;
+            let record = bed.record();
+            let found = record.grpc_status.map(CallStatus::name);
+            assert_eq!(
+                (found, record.status),
+                (status, Some(if path == "/nonsense" { 502 } else { 200 })),
+                "{path}"
+            );
+        }
+        // No call.
+        text(ask(&mut client, request("GET", "/ok")).await).await;
+    });
+    assert_eq!(bed.record().grpc_status, None);
+    let counts: Vec<_> = bed
+        .totals()
+        .calls
+        .counts()
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    let wanted = [
+        ("OK", 1),
+        ("PERMISSION_DENIED", 1),
+        ("UNIMPLEMENTED", 1),
+        ("UNAVAILABLE", 1),
+        ("other", 2),
+    ];
+    assert_eq!(counts, wanted);
+}
+
 #[test]
 fn responses_without_a_body_or_a_length_end() {
     let address = member(|_, mut stream| {
@@ -403,10 +469,14 @@ fn websocket_passes_over_a_stream() {
     let address = member(|_, mut stream| {
         let head = read_head(&mut stream);
         assert!(head.starts_with("GET /chat HTTP/1.1\r\n"), "{head}");
-        for line in ["upgrade: websocket\r\n", "Connection: upgrade\r\n"] {
+        for line in [
+            "Upgrade: websocket\r\n",
+            "Connection: upgrade\r\n",
+            "Sec-WebSocket-Version: 13\r\n",
+        ] {
             assert!(head.contains(line), "{head}");
         }
-        let key = head.split_once("sec-websocket-key: ").unwrap().1;
+        let key = head.split_once("Sec-WebSocket-Key: ").unwrap().1;
         assert!(key.find("==\r\n") == Some(22), "{head}");
         let switch = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
             Connection: Upgrade\r\nSec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: chat\r\n\r\nhello";
@@ -437,6 +507,31 @@ fn websocket_passes_over_a_stream() {
         assert_eq!(all, b"hello there");
     });
     assert_eq!(bed.record().end, End::Complete);
+}
+
+#[test]
+fn http_d7_requests_without_content_that_usually_have_some_say_so() {
+    let address = http_member(|head| {
+        let lines = head
+            .lines()
+            .filter(|line| line.to_ascii_lowercase().contains("length"));
+        ok(lines.collect::<Vec<_>>().join("|"))
+    });
+    let bed = Bed::new(Http, &[address], |_| {});
+    on(async {
+        let mut client = connect(&bed).await;
+        for (method, said) in [
+            ("POST", "Content-Length: 0"),
+            ("PUT", "Content-Length: 0"),
+            ("PATCH", "Content-Length: 0"),
+            ("GET", ""),
+            ("DELETE", ""),
+        ] {
+            let answer = ask(&mut client, request(method, "/")).await;
+            assert_eq!(text(answer).await, (200, said.to_owned()), "{method}");
+            client = client.ready().await.unwrap();
+        }
+    });
 }
 
 #[test]

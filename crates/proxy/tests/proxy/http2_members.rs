@@ -489,6 +489,42 @@ fn statuses_and_load_reports_in_trailers_count() {
     }));
 }
 
+/// What HTTP/1.1 takes, and the library for HTTP/2 does not.
+#[test]
+fn http_d5_what_http2_cannot_say_is_encoded_or_refused_and_no_fault_of_the_member() {
+    let address = h2_member(100, &Arc::default(), |_, request, mut respond| async move {
+        let mut out = respond.send_response(status(200), false).unwrap();
+        out.send_data(request.uri().to_string().into(), true)
+            .unwrap();
+    });
+    let bed = bed_of(&[address]);
+    for (path, target) in [
+        (
+            r#"/a?filter={"a":"b"}"#,
+            "http://test/a?filter={%22a%22:%22b%22}",
+        ),
+        ("/<a>`?<b>`", "http://test/%3Ca%3E%60?%3Cb%3E%60"),
+        ("/a%22\"?b", "http://test/a%22\"?b"),
+    ] {
+        let mut client = bed.connect();
+        let head = ask(
+            &mut client,
+            &format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"),
+        );
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        let chunk = format!("{:x}\r\n{target}\r\n", target.len());
+        expect(&mut client, chunk.as_bytes());
+        bed.record();
+    }
+    let mut client = bed.connect();
+    let head = ask(&mut client, "GET / HTTP/1.1\r\nHost: a%20b\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    let record = bed.record();
+    assert_eq!((record.end, record.retries), (End::Client, 0));
+    let group = bed.group.current.load();
+    assert_eq!(group.members()[0].slot.consecutive_failures(), 0);
+}
+
 /// A member that takes WebSocket, and sends back what it gets; `/403` it refuses.
 fn websocket_member() -> SocketAddr {
     let mut builder = h2::server::Builder::new();

@@ -117,6 +117,22 @@ pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, St
     let mut config = config::parse_with(&file, &text, &[])?;
     let mut world = scenario::parse(&file, "config = \"x\"\n", &[])?;
     world.group = question.group.map(str::to_owned);
+    let names: Vec<&str> = config.groups.iter().map(|group| &*group.name).collect();
+    let has = |name: &str| names.contains(&name);
+    match question.group {
+        Some(name) if !names.is_empty() && !has(name) => {
+            let all = names.join(", ");
+            return Err(fail(format!(
+                "--group {name}: the configuration has no such group, but {all}"
+            )));
+        }
+        None if names.len() > 1 => {
+            let all = names.join(", ");
+            let message = "the configuration has several groups: say which one the log is about, with --group NAME, one of";
+            return Err(fail(format!("{message} {all}")));
+        }
+        _ => {}
+    }
     let group = group_of(&world, &mut config).map_err(failed)?.clone();
     let names: Vec<String> = group.members.iter().map(MemberConfig::name).collect();
     let learnt = learn(log, &config, &group.name, &names, question).map_err(&fail)?;

@@ -61,7 +61,7 @@ impl Simulation<'_> {
         let luck = self.checks.f64();
         let took = 2.0 * nanos(self.scenario.network) + WORK * member.server.slowness();
         let found = if member.dead {
-            Check::Refused
+            Check::Certain
         } else if luck < member.server.failing || took > nanos(timeout) {
             Check::Failed
         } else {

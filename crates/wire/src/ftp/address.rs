@@ -33,14 +33,34 @@ pub fn read_eprt(argument: &[u8]) -> Option<Option<(IpAddr, u16)>> {
 }
 
 /// Reads the port in the text of a 227 reply. Where the six numbers stand is not said (RFC 1123,
-/// section 4.1.2.6): they begin at the first digit.
+/// section 4.1.2.6): they are the first list of exactly six, with spaces or without.
 pub fn read_pasv_reply(text: &[u8]) -> Option<u16> {
-    let begin = text.iter().position(u8::is_ascii_digit)?;
-    let rest = text.get(begin..)?;
-    let is_of_it = |byte: &u8| byte.is_ascii_digit() || *byte == b',';
-    let end = rest.iter().position(|byte| !is_of_it(byte));
-    let (_, port) = read_port(rest.get(..end.unwrap_or(rest.len()))?)?;
-    Some(port)
+    let mut rest = text;
+    while let Some(begin) = rest.iter().position(u8::is_ascii_digit) {
+        let list;
+        (list, rest) = split_list(rest.get(begin..)?);
+        let numbers: Vec<u8> = list.iter().copied().filter(|byte| *byte != b' ').collect();
+        if let Some((_, port)) = read_port(&numbers) {
+            return Some(port);
+        }
+    }
+    None
+}
+
+/// Splits `text`, which begins with a digit, behind its numbers with commas between them.
+fn split_list(text: &[u8]) -> (&[u8], &[u8]) {
+    let mut end = 0;
+    // What follows a number is a comma and another number, or else not of the list.
+    let mut has_comma = true;
+    for (at, byte) in text.iter().enumerate() {
+        match byte {
+            b'0'..=b'9' if has_comma || end == at => (end, has_comma) = (at + 1, false),
+            b',' if !has_comma => has_comma = true,
+            b' ' => {}
+            _ => break,
+        }
+    }
+    text.split_at(end)
 }
 
 /// Reads the port in the text of a 229 reply: `(|||6446|)` (RFC 2428, section 3).

@@ -9,10 +9,19 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::address::{
     read_eprt, read_epsv_reply, read_pasv_reply, read_port, write_eprt, write_port,
 };
+use super::reply::head;
 use super::{Command, Replies, Verb};
 
 /// Lowest port of a data connection that is dialled: below are services of other protocols.
 const LEAST_PORT: u16 = 1024;
+
+/// Most commands with an address of somebody else, and most lines that are no command, in a session:
+/// whoever sends more means no good.
+const MOST_BOUNCES: u8 = 8;
+const MOST_MALFORMED: u8 = 20;
+
+/// Most lines in a row of a server that belong to no reply: it speaks something else.
+const MOST_STRAYS: u8 = 100;
 
 const IAC: u8 = 255;
 /// Telnet's "interrupt process" and "data mark", the second of which is sent as urgent.
@@ -92,13 +101,15 @@ pub enum Step {
     Close,
     /// To be noted.
     Transfer(Transfer),
+    /// To be counted: what came was refused with a reply, and the session goes on.
+    Refused(Refusal),
     /// When all is sent, TLS begins: then call [`Conversation::secured`].
     Secure,
     /// When all is sent, bytes are to be carried without being understood.
     Tunnel,
 }
 
-/// Why a conversation is ended.
+/// Why a conversation is ended, or a command or reply refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A line of the client does not end.
@@ -119,10 +130,12 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
     Greeting,
-    /// The server is to listen; which command was sent, and which the client has sent.
+    /// The server is to listen; which command was sent, and which the client has sent. The port
+    /// that the reply has named so far.
     Passive {
         sent: Verb,
         asked: Verb,
+        port: Option<u16>,
     },
     /// The same, which has said where.
     Listening {
@@ -166,6 +179,15 @@ pub struct Conversation {
     has_quit: bool,
     /// Port of the client, which it has named in a command that waits for our address.
     active: bool,
+    /// Code of the reply that greeted the client.
+    greeting: Option<u16>,
+    /// Code of the reply to which the server's last line belongs.
+    last_code: Option<u16>,
+    /// How many commands named somebody else's address, and how many lines were no command.
+    bounces: u8,
+    malformed: u8,
+    /// Lines in a row that belong to no reply.
+    strays: u8,
 }
 
 impl Conversation {
@@ -185,6 +207,11 @@ impl Conversation {
             protects_data: false,
             has_quit: false,
             active: false,
+            greeting: None,
+            last_code: None,
+            bounces: 0,
+            malformed: 0,
+            strays: 0,
         }
     }
 
@@ -193,9 +220,14 @@ impl Conversation {
         self.pending.is_none() && self.late.is_none() && !self.replies.is_within() && !self.active
     }
 
-    /// Whether the server's greeting has not come.
-    pub fn is_new(&self) -> bool {
-        self.pending == Some(Pending::Greeting)
+    /// Code of the server's greeting, if that has come.
+    pub fn greeting(&self) -> Option<u16> {
+        self.greeting
+    }
+
+    /// Code of the reply to which the server's last line belongs.
+    pub fn last_code(&self) -> Option<u16> {
+        self.last_code
     }
 
     /// Whether the client has said that it leaves.
@@ -219,6 +251,8 @@ impl Conversation {
             return false;
         }
         match self.pending {
+            // It is no command, and holds none up.
+            _ if line.is_empty() => true,
             None => true,
             Some(_) if !self.preliminary || self.late.is_some() => false,
             Some(Pending::Greeting) => false,
@@ -242,7 +276,9 @@ impl Conversation {
         interrupted: bool,
         out: &mut Output,
     ) -> Result<Step, Refusal> {
-        let command = Command::read(line).ok_or(Refusal::Malformed)?;
+        let Some(command) = Command::read(line) else {
+            return self.refuse_line(line, out);
+        };
         let auth = self.settings.auth;
         let is_protected = auth == Auth::End;
         match command.verb {
@@ -293,6 +329,23 @@ impl Conversation {
             Verb::Login | Verb::Other => self.send(Pending::Other, line, out),
         }
         Ok(Step::Nothing)
+    }
+
+    /// Answers a line that is no command. An empty one is passed over, as servers do.
+    fn refuse_line(&mut self, line: &[u8], out: &mut Output) -> Result<Step, Refusal> {
+        if line.is_empty() {
+            return Ok(Step::Nothing);
+        }
+        self.malformed += 1;
+        // A field of HTTP comes from a browser that was sent here, with commands behind it.
+        let first = line.split(|byte| *byte == b' ').next();
+        let is_field = first.is_some_and(|first| first.contains(&b':'));
+        let is_text = |byte: &u8| *byte == b'\t' || !byte.is_ascii_control();
+        if is_field || !line.iter().all(is_text) || self.malformed > MOST_MALFORMED {
+            return Err(Refusal::Malformed);
+        }
+        say(out, "500 That is no command");
+        Ok(Step::Refused(Refusal::Malformed))
     }
 
     /// Passes on a command that may be sent during another one.
@@ -354,7 +407,8 @@ impl Conversation {
             asked => asked,
         };
         let name: &[u8] = if sent == Verb::Pasv { b"PASV" } else { b"EPSV" };
-        self.send(Pending::Passive { sent, asked }, name, out);
+        let port = None;
+        self.send(Pending::Passive { sent, asked, port }, name, out);
         Step::Nothing
     }
 
@@ -377,7 +431,17 @@ impl Conversation {
         // No address at all is what some clients write for their own.
         let is_own = ip.to_canonical() == self.settings.client || ip.is_unspecified();
         if !is_own || port < LEAST_PORT {
-            return Err(Refusal::Bounce);
+            self.bounces += 1;
+            if self.bounces > MOST_BOUNCES {
+                return Err(Refusal::Bounce);
+            }
+            // RFC 2577, section 3. Clients behind a router name an address that only they know, and
+            // go on with PASV.
+            say(
+                out,
+                "504 Only your own address and ports from 1024 on: use PASV or EPSV",
+            );
+            return Ok(Step::Refused(Refusal::Bounce));
         }
         self.active = true;
         let mode = Mode::Active;
@@ -468,55 +532,99 @@ impl Conversation {
         }
     }
 
-    /// Takes a line of the server.
+    /// Takes a line of the server. One that belongs to no reply is not passed on.
     ///
     /// # Errors
     ///
     /// The conversation is to be ended.
     pub fn reply(&mut self, line: &[u8], out: &mut Output) -> Result<Step, Refusal> {
-        let part = self.replies.take(line)?;
+        let Some(part) = self.replies.take(line) else {
+            self.strays += 1;
+            return match self.strays > MOST_STRAYS {
+                true => Err(Refusal::Reply),
+                false => Ok(Step::Nothing),
+            };
+        };
+        self.strays = 0;
         let code = part.code;
+        self.last_code = Some(code);
         if part.first {
             self.owner = self.owner_of(code);
         }
-        let pending = self.pending.filter(|_| self.owner == Owner::Pending);
-        if let (Some(Pending::Passive { sent, asked }), 227 | 229) = (pending, code) {
-            // All of it is replaced.
-            if !(part.first && part.last) {
-                return Err(Refusal::Reply);
-            }
-            let text = line.get(4..).unwrap_or_default();
-            let port = match (sent, code) {
-                (Verb::Pasv, 227) => read_pasv_reply(text),
-                (Verb::Epsv, 229) => read_epsv_reply(text),
-                _ => None,
-            };
-            let port = port
-                .filter(|port| *port >= LEAST_PORT)
-                .ok_or(Refusal::Reply)?;
-            self.pending = Some(Pending::Listening { asked });
-            let mode = Mode::Passive;
-            return Ok(Step::Open(Opening { mode, port }));
-        }
-        let is_wrong = match code {
-            227..=229 => true,
-            234 => pending != Some(Pending::Auth),
-            200..=299 => matches!(pending, Some(Pending::Passive { .. })),
-            _ => false,
-        };
-        if is_wrong {
+        let pending = self.pending_reply();
+        if is_unasked(pending, code) {
             return Err(Refusal::Reply);
         }
-        if pending == Some(Pending::Feat) && self.settings.auth != Auth::Pass {
+        if let Some(Pending::Passive { sent, asked, port }) = pending {
+            if names_address(code, line) {
+                let port = read_address(sent, line).or(port);
+                self.pending = Some(Pending::Passive { sent, asked, port });
+            } else {
+                pass_line(line, out);
+            }
+        } else if pending == Some(Pending::Feat) && self.settings.auth != Auth::Pass {
             self.feature(line, code, part.first, part.last, out);
         } else {
-            out.client.extend_from_slice(line);
-            out.client.extend_from_slice(b"\r\n");
+            pass_line(line, out);
         }
-        if !part.last {
+        match part.last {
+            true => Ok(self.end_reply(code, code, out)),
+            false => Ok(Step::Nothing),
+        }
+    }
+
+    /// Returns true if the server's last line [ends its reply](Replies::has_loose_end) only for some
+    /// clients: if nothing more comes for a while, call [`Conversation::end_loosely`].
+    pub fn has_loose_end(&self) -> bool {
+        self.replies.has_loose_end()
+    }
+
+    /// Takes the server's last line as the end of its reply. Nobody would send anything again
+    /// otherwise: the client has its reply, and the server no next command.
+    ///
+    /// # Errors
+    ///
+    /// The conversation is to be ended.
+    pub fn end_loosely(&mut self, out: &mut Output) -> Result<Step, Refusal> {
+        let Some((begun, code)) = self.replies.end_loosely() else {
             return Ok(Step::Nothing);
+        };
+        self.last_code = Some(code);
+        match is_unasked(self.pending_reply(), code) {
+            true => Err(Refusal::Reply),
+            false => Ok(self.end_reply(begun, code, out)),
         }
-        Ok(self.ended(code))
+    }
+
+    /// The pending command, if the reply that has begun is its own.
+    fn pending_reply(&self) -> Option<Pending> {
+        self.pending.filter(|_| self.owner == Owner::Pending)
+    }
+
+    /// A reply is whole that began with the code `begun`, and ended with `code`.
+    fn end_reply(&mut self, begun: u16, code: u16, out: &mut Output) -> Step {
+        let Some(Pending::Passive { sent, asked, port }) = self.pending_reply() else {
+            return self.ended(code);
+        };
+        let is_yes = matches!((sent, code), (Verb::Pasv, 227) | (Verb::Epsv, 229));
+        if let Some(port) = port.filter(|port| is_yes && *port >= LEAST_PORT) {
+            self.pending = Some(Pending::Listening { asked });
+            let mode = Mode::Passive;
+            return Step::Open(Opening { mode, port });
+        }
+        // What begins so was not passed on, and neither was a last line with an address.
+        if !(is_success(begun) || matches!(code, 227..=229)) {
+            return self.ended(code);
+        }
+        // The client has other ways to ask.
+        self.pending = None;
+        self.preliminary = false;
+        let text = match asked {
+            Verb::Epsv => "502 The server names no port: use PASV",
+            _ => "502 The server names no port: use EPSV or PORT",
+        };
+        say(out, text);
+        Step::Refused(Refusal::Reply)
     }
 
     /// Whose a reply is that begins with `code`.
@@ -549,6 +657,9 @@ impl Conversation {
             Owner::Pending => {
                 let done = self.pending.take();
                 self.preliminary = false;
+                if done == Some(Pending::Greeting) {
+                    self.greeting = Some(code);
+                }
                 // Some servers answer both with one reply.
                 if self.late == Some(Verb::Abor) && code < 300 {
                     self.late = None;
@@ -597,9 +708,44 @@ impl Conversation {
                 out.client.extend_from_slice(OURS);
             }
         }
-        out.client.extend_from_slice(line);
-        out.client.extend_from_slice(b"\r\n");
+        pass_line(line, out);
     }
+}
+
+fn is_success(code: u16) -> bool {
+    matches!(code, 200..=299)
+}
+
+/// Returns true if a reply names an address, or begins TLS, for which nobody has asked.
+fn is_unasked(pending: Option<Pending>, code: u16) -> bool {
+    match code {
+        227..=229 => !matches!(pending, Some(Pending::Passive { .. })),
+        234 => pending != Some(Pending::Auth),
+        _ => false,
+    }
+}
+
+/// Returns true if a line of an answer to PASV or EPSV with this code may name the server's address,
+/// so that it must not be passed on.
+fn names_address(code: u16, line: &[u8]) -> bool {
+    is_success(code) || head(line).is_some_and(|(own, _)| matches!(own, 227..=229))
+}
+
+/// Reads the port in a line of the answer to PASV or EPSV, as that which was sent has it.
+fn read_address(sent: Verb, line: &[u8]) -> Option<u16> {
+    let text = match head(line) {
+        Some(_) => line.get(4..).unwrap_or_default(),
+        None => line,
+    };
+    match sent {
+        Verb::Pasv => read_pasv_reply(text),
+        _ => read_epsv_reply(text),
+    }
+}
+
+fn pass_line(line: &[u8], out: &mut Output) {
+    out.client.extend_from_slice(line);
+    out.client.extend_from_slice(b"\r\n");
 }
 
 /// Answers a command here.

@@ -174,13 +174,21 @@ fn addresses_are_read_as_they_are_written() {
         Some(51213)
     );
     assert_eq!(read_pasv_reply(b"=127,0,0,1,4,0"), Some(1024));
+    for (text, port) in [
+        ("Passive mode 1 (127,0,0,1,4,1)", 1025),
+        ("Entering Passive Mode (127, 0, 0, 1, 4, 2)", 1026),
+        ("mode 2, 127 ,0,0,1,4,3 then (1,2,3,4,5,6)", 1286),
+        ("(1,2,3,4,5), 127,0,0,1,4,4,", 1028),
+    ] {
+        assert_eq!(read_pasv_reply(text.as_bytes()), Some(port), "{text}");
+    }
     for wrong in [
         "",
         "no digits",
         "Entering (1,2,3,4,5)",
         "(1,2,3,4,5,6,7)",
         "(999,2,3,4,5,6)",
-        "2 (1,2,3,4,5,6)",
+        "1 2 3 4 5 6",
     ] {
         assert_eq!(read_pasv_reply(wrong.as_bytes()), None, "{wrong}");
     }
@@ -278,28 +286,195 @@ fn after_epsv_all_there_is_nothing_else() {
     assert_eq!(talk.for_server(), "EPSV\r\n");
 }
 
+/// Any reply may have several lines (RFC 959, section 4.2; RFC 2389, section 2.2). None of them is
+/// passed on, as each may name the server's address.
 #[test]
-fn a_garbled_answer_to_pasv_ends_it() {
-    for garbled in [
-        "227 Entering Passive Mode",
-        "227 (1,2,3,4,0,21)",
-        "227-(1,2,3,4,5,6)",
-        "229 (|||2000|)",
-        "200 Fine",
-        "HTTP/1.1 200 OK",
-        "99 x",
-        "",
+fn fronts_d2_the_address_may_be_in_any_line() {
+    for lines in [
+        &["227-Passive", "227 Entering Passive Mode (10,9,8,7,200,13)"][..],
+        &["227-Passive (10,9,8,7,200,13)", "227 End"],
+        &["227-Note", " (10,9,8,7,200,13)", "", "227 End"],
+        &["227-1 (1,2,3,4,5,6)", "227 (10,9,8,7,200,13)"],
     ] {
         let mut talk = Talk::new(settings());
         talk.command("PASV");
-        assert_eq!(talk.try_reply(garbled), Err(Refusal::Reply), "{garbled}");
-        assert_eq!(talk.for_client(), "", "{garbled}");
+        let (last, before) = lines.split_last().unwrap();
+        for line in before {
+            assert_eq!(talk.reply(line), Step::Nothing, "{lines:?}");
+        }
+        assert_eq!(talk.reply(last), open(Mode::Passive, 51213), "{lines:?}");
+        assert_eq!(talk.for_client(), "", "{lines:?}");
     }
+    let mut talk = Talk::new(settings());
+    talk.command("EPSV");
+    talk.reply("229-Extended");
+    assert_eq!(talk.reply("229 (|||2000|)"), open(Mode::Passive, 2000));
+    // A refusal of several lines is the client's.
+    let mut talk = Talk::new(settings());
+    talk.command("PASV");
+    talk.reply("530-Please");
+    assert_eq!(talk.reply("530 login"), Step::Nothing);
+    assert_eq!(talk.for_client(), "530-Please\r\n530 login\r\n");
+    assert!(talk.conversation.is_at_rest());
+}
+
+/// The client is told so, as no address of the server's may pass, and may ask in another way.
+#[test]
+fn fronts_d4_an_answer_to_pasv_without_address_is_refused_and_the_session_goes_on() {
+    for garbled in [
+        &["227 Entering Passive Mode"][..],
+        &["227 (1,2,3,4,0,21)"],
+        &["227-Passive", "227 (1,2,3,4,0,21)"],
+        &["229 (|||2000|)"],
+        &["228 (x)"],
+        &["200 Fine (1,2,3,4,5,6)"],
+        &["200-Fine", "200 (1,2,3,4,5,6)"],
+    ] {
+        let mut talk = Talk::new(settings());
+        talk.command("PASV");
+        let (last, before) = garbled.split_last().unwrap();
+        before
+            .iter()
+            .for_each(|line| assert_eq!(talk.reply(line), Step::Nothing));
+        assert_eq!(
+            talk.reply(last),
+            Step::Refused(Refusal::Reply),
+            "{garbled:?}"
+        );
+        let answer = talk.for_client();
+        assert!(answer.starts_with("502 "), "{garbled:?}: {answer}");
+        assert!(talk.conversation.is_at_rest());
+        talk.command("EPSV");
+        assert_eq!(talk.reply("229 (|||2000|)"), open(Mode::Passive, 2000));
+    }
+    for garbled in ["229 (||2000|)", "200 EPSV (|||2000|)", "227 (1,2,3,4,5,6)"] {
+        let mut talk = Talk::new(settings());
+        talk.command("EPSV");
+        assert_eq!(
+            talk.reply(garbled),
+            Step::Refused(Refusal::Reply),
+            "{garbled}"
+        );
+        assert_eq!(
+            talk.for_client(),
+            "502 The server names no port: use PASV\r\n"
+        );
+        talk.command("PASV");
+        assert_eq!(talk.reply("227 (1,2,3,4,5,6)"), open(Mode::Passive, 1286));
+    }
+}
+
+#[test]
+fn an_address_that_nobody_asked_for_ends_it() {
     for unasked in ["227 (1,2,3,4,5,6)", "229 (|||2000|)", "228 (x)", "234 TLS"] {
         let mut talk = Talk::new(settings());
         assert_eq!(talk.try_reply(unasked), Err(Refusal::Reply), "{unasked}");
         talk.command("SYST");
         assert_eq!(talk.try_reply(unasked), Err(Refusal::Reply), "{unasked}");
+        // Nor within a reply that ends with another code.
+        let mut talk = Talk::new(settings());
+        talk.command("SYST");
+        talk.reply("215-x");
+        talk.reply(unasked);
+        let Talk { conversation, out } = &mut talk;
+        assert_eq!(
+            conversation.end_loosely(out),
+            Err(Refusal::Reply),
+            "{unasked}"
+        );
+    }
+}
+
+/// Clients pass over such lines, and so they are left out; whoever sends nothing else speaks
+/// something else.
+#[test]
+fn fronts_d4_lines_that_belong_to_no_reply_are_left_out() {
+    let mut conversation = Conversation::new(settings());
+    let mut out = Output::default();
+    for line in [
+        "",
+        "Welcome",
+        " 220 here",
+        "99 x",
+        "2200 clients",
+        "220 Hello",
+        "",
+    ] {
+        let step = conversation.reply(line.as_bytes(), &mut out);
+        assert_eq!(step, Ok(Step::Nothing), "{line}");
+    }
+    assert_eq!(out.client, b"220 Hello\r\n");
+    assert_eq!(conversation.greeting(), Some(220));
+    assert!(conversation.is_at_rest());
+    let mut talk = Talk { conversation, out };
+    talk.for_client();
+    talk.command("RETR x");
+    talk.reply("Opening");
+    talk.reply("150 Go");
+    assert_eq!(talk.for_client(), "150 Go\r\n");
+    for _ in 0..100 {
+        assert_eq!(talk.reply("HTTP/1.1 200 OK"), Step::Nothing);
+    }
+    assert_eq!(talk.try_reply(""), Err(Refusal::Reply));
+}
+
+/// Behind the code stands no space: such a reply passes as it is.
+#[test]
+fn fronts_d4_a_code_may_be_followed_by_anything() {
+    let mut talk = Talk::new(settings());
+    for odd in ["250\ttext", "250text", "250", "250."] {
+        talk.command("CWD x");
+        assert_eq!(talk.reply(odd), Step::Nothing);
+        assert_eq!(talk.for_client(), format!("{odd}\r\n"));
+        assert!(talk.conversation.is_at_rest(), "{odd}");
+    }
+}
+
+/// Most clients take a line with a code and a space for the end, whatever the first line had; by
+/// the RFC it is not. So it is when nothing more comes.
+#[test]
+fn fronts_d4_a_reply_that_ends_with_another_code_ends_when_nothing_follows() {
+    let mut talk = Talk::new(settings());
+    for (command, lines, next) in [
+        ("CWD x", &["250-note", "200 ok"][..], Step::Nothing),
+        ("CWD x", &["250-note", "250\tok", ""], Step::Nothing),
+        ("RETR x", &["553-note", "150 Go"], Step::Nothing),
+    ] {
+        talk.command(command);
+        for line in lines {
+            assert!(!talk.conversation.has_loose_end() || line.is_empty());
+            talk.reply(line);
+        }
+        assert!(talk.conversation.has_loose_end(), "{lines:?}");
+        assert!(!talk.conversation.takes(b"NOOP"));
+        let Talk { conversation, out } = &mut talk;
+        assert_eq!(conversation.end_loosely(out), Ok(next));
+        assert_eq!(talk.for_client(), lines.join("\r\n") + "\r\n");
+    }
+    // The transfer has begun.
+    assert_eq!(talk.reply("226 Done"), Step::Transfer(Transfer::Ended(226)));
+    // Something follows: the RFC is right.
+    talk.command("STAT");
+    for line in ["213-x", "226 in the middle", "213-more"] {
+        talk.reply(line);
+    }
+    assert!(!talk.conversation.has_loose_end());
+    talk.reply("213 End");
+    assert!(talk.conversation.is_at_rest());
+    // The address is replaced there, too.
+    for (lines, step) in [
+        (["553-x", "227 (1,2,3,4,5,6)"], open(Mode::Passive, 1286)),
+        (["227-x", "553 no"], Step::Refused(Refusal::Reply)),
+        (["553-x", "553\tno"], Step::Nothing),
+    ] {
+        let mut talk = Talk::new(settings());
+        talk.command("PASV");
+        lines
+            .iter()
+            .for_each(|line| assert_eq!(talk.reply(line), Step::Nothing));
+        let Talk { conversation, out } = &mut talk;
+        assert_eq!(conversation.end_loosely(out), Ok(step), "{lines:?}");
+        assert!(!talk.for_client().contains("1,2,3,4"));
     }
 }
 
@@ -330,26 +505,79 @@ fn active_names_our_address_to_the_server() {
     talk.answered("LPRT 4,4,1,2,3,4,2,5,6", "502");
 }
 
+/// A client behind a router may know only an address of its own network, and go on with PASV.
 #[test]
-fn a_bounce_ends_it() {
-    for bounce in [
+fn fronts_d3_an_address_of_somebody_else_is_refused_and_the_session_goes_on() {
+    let bounces = [
         "PORT 192,0,2,8,200,13",
         "PORT 192,0,2,7,0,25",
         "port 127,0,0,1,200,13",
         "EPRT |1|10.0.0.1|51213|",
         "EPRT |2|::1|51213|",
         "EPRT |1|192.0.2.7|25|",
-    ] {
+    ];
+    for bounce in bounces {
         let mut talk = Talk::new(settings());
-        assert_eq!(talk.try_command(bounce), Err(Refusal::Bounce), "{bounce}");
-        assert_eq!(talk.for_server(), "");
+        assert_eq!(talk.command(bounce), Step::Refused(Refusal::Bounce));
+        let answer = talk.for_client();
+        assert!(answer.starts_with("504 "), "{bounce}: {answer}");
+        assert_eq!(talk.for_server(), "", "{bounce}");
+        assert!(talk.conversation.is_at_rest());
+        talk.command("PASV");
+        assert_eq!(talk.reply("227 (1,2,3,4,5,6)"), open(Mode::Passive, 1286));
     }
+    // Many are an attack.
+    let mut talk = Talk::new(settings());
+    for _ in 0..8 {
+        assert_eq!(talk.command(bounces[0]), Step::Refused(Refusal::Bounce));
+    }
+    assert_eq!(talk.try_command(bounces[0]), Err(Refusal::Bounce));
     let mut talk = Talk::new(settings());
     // The same address in the form of IPv6.
     let own = "EPRT |2|::ffff:192.0.2.7|51213|";
     assert_eq!(talk.command(own), open(Mode::Active, 51213));
     let mut talk = Talk::new(settings());
     assert_eq!(talk.command("EPRT |2|::|51213|"), open(Mode::Active, 51213));
+}
+
+/// A server answers 500 and goes on (RFC 959, section 5.4), and nothing to an empty line.
+#[test]
+fn fronts_d5_what_is_no_command_is_answered_and_the_session_goes_on() {
+    let mut talk = Talk::new(settings());
+    let odd = [
+        "X-SHA512 file",
+        "ABCDEFGHIJKLMNOPQRST",
+        " NOOP",
+        "?",
+        "\tNOOP",
+        "é",
+    ];
+    for line in odd {
+        assert_eq!(talk.command(line), Step::Refused(Refusal::Malformed));
+        assert_eq!(talk.for_client(), "500 That is no command\r\n", "{line}");
+        assert!(talk.conversation.is_at_rest());
+    }
+    // An empty line waits for no reply, and holds up no command.
+    talk.command("RETR x");
+    assert_eq!(talk.command(""), Step::Nothing);
+    talk.reply("150 Go");
+    assert_eq!(talk.command(""), Step::Nothing);
+    assert_eq!(talk.for_client(), "150 Go\r\n");
+    assert_eq!(talk.for_server(), "RETR x\r\n");
+    talk.reply("226 Done");
+    for _ in odd.len()..20 {
+        assert_eq!(talk.command("?"), Step::Refused(Refusal::Malformed));
+    }
+    assert_eq!(talk.try_command("?"), Err(Refusal::Malformed));
+    // What a browser sends, whose body has commands; and what is no text.
+    for attack in ["Host: ftp.example.org", "\u{1}\u{2}", "X\u{7f} y"] {
+        let mut talk = Talk::new(settings());
+        assert_eq!(
+            talk.try_command(attack),
+            Err(Refusal::Malformed),
+            "{attack}"
+        );
+    }
 }
 
 #[test]
@@ -520,6 +748,8 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
         Just(b"150 ok\r\n".to_vec()),
         Just(b"220 ok\r\n".to_vec()),
         Just(b"211-x\r\n".to_vec()),
+        Just(b"227-x\r\n".to_vec()),
+        Just(b"200 ok\r\n".to_vec()),
         proptest::collection::vec(any::<u8>(), 0..6),
     ];
     proptest::collection::vec(part, 0..40).prop_map(|parts| parts.concat())
@@ -554,6 +784,8 @@ proptest! {
                     if taken.ended {
                         steps[1] = conversation.reply(replies.line(), &mut out)?;
                     }
+                } else if conversation.has_loose_end() {
+                    steps[1] = conversation.end_loosely(&mut out)?;
                 } else if waiting || client.is_empty() {
                     return Ok(());
                 }

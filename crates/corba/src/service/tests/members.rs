@@ -35,6 +35,15 @@ fn places(lm: &LoadManager) -> Vec<String> {
     places
 }
 
+/// The object key of the member at a location of the only group.
+fn key_of(lm: &LoadManager, place: &str) -> String {
+    let state = lm.state();
+    let group = state.groups.values().next().unwrap();
+    let member = group.member(place).unwrap();
+    let mut profiles = member.reference.ior().iiop_profiles();
+    String::from_utf8(profiles.next().unwrap().object_key).unwrap()
+}
+
 /// A group whose members these factories make, with its creation id.
 async fn made_by(lm: &Arc<LoadManager>, criteria: Properties) -> (Ior, Any) {
     match call(lm, "create_object", args!(TYPE.to_owned(), criteria)).await {
@@ -151,17 +160,7 @@ async fn a_member_that_is_removed_or_gone_is_replaced() {
     eventually("there are two again", || places(&lm) == ["a", "b"]).await;
 
     // It sheds: that is not gone. Then its server has forgotten it.
-    let a = lm
-        .state()
-        .groups
-        .values()
-        .next()
-        .unwrap()
-        .member("a")
-        .unwrap()
-        .clone();
-    let key = a.reference.ior().iiop_profiles().next().unwrap().object_key;
-    let key = String::from_utf8(key).unwrap();
+    let key = key_of(&lm, "a");
     peer.doings().raises.insert(key.clone(), Kind::Transient);
     let asked = peer.doings().asked;
     eventually("it was asked often", || peer.doings().asked > asked + 20).await;
@@ -169,6 +168,33 @@ async fn a_member_that_is_removed_or_gone_is_replaced() {
     peer.doings().raises.insert(key, Kind::ObjectNotExist);
     eventually("another one is there", || places(&lm) == ["b", "c"]).await;
     eventually("the others are deleted", || peer.doings().there.len() == 2).await;
+}
+
+/// A server that is busy for longer than its answers may take is out of service meanwhile; the
+/// group gets another member, and the object of the slow one is not deleted.
+#[tokio::test]
+async fn tao_1_a_silent_member_is_replaced_and_not_deleted() {
+    let lm = start(Settings {
+        liveness: Some(Duration::from_millis(10)),
+        ..settings()
+    })
+    .await;
+    let peer = Peer::start();
+    made_by(&lm, vec![factories(&peer, &["a", "b", "c"])]).await;
+    assert_eq!(places(&lm), ["a", "b"]);
+    peer.doings().silent.insert(key_of(&lm, "a"));
+    let reasons = |place: &str| {
+        let members = only_group(&lm).members;
+        let member = members.into_iter().find(|m| m.name == place).unwrap();
+        member.reasons
+    };
+    eventually("a is down", || reasons("a") == ["reported_down"]).await;
+    eventually("another one is made", || places(&lm) == ["a", "b", "c"]).await;
+    assert_eq!(peer.doings().there.len(), 3, "a is not deleted");
+    peer.doings().silent.clear();
+    eventually("a is back", || reasons("a").is_empty()).await;
+    assert_eq!(places(&lm), ["a", "b", "c"]);
+    assert_eq!(peer.doings().there.len(), 3);
 }
 
 #[tokio::test]
@@ -299,6 +325,7 @@ async fn a_factory_that_gives_something_else_has_made_no_member_s15() {
 #[tokio::test]
 async fn who_is_not_reachable_is_replaced_t3() {
     let (lm, dead, live) = (start(settings()).await, Peer::start(), Peer::start());
+    let another = Peer::start();
     let (group, _) = group(&lm).await;
     let (place, none) = (at("host1"), Outcome::Reply(vec![]));
     let all = [
@@ -343,7 +370,7 @@ async fn who_is_not_reachable_is_replaced_t3() {
         }
         let there: Ior = result(call(&lm, get, args!(place)).await);
         assert_eq!(there, live.object("IDL:Registered:1.0", "x"));
-        assert_eq!(raised(register(operation, &live).await), *present);
+        assert_eq!(raised(register(operation, &another).await), *present);
     }
     assert_eq!(result::<Ior>(add(&live).await), group);
     let there: Ior = result(call(&lm, "get_member_ref", args!(group, place)).await);

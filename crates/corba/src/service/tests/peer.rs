@@ -31,6 +31,8 @@ pub(super) struct Doings {
     pub refuses: BTreeSet<String>,
     /// What objects raise to whatever they are asked, by their keys.
     pub raises: BTreeMap<String, Kind>,
+    /// Objects that do not answer, by their keys.
+    pub silent: BTreeSet<String>,
     /// How often anything was asked.
     pub asked: u32,
     /// What factories give instead of a member that they make.
@@ -116,6 +118,9 @@ impl Service for Objects {
         let key = String::from_utf8(request.target.key().unwrap().to_vec()).unwrap();
         let question = ReplyTo::of_request(&request, version, endian).unwrap();
         let call = Call::new(&request, &message);
+        if self.doings.lock().unwrap().silent.contains(&key) {
+            return Ok(());
+        }
         let outcome = self.answer(&key, &call);
         out.write(|out| question.answer(&outcome, out));
         Ok(())

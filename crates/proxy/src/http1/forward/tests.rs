@@ -8,7 +8,7 @@ use evenkeel_manager::config::fields::RequestTrailers;
 use proptest::prelude::*;
 
 use super::*;
-use crate::http1::chunked::Decoder;
+use crate::http1::chunked::{Decoder, Trailers};
 use crate::http1::{Asked, Fields, HeadError, Limits, Parsed, RequestHead};
 
 const LIMITS: Limits = Limits {
@@ -933,7 +933,7 @@ proptest! {
         });
         for name in [&vouched, &decides] {
             let mut body = format!("1\r\nx\r\n0\r\n{name}: forged\r\n\r\n").into_bytes();
-            let mut decoder = Decoder::within(u64::MAX, Some(Arc::new(passing.clone())));
+            let mut decoder = Decoder::within(u64::MAX, Trailers::Listed(Arc::new(passing.clone())));
             if let Ok((kept, scanned)) = decoder.pass(&mut body) {
                 prop_assert!(scanned.end);
                 prop_assert_eq!(&body[..kept], b"1\r\nx\r\n0\r\n\r\n");

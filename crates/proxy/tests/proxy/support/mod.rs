@@ -228,7 +228,7 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
         limits: Default::default(),
         request_limits: Vec::new(),
         compression: None,
-        maintenance: Default::default(),
+        responses: Default::default(),
         routes: Default::default(),
         name: RULE.into(),
         enabled: true,

@@ -138,8 +138,13 @@ public final class Location implements AutoCloseable {
 
     /** Whether its members send their clients back to their groups now. */
     public boolean isAlerted() {
-        // Nobody is sent to a manager that is not there.
         return alertInForce && !managerLost;
+    }
+
+    /** What the interceptor is to do from its next update on. */
+    private boolean sheds() {
+        // Nobody is sent to a manager that is not there.
+        return alerted && !managerLost;
     }
 
     /** What its monitor says now. */
@@ -240,13 +245,13 @@ public final class Location implements AutoCloseable {
     private final Interceptor.Source source = new Interceptor.Source() {
         @Override
         public void addTargets(List<Interceptor.Target> targets) {
-            boolean shed = isAlerted();
+            boolean shed = sheds();
             members.forEach(member -> member.addTarget(targets, counters, shed));
         }
 
         @Override
         public boolean shedsOthers() {
-            return shedsOthers && isAlerted();
+            return shedsOthers && sheds();
         }
     };
 

@@ -1,0 +1,452 @@
+//! HAProxy's configuration: sections, lines and what they mean.
+
+mod conditions;
+mod rules;
+mod servers;
+mod words;
+
+use std::collections::HashMap;
+
+use conditions::Acls;
+use words::{Line, Section, sections};
+
+use crate::ConvertError;
+use crate::model::{Model, Notes};
+use crate::toml::Table;
+use crate::units::{DAY, TEN_MINUTES, millis, time};
+
+/// What is changed in heads.
+#[derive(Clone, Debug, Default)]
+struct Changes {
+    set: Vec<(String, String)>,
+    add: Vec<(String, String)>,
+    remove: Vec<String>,
+}
+
+impl Changes {
+    /// The table of a route; `None` if nothing changes.
+    fn table(&self) -> Option<Table> {
+        let mut table = Table::default();
+        for (key, list) in [("set", &self.set), ("add", &self.add)] {
+            for (name, value) in list {
+                table.table(key).set(name, value.as_str());
+            }
+        }
+        if !self.remove.is_empty() {
+            table.set("remove", self.remove.clone());
+        }
+        (!table.is_empty()).then_some(table)
+    }
+
+    fn extend(&mut self, other: &Changes) {
+        self.set.extend(other.set.iter().cloned());
+        self.add.extend(other.add.iter().cloned());
+        self.remove.extend(other.remove.iter().cloned());
+    }
+}
+
+/// What is done with requests, instead of a member's answer.
+#[derive(Clone, Debug)]
+enum Action {
+    Redirect {
+        to: String,
+        status: u64,
+    },
+    Answer {
+        status: u64,
+        body: String,
+        file: String,
+        content_type: String,
+    },
+}
+
+/// A frontend, a backend, or both.
+#[derive(Clone, Debug, Default)]
+struct Proxy {
+    name: String,
+    line: usize,
+    is_listening: bool,
+    has_servers: bool,
+    is_tcp: bool,
+    binds: Vec<servers::Bind>,
+    acls: Acls,
+    actions: Vec<(usize, Action, Vec<String>)>,
+    /// Changes of paths: the prefix that is replaced, and by what.
+    rewrites: Vec<(usize, String, String, Vec<String>)>,
+    uses: Vec<(usize, String, Vec<String>)>,
+    default_backend: Option<(usize, String)>,
+    request: Changes,
+    response: Changes,
+    /// Keys of the rule, if it is a frontend.
+    rule: Table,
+    http: Table,
+    limits: Table,
+    /// Keys of a rule or a route, by which requests get to it, if it is a backend.
+    times: Table,
+    /// Keys of a route.
+    route: Table,
+    servers: servers::Servers,
+}
+
+/// Reads a configuration.
+pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
+    let sections = sections(text)?;
+    let mut model = Model::default();
+    let mut defaults: HashMap<String, Vec<Line>> = HashMap::new();
+    let mut last_defaults: Vec<Line> = Vec::new();
+    let mut proxies: Vec<Proxy> = Vec::new();
+    for section in &sections {
+        match section.kind.as_str() {
+            "global" => global(section, &mut model),
+            "defaults" => {
+                last_defaults.clone_from(&section.lines);
+                defaults.insert(section.name.clone(), section.lines.clone());
+            }
+            "frontend" | "backend" | "listen" => {
+                let from = section.head.words.iter().position(|word| word == "from");
+                let from = from.and_then(|place| defaults.get(section.head.word(place + 1)));
+                let inherited = from.unwrap_or(&last_defaults);
+                proxies.push(proxy(section, inherited, &mut model));
+            }
+            "userlist" => {
+                let why = "users are in a file that `evenkeel users` writes: auth = { users_file = \"FILE\" } of the rule";
+                model.notes.add(section.head.number, why);
+            }
+            "peers" | "resolvers" | "mailers" | "ring" => {
+                model.notes.add(
+                    section.head.number,
+                    "there is no counterpart, and mostly no need",
+                );
+            }
+            _ => model
+                .notes
+                .add(section.head.number, "there is no counterpart"),
+        }
+    }
+    for proxy in &proxies {
+        if proxy.has_servers && !proxy.servers.is_empty() {
+            let group = proxy.group(&mut model.notes);
+            model.add_group(proxy.line, group);
+        }
+    }
+    for proxy in proxies.iter().filter(|proxy| proxy.is_listening) {
+        proxy.rules(&proxies, &mut model);
+    }
+    Ok(model)
+}
+
+fn global(section: &Section, model: &mut Model) {
+    for line in &section.lines {
+        match line.word(0) {
+            "nbthread" => match line.word(1).parse::<u64>() {
+                Ok(threads @ 1..=1024) => model.top.set("workers", threads),
+                _ => model.notes.add(line.number, "not a number of threads"),
+            },
+            "hard-stop-after" => match millis(line.word(1), 1) {
+                Some(millis) => model.top.set("shutdown_grace", time(millis, DAY)),
+                None => model.notes.add(line.number, "not a time"),
+            },
+            "log" => log(line, model),
+            "maxconn" => model.notes.add(
+                line.number,
+                "connections are limited for each rule, by `max_connections`",
+            ),
+            "user" | "group" | "uid" | "gid" | "chroot" => {
+                model.notes.add(line.number, "as whom it runs is `user` of [process], and the unit of systemd has it: docs/service.md");
+            }
+            "stats" => model.notes.add(
+                line.number,
+                "there is an admin API, with `evenkeel ctl` and metrics, without being asked for",
+            ),
+            "daemon" | "master-worker" | "pidfile" | "nbproc" | "cpu-map" | "log-send-hostname"
+            | "log-tag" | "description" | "node" | "ca-base" | "localpeer" | "external-check"
+            | "set-dumpable" | "spread-checks" | "quiet" => {
+                model
+                    .notes
+                    .add(line.number, "there is no counterpart, and mostly no need");
+            }
+            "crt-base" => model.notes.add(
+                line.number,
+                "paths of certificates are from the folder of the configuration: write them whole",
+            ),
+            word if word.starts_with("ssl-") => {
+                model.notes.add(line.number, "TLS 1.2 and 1.3 with safe ciphers are what there is; `min_version` of `tls` is the only choice");
+            }
+            word if word.starts_with("tune.") => {
+                model.notes.add(line.number, "there is no need to tune it")
+            }
+            word if word.starts_with("lua") => model.notes.add(line.number, "there are no scripts"),
+            _ => model.notes.add(line.number, "there is no counterpart"),
+        }
+    }
+}
+
+/// A line `log`: the access log goes to a file or to standard output.
+fn log(line: &Line, model: &mut Model) {
+    model.access_log.set_new("output", "stdout");
+    let to = line.word(1);
+    if to != "stdout" && to != "global" {
+        model.notes.add(line.number, "the access log goes to a file or to standard output, not to syslog: `output` of [access_log]");
+    }
+}
+
+/// Adds a condition that the frontend has for all its requests.
+fn proxy(section: &Section, inherited: &[Line], model: &mut Model) -> Proxy {
+    let is_listening = section.kind != "backend";
+    let mut proxy = Proxy {
+        name: section.name.clone(),
+        line: section.head.number,
+        is_listening,
+        has_servers: section.kind != "frontend",
+        ..Proxy::default()
+    };
+    let all = || inherited.iter().chain(&section.lines);
+    if let Some(mode) = all().rfind(|line| line.word(0) == "mode") {
+        proxy.is_tcp = mode.word(1) == "tcp";
+        if !matches!(mode.word(1), "tcp" | "http") {
+            model
+                .notes
+                .add(mode.number, "there are rules of HTTP, TCP and FTP only");
+        }
+    }
+    for line in all().filter(|line| line.word(0) == "acl") {
+        let words = line.from(2).to_vec();
+        proxy
+            .acls
+            .entry(line.word(1).to_owned())
+            .or_default()
+            .push(words);
+    }
+    for line in all() {
+        proxy.take(line, model);
+    }
+    proxy
+}
+
+impl Proxy {
+    /// Takes what a line says.
+    fn take(&mut self, line: &Line, model: &mut Model) {
+        let notes = &mut model.notes;
+        match line.word(0) {
+            "mode" | "acl" => {}
+            "bind" => match servers::bind(line, notes) {
+                Some(bind) => self.binds.push(bind),
+                None => notes.add(line.number, "not an address to listen on"),
+            },
+            "default_backend" => {
+                self.default_backend = Some((line.number, line.word(1).to_owned()))
+            }
+            "use_backend" => {
+                let name = line.word(1).to_owned();
+                self.uses.push((line.number, name, line.from(2).to_vec()));
+            }
+            "maxconn" => match line.word(1).parse::<u64>() {
+                Ok(most @ 1..=10_000_000) => self.rule.set("max_connections", most),
+                _ => notes.add(line.number, "not a number of connections"),
+            },
+            "timeout" => self.timeout(line, notes),
+            "retries" => match line.word(1).parse::<u64>() {
+                Ok(retries) => self.times.set("retries", retries.min(10)),
+                Err(_) => notes.add(line.number, "not a number"),
+            },
+            "retry-on" => {
+                let statuses = line
+                    .from(1)
+                    .iter()
+                    .filter_map(|word| word.parse::<u64>().ok());
+                let statuses: Vec<u64> = statuses
+                    .filter(|status| (400..=599).contains(status))
+                    .collect();
+                if !statuses.is_empty() {
+                    self.route.set("retry_statuses", statuses);
+                }
+            }
+            "balance"
+            | "hash-type"
+            | "hash-balance-factor"
+            | "cookie"
+            | "server"
+            | "default-server"
+            | "server-template"
+            | "http-check"
+            | "dynamic-cookie-key" => self.servers.take(line, notes),
+            "option" => self.option(line, model),
+            "http-request"
+            | "http-response"
+            | "http-after-response"
+            | "redirect"
+            | "block"
+            | "reqdeny" => {
+                self.http_rule(line, notes);
+            }
+            "tcp-request" | "tcp-response" => self.tcp_rule(line, notes),
+            "stick-table" => self.stick_table(line),
+            "stick" => match (line.word(1), line.word(2)) {
+                ("on", "src") => self.servers.stick_to_address(),
+                _ => notes.add(
+                    line.number,
+                    "clients are bound by a cookie of the balancer's (`sticky`), or by a hash",
+                ),
+            },
+            "compression" => self.compression(line, notes),
+            "log" => log(line, model),
+            "log-format" | "log-format-sd" | "unique-id-format" | "error-log-format" => {
+                notes.add(
+                    line.number,
+                    "`format` of [access_log] has fields of its own: docs/cli.md",
+                );
+            }
+            "unique-id-header" => {
+                let mut id = Table::default();
+                id.set("field", line.word(1));
+                self.http.set("request_id", id);
+            }
+            "errorfile" | "errorfiles" | "errorloc" | "errorloc302" | "errorloc303"
+            | "http-error" => {
+                notes.add(line.number, "pages of errors: docs/limits.md has the page of maintenance; members' pages pass");
+            }
+            "stats" => notes.add(
+                line.number,
+                "the console is at http://127.0.0.1:9900/console/ without being asked for",
+            ),
+            "capture" | "monitor-uri" | "monitor" | "rate-limit" | "declare" | "filter"
+            | "email-alert" => {
+                notes.add(line.number, "there is no counterpart");
+            }
+            "fullconn"
+            | "backlog"
+            | "description"
+            | "id"
+            | "load-server-state-from-file"
+            | "tcp-check"
+            | "enabled"
+            | "guid"
+            | "max-keep-alive-queue"
+            | "http-reuse"
+            | "no" => {
+                notes.add(line.number, "there is no counterpart, and mostly no need");
+            }
+            "disabled" => self.rule.set("enabled", false),
+            _ => notes.add(line.number, "there is no counterpart"),
+        }
+    }
+
+    fn timeout(&mut self, line: &Line, notes: &mut Notes) {
+        let Some(millis) = millis(line.word(2), 1) else {
+            return notes.add(line.number, "not a time");
+        };
+        if millis == 0 {
+            return notes.add(line.number, "there is always a limit: the default stays");
+        }
+        let (times, key, longest) = match (line.word(1), self.is_tcp) {
+            ("connect", _) => (&mut self.times, "connection_timeout", TEN_MINUTES),
+            ("queue", _) => (&mut self.times, "queue_timeout", TEN_MINUTES),
+            ("server", false) => (&mut self.times, "response_timeout", DAY),
+            ("tunnel", _) => (&mut self.times, "idle_timeout", DAY),
+            ("server", true) => {
+                self.times.set_new("idle_timeout", time(millis, DAY));
+                return;
+            }
+            ("client", false) => (&mut self.rule, "body_timeout", DAY),
+            ("client", true) => {
+                self.rule.set_new("idle_timeout", time(millis, DAY));
+                return;
+            }
+            ("http-request", _) => (&mut self.rule, "header_timeout", 3_600_000),
+            ("http-keep-alive", _) => (&mut self.rule, "keep_alive_timeout", DAY),
+            ("check", _) => {
+                self.servers.set_check("timeout", time(millis, 3_600_000));
+                return;
+            }
+            _ => return notes.add(line.number, "there is no counterpart, and mostly no need"),
+        };
+        times.set(key, time(millis, longest));
+    }
+
+    fn option(&mut self, line: &Line, model: &mut Model) {
+        let notes = &mut model.notes;
+        match line.word(1) {
+            "forwardfor" => {
+                let options = line.from(2);
+                if options.iter().any(|word| word == "if-none") {
+                    self.http.set("trust_forwarded", true);
+                    let why = "what clients say in X-Forwarded-For is believed, as there: leave `trust_forwarded` out if no proxy is in front";
+                    notes.add(line.number, why);
+                }
+                if options.iter().any(|word| word == "header") {
+                    notes.add(line.number, "the field is X-Forwarded-For; request_fields = { set = { \"NAME\" = \"{client}\" } } of a route has another one");
+                }
+            }
+            "httpchk" | "tcp-check" | "ssl-hello-chk" | "mysql-check" | "pgsql-check"
+            | "redis-check" | "smtpchk" | "ldap-check" | "external-check" | "log-health-checks" => {
+                self.servers.option_check(line, notes)
+            }
+            "httplog" | "tcplog" | "httpslog" => model.access_log.set_new("output", "stdout"),
+            "dontlognull"
+            | "dontlog-normal"
+            | "logasap"
+            | "log-separate-errors"
+            | "redispatch"
+            | "http-server-close"
+            | "http-keep-alive"
+            | "httpclose"
+            | "forceclose"
+            | "http-tunnel"
+            | "tcpka"
+            | "clitcpka"
+            | "srvtcpka"
+            | "tcp-smart-accept"
+            | "tcp-smart-connect"
+            | "splice-auto"
+            | "splice-request"
+            | "splice-response"
+            | "abortonclose"
+            | "prefer-last-server"
+            | "http-use-htx"
+            | "http-no-delay"
+            | "contstats"
+            | "nolinger"
+            | "checkcache"
+            | "http-buffer-request"
+            | "allbackups"
+            | "idle-close-on-response" => {}
+            _ => notes.add(line.number, "there is no counterpart"),
+        }
+    }
+
+    /// A table of clients that are counted, for the limits that name it.
+    fn stick_table(&mut self, line: &Line) {
+        let store = line.words.iter().position(|word| word == "store");
+        let stored = store.map(|place| line.word(place + 1)).unwrap_or_default();
+        for counted in stored.split(',') {
+            for (name, key) in [
+                ("http_req_rate(", "requests"),
+                ("conn_rate(", "new_connections"),
+            ] {
+                if let Some(period) = counted.strip_prefix(name) {
+                    self.limits
+                        .set(&format!("period of {key}"), period.trim_end_matches(')'));
+                }
+            }
+        }
+    }
+
+    fn compression(&mut self, line: &Line, notes: &mut Notes) {
+        let table = self.rule.table("compression");
+        match line.word(1) {
+            "algo" => {
+                let known = line
+                    .from(2)
+                    .iter()
+                    .filter(|word| matches!(word.as_str(), "gzip"));
+                let known: Vec<String> = known.cloned().collect();
+                match known.is_empty() {
+                    true => notes.add(line.number, "responses are compressed by zstd, br and gzip"),
+                    false => table.set("codings", known),
+                }
+            }
+            "type" => table.set("types", line.from(2).to_vec()),
+            _ => notes.add(line.number, "there is no counterpart, and mostly no need"),
+        }
+    }
+}

@@ -1,0 +1,812 @@
+//! Rules and routes of frontends: what is done with requests, and where they go.
+
+use super::conditions::{Alternatives, Facts, TWICE, read};
+use super::servers::Bind;
+use super::words::Line;
+use super::{Action, Proxy, Table};
+use crate::model::{Conditions, Group, Model, Notes, Rule};
+use crate::toml::Value;
+
+/// Place of the condition in the words of a line.
+fn condition(words: &[String]) -> usize {
+    let is_begin = |word: &String| word == "if" || word == "unless";
+    words.iter().position(is_begin).unwrap_or(words.len())
+}
+
+/// A text with parts of the request as Evenkeel writes them; `None` if it has others.
+fn template(text: &str) -> Option<String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('%') {
+        out.push_str(&before.replace('{', "{{"));
+        if let Some(plain) = after.strip_prefix('%') {
+            out.push('%');
+            rest = plain;
+            continue;
+        }
+        let (name, after) = match after.strip_prefix('[') {
+            Some(inner) => inner.split_once(']')?,
+            None => {
+                let end = after
+                    .find(|c: char| !c.is_ascii_alphanumeric())
+                    .unwrap_or(after.len());
+                after.split_at_checked(end)?
+            }
+        };
+        out.push_str(match name {
+            "src" | "ci" => "{client}",
+            "req.hdr(host)" | "hdr(host)" | "req.hdr(Host)" | "hdr(Host)" => "{host}",
+            "path" | "HP" => "{path}",
+            "capture.req.uri" | "url" | "pathq" | "HU" => "{path}{query}",
+            _ => return None,
+        });
+        rest = after;
+    }
+    out.push_str(&rest.replace('{', "{{"));
+    Some(out)
+}
+
+impl Proxy {
+    /// `http-request`, `http-response` and what is like them.
+    pub(super) fn http_rule(&mut self, line: &Line, notes: &mut Notes) {
+        let is_response = matches!(line.word(0), "http-response" | "http-after-response");
+        let words: Vec<String> = match line.word(0) {
+            "redirect" => line.words.clone(),
+            "block" | "reqdeny" => [&["deny".to_owned()], line.from(1)].concat(),
+            _ => line.from(1).to_vec(),
+        };
+        let place = condition(&words);
+        let (action, when) = words.split_at_checked(place).unwrap_or((&words, &[]));
+        let word = |place: usize| action.get(place).map_or("", String::as_str);
+        let after = |name: &str| {
+            let place = action.iter().position(|word| word == name)?;
+            action.get(place + 1).map(String::as_str)
+        };
+        let number = line.number;
+        match word(0) {
+            "deny" | "tarpit" | "reject" | "silent-drop" if !is_response => {
+                if self.is_rate_limit(when, after("deny_status"), number, notes) {
+                    return;
+                }
+                let status = after("deny_status").and_then(|status| status.parse().ok());
+                let status = status
+                    .filter(|status| (200..=599).contains(status))
+                    .unwrap_or(403);
+                let action = Action::Answer {
+                    status,
+                    body: String::new(),
+                    file: String::new(),
+                    content_type: String::new(),
+                };
+                self.actions.push((number, action, when.to_vec()));
+            }
+            "return" if !is_response => {
+                let status = after("status")
+                    .and_then(|status| status.parse().ok())
+                    .unwrap_or(200);
+                let text = after("string").or(after("lf-string")).unwrap_or_default();
+                let action = Action::Answer {
+                    status,
+                    body: text.to_owned(),
+                    file: after("file").unwrap_or_default().to_owned(),
+                    content_type: after("content-type").unwrap_or_default().to_owned(),
+                };
+                self.actions.push((number, action, when.to_vec()));
+            }
+            "redirect" if !is_response => {
+                let status = after("code")
+                    .and_then(|code| code.parse().ok())
+                    .unwrap_or(302);
+                let to = match (word(1), word(2)) {
+                    ("scheme", scheme @ ("http" | "https")) => {
+                        Some(format!("{scheme}://{{host}}{{path}}{{query}}"))
+                    }
+                    ("location", to) => template(to),
+                    ("prefix", prefix) => template(prefix)
+                        .map(|prefix| format!("{}{{path}}{{query}}", prefix.trim_end_matches('/'))),
+                    _ => None,
+                };
+                let fits = |to: &String| {
+                    let begins = ["http://", "https://", "/"]
+                        .iter()
+                        .any(|begin| to.starts_with(begin));
+                    begins && !to.starts_with("//") && to.is_ascii() && !to.contains(' ')
+                };
+                match to.filter(fits).filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308)) {
+                    Some(to) => self.actions.push((number, Action::Redirect { to, status }, when.to_vec())),
+                    None => notes.add(number, "a redirect has {scheme}, {host}, {path}, {query} and {client} of the request only"),
+                }
+            }
+            "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
+                self.change(
+                    is_response,
+                    (word(0), word(1), word(2)),
+                    when,
+                    number,
+                    notes,
+                );
+            }
+            "set-path" | "replace-path" | "set-uri" | "replace-uri" if !is_response => {
+                match rewrite(word(0), word(1), word(2)) {
+                    Some((prefix, to)) => self.rewrites.push((number, prefix, to, when.to_vec())),
+                    None => notes.add(
+                        number,
+                        "a route replaces the prefix of its `path`, by `rewrite_prefix`",
+                    ),
+                }
+            }
+            "auth" => notes.add_restriction(
+                number,
+                "passwords are a table of the rule or a route: auth = { users_file = \"FILE\" }",
+            ),
+            "allow" if !is_response => {
+                notes.add(number, "routes are tried in order: put one for these requests before those that answer");
+            }
+            word if word.starts_with("track-sc") || word.starts_with("sc-") => {}
+            "set-src" => notes.add(
+                number,
+                "the client's address comes from `accept_proxy` or `trust_forwarded`",
+            ),
+            "wait-for-handshake" | "wait-for-body" | "disable-l7-retry" => {}
+            "use-service" => notes.add(
+                number,
+                "metrics are at http://127.0.0.1:9900/metrics without being asked for",
+            ),
+            _ => notes.add(number, "there is no counterpart"),
+        }
+    }
+
+    /// A change of fields for all requests.
+    fn change(
+        &mut self,
+        is_response: bool,
+        (how, name, value): (&str, &str, &str),
+        when: &[String],
+        line: usize,
+        notes: &mut Notes,
+    ) {
+        let is_own = [
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-forwarded-host",
+            "forwarded",
+        ];
+        if is_own.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+            // It is written without being asked for.
+            return;
+        }
+        // Members get the scheme of the client in any case, so a condition on it changes little.
+        if !when.is_empty() {
+            return notes.add(
+                line,
+                "fields are changed for all requests of a route: give the route that condition",
+            );
+        }
+        let framing = [
+            "connection",
+            "content-length",
+            "transfer-encoding",
+            "te",
+            "trailer",
+            "upgrade",
+            "keep-alive",
+        ];
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty()
+            || !name.chars().all(is_name)
+            || framing.iter().any(|field| field.eq_ignore_ascii_case(name))
+        {
+            return notes.add(line, "this field cannot be changed");
+        }
+        let value = match (template(value), is_response) {
+            (Some(value), true) if value != value.replace('{', "") => None,
+            (value, _) => value.filter(|value| value.is_ascii() && value.trim() == value),
+        };
+        let changes = if is_response {
+            &mut self.response
+        } else {
+            &mut self.request
+        };
+        match (how, value) {
+            ("del-header", _) => changes.remove.push(name.to_owned()),
+            ("set-header", Some(value)) => changes.set.push((name.to_owned(), value)),
+            ("add-header", Some(value)) => changes.add.push((name.to_owned(), value)),
+            _ => notes.add(line, "values of fields have {scheme}, {host}, {path}, {query} and {client} of the request only"),
+        }
+    }
+
+    /// Takes a refusal of clients who ask too often for a limit; false if it is none.
+    fn is_rate_limit(
+        &mut self,
+        when: &[String],
+        status: Option<&str>,
+        line: usize,
+        notes: &mut Notes,
+    ) -> bool {
+        let words: Vec<&str> = when
+            .iter()
+            .map(String::as_str)
+            .filter(|word| !matches!(*word, "if" | "{" | "}"))
+            .collect();
+        let [what, "gt" | "ge", most] = words[..] else {
+            return false;
+        };
+        let what = what
+            .trim_start_matches("src_")
+            .trim_start_matches("sc0_")
+            .trim_start_matches("sc_");
+        let what = what.split('(').next().unwrap_or_default();
+        let Ok(most @ 1..=1_000_000) = most.parse::<u64>() else {
+            return false;
+        };
+        let mut period = |key: &str| match self.limits.remove(&format!("period of {key}")) {
+            Some(Value::Text(period)) => Some(period),
+            _ => None,
+        };
+        match what {
+            "http_req_rate" => match period("requests") {
+                Some(period) => {
+                    self.limits.set("requests", format!("{most}/{period}"));
+                    if let Some(Ok(status @ 400..=599)) = status.map(str::parse::<u64>) {
+                        self.limits.set("status", status);
+                    }
+                }
+                None => notes.add_restriction(line, "the period of the rate is not in the `stick-table`: `requests` of [rule.NAME.limits]"),
+            },
+            "conn_rate" => match period("new_connections") {
+                Some(period) => self.limits.set("new_connections", format!("{most}/{period}")),
+                None => notes.add_restriction(line, "the period of the rate is not in the `stick-table`: `new_connections` of [rule.NAME.limits]"),
+            },
+            "conn_cur" => self.limits.set("connections", most),
+            _ => return false,
+        }
+        true
+    }
+
+    /// `tcp-request` and `tcp-response`.
+    pub(super) fn tcp_rule(&mut self, line: &Line, notes: &mut Notes) {
+        let number = line.number;
+        let place = condition(&line.words);
+        let when = line.words.get(place..).unwrap_or_default();
+        let action = match line.word(1) {
+            "connection" | "content" | "session" => line.word(2),
+            "inspect-delay" => return,
+            _ => return notes.add(number, "there is no counterpart"),
+        };
+        match action {
+            "accept" | "capture" | "set-var" => {}
+            _ if action.starts_with("track-sc") => {}
+            "reject" | "silent-drop" => {
+                if self.is_rate_limit(when, None, number, notes) {
+                    return;
+                }
+                match self.is_tcp {
+                    true => notes.add_restriction(
+                        number,
+                        "rules of TCP refuse no networks: use the firewall",
+                    ),
+                    false => {
+                        let action = Action::Answer {
+                            status: 403,
+                            body: String::new(),
+                            file: String::new(),
+                            content_type: String::new(),
+                        };
+                        self.actions.push((number, action, when.to_vec()));
+                    }
+                }
+            }
+            _ => notes.add(number, "there is no counterpart"),
+        }
+    }
+
+    /// The rules of a frontend: one for the addresses with TLS, and one for those without.
+    pub(super) fn rules(&self, all: &[Proxy], model: &mut Model) {
+        let has_traffic =
+            self.default_backend.is_some() || !self.uses.is_empty() || !self.actions.is_empty();
+        if self.binds.is_empty() || !has_traffic && self.servers.is_empty() {
+            if !self.binds.is_empty() {
+                model.notes.add(self.line, "clients get nothing there");
+            }
+            return;
+        }
+        let key = |bind: &Bind| (bind.tls.clone(), bind.accept_proxy, bind.mode.clone());
+        let mut kinds: Vec<(_, Vec<&Bind>)> = Vec::new();
+        for bind in &self.binds {
+            match kinds.iter_mut().find(|(known, _)| *known == key(bind)) {
+                Some((_, binds)) => binds.push(bind),
+                None => kinds.push((key(bind), vec![bind])),
+            }
+        }
+        for ((tls, accept_proxy, mode), binds) in kinds {
+            let wanted = match (&tls, self.binds.len() == binds.len()) {
+                (Some(_), false) => format!("{}-tls", self.name),
+                _ => self.name.clone(),
+            };
+            let name = Model::name(&wanted, |name| model.has_rule(name));
+            let mut keys = Table::default();
+            let addresses = binds.iter().flat_map(|bind| bind.addresses.iter().cloned());
+            let addresses = model.take_addresses(addresses.collect());
+            if addresses.is_empty() {
+                model
+                    .notes
+                    .add(self.line, "another one listens there: it is left out");
+                continue;
+            }
+            let has_socket = addresses.iter().any(|address| address.starts_with("unix:"));
+            keys.set("listen", Value::one_or_list(&addresses));
+            let is_mode = |mode: &String| {
+                mode.len() == 3 && mode.bytes().all(|digit| (b'0'..=b'7').contains(&digit))
+            };
+            if let Some(mode) = mode.filter(is_mode) {
+                keys.set("listen_mode", mode);
+            }
+            if self.is_tcp {
+                keys.set("protocol", "tcp");
+            }
+            if accept_proxy {
+                let mut from = vec!["0.0.0.0/0", "::/0"];
+                from.extend(has_socket.then_some("unix"));
+                keys.set("accept_proxy", from);
+            }
+            let facts = Facts {
+                has_tls: tls.is_some(),
+            };
+            if let Some(tls) = tls {
+                keys.set("tls", tls);
+            }
+            let mut rule = Rule {
+                name,
+                keys,
+                routes: Vec::new(),
+            };
+            self.fill(&mut rule, facts, all, model);
+            model.rules.push(rule);
+        }
+    }
+
+    /// The backend of this name.
+    fn backend<'p>(&'p self, name: &str, all: &'p [Proxy]) -> Option<&'p Proxy> {
+        let mut backends = all
+            .iter()
+            .filter(|proxy| proxy.has_servers && !proxy.servers.is_empty());
+        backends.find(|proxy| proxy.name == name)
+    }
+
+    fn fill(&self, rule: &mut Rule, facts: Facts, all: &[Proxy], model: &mut Model) {
+        let default = match &self.default_backend {
+            Some((line, name)) => {
+                let backend = self.backend(name, all);
+                if backend.is_none() {
+                    model
+                        .notes
+                        .add(*line, format!("there is no backend {name} with servers"));
+                }
+                backend
+            }
+            None => Some(self).filter(|own| own.has_servers && !own.servers.is_empty()),
+        };
+        if let Some(default) = default {
+            rule.keys
+                .set("group", Model::name(&default.name, |_| false));
+        }
+        rule.keys.add_missing(&self.rule);
+        let own = self.has_servers.then_some(self);
+        let mut http = self.http.clone();
+        let mut times = default
+            .or(own)
+            .map(|backend| backend.times.clone())
+            .unwrap_or_default();
+        if let Some(retries) = times.remove("retries") {
+            match self.is_tcp {
+                true => rule.keys.set("connect_retries", retries),
+                false => http.set("retries", retries),
+            }
+        }
+        rule.keys.add_missing(&times);
+        if self.is_tcp {
+            for key in [
+                "body_timeout",
+                "header_timeout",
+                "keep_alive_timeout",
+                "response_timeout",
+                "compression",
+            ] {
+                rule.keys.remove(key);
+            }
+        }
+        if let Some(Value::Table(compression)) =
+            default.and_then(|backend| backend.rule.get("compression"))
+        {
+            rule.keys.set_new("compression", compression.clone());
+        }
+        let mut limits = self.limits.clone();
+        let periods: Vec<String> = limits
+            .keys()
+            .filter(|key| key.starts_with("period"))
+            .map(str::to_owned)
+            .collect();
+        for period in &periods {
+            limits.remove(period);
+        }
+        if self.is_tcp {
+            limits.remove("requests");
+            limits.remove("status");
+        }
+        if !limits.is_empty() {
+            rule.keys.set("limits", limits);
+        }
+        if self.is_tcp {
+            return self.fill_tcp(rule, default, facts, all, model);
+        }
+        if default.is_some_and(|backend| backend.servers.speaks_http2) {
+            http.set("member_protocol", "h2");
+        }
+        if !http.is_empty() {
+            rule.keys.set("http", http);
+        }
+        self.fill_http(rule, default, facts, all, model);
+    }
+
+    fn fill_tcp(
+        &self,
+        rule: &mut Rule,
+        default: Option<&Proxy>,
+        facts: Facts,
+        all: &[Proxy],
+        model: &mut Model,
+    ) {
+        let mut is_served = default.is_some();
+        for (line, name, when) in &self.uses {
+            let found = read(when, &self.acls, facts);
+            let names = match &found {
+                Ok(alternatives) => match alternatives.as_slice() {
+                    [one]
+                        if (Conditions {
+                            names: Vec::new(),
+                            ..one.clone()
+                        })
+                        .is_any() =>
+                    {
+                        one.names.clone()
+                    }
+                    _ => Vec::new(),
+                },
+                Err(_) => Vec::new(),
+            };
+            match self.backend(name, all) {
+                _ if names.is_empty() || rule.keys.get("tls").is_some() => {
+                    model.notes.add(*line, "rules of TCP choose by the name that clients ask for (`sni`), and by nothing else");
+                }
+                None => model
+                    .notes
+                    .add(*line, format!("there is no backend {name} with servers")),
+                Some(backend) => {
+                    is_served = true;
+                    for server_name in names {
+                        rule.keys
+                            .table("sni")
+                            .set_new(&server_name, Model::name(&backend.name, |_| false));
+                    }
+                }
+            }
+        }
+        if !is_served {
+            // A rule must have members: at this address nobody listens.
+            let name = Model::name("none", |name| {
+                model.group(name).is_some() || all.iter().any(|proxy| proxy.name == name)
+            });
+            let mut keys = Table::default();
+            keys.set("members", vec!["127.0.0.1:1"]);
+            rule.keys.set("group", name.as_str());
+            model.groups.push(Group { name, keys });
+            model.notes.add(
+                self.line,
+                "it has no servers: 127.0.0.1:1 stands in their place",
+            );
+        }
+    }
+
+    fn fill_http(
+        &self,
+        rule: &mut Rule,
+        default: Option<&Proxy>,
+        facts: Facts,
+        all: &[Proxy],
+        model: &mut Model,
+    ) {
+        let notes = &mut model.notes;
+        for (line, action, when) in &self.actions {
+            self.answer(rule, (*line, action, when), facts, notes);
+        }
+        let mut shares: Vec<(String, u64)> = Vec::new();
+        for (line, name, when) in &self.uses {
+            let Some(backend) = self.backend(name, all) else {
+                notes.add(*line, format!("there is no backend {name} with servers"));
+                continue;
+            };
+            let alternatives = match read(when, &self.acls, facts) {
+                Ok(alternatives) => alternatives,
+                Err(why) => {
+                    notes.add(*line, why);
+                    continue;
+                }
+            };
+            for conditions in &alternatives {
+                if !conditions.names.is_empty() {
+                    notes.add(
+                        *line,
+                        "routes know hosts, and not the names that clients of TLS ask for",
+                    );
+                    continue;
+                }
+                if let Some(share) = conditions.share {
+                    match (Conditions {
+                        share: None,
+                        ..conditions.clone()
+                    })
+                    .is_any()
+                    {
+                        true => shares.push((Model::name(&backend.name, |_| false), share)),
+                        false => notes.add(
+                            *line,
+                            "a share of some requests: give `groups` of their route a weight each",
+                        ),
+                    }
+                    continue;
+                }
+                self.actions_of(backend, conditions, rule, facts, notes);
+                let mut route = conditions.route();
+                route.set("group", Model::name(&backend.name, |_| false));
+                if let Some((prefix, to)) = self.rewritten(conditions, when) {
+                    if conditions.paths.is_empty() {
+                        route.set("path", format!("{prefix}/*"));
+                    }
+                    route.set("rewrite_prefix", to);
+                }
+                self.finish_route(&mut route, Some(backend));
+                rule.routes.push(route);
+            }
+        }
+        for (line, _, _, when) in &self.rewrites {
+            if !self.uses.iter().any(|(_, _, of_use)| of_use == when) {
+                notes.add(*line, "a route replaces the prefix of its `path`: give the route of that path `rewrite_prefix`");
+            }
+        }
+        if let Some(backend) = default.filter(|backend| !std::ptr::eq(*backend, self)) {
+            self.actions_of(backend, &Conditions::default(), rule, facts, notes);
+        }
+        let mut last = Table::default();
+        let taken: u64 = shares.iter().map(|(_, share)| *share).sum();
+        let rest = default
+            .map(|_| 100_u64.saturating_sub(taken))
+            .unwrap_or_default();
+        if taken + rest > 0 && taken > 0 {
+            for (group, share) in &shares {
+                last.table("groups").set_new(group, *share);
+            }
+            if let Some(default) = default {
+                last.table("groups")
+                    .set_new(&Model::name(&default.name, |_| false), rest);
+            }
+        } else {
+            shares.clear();
+        }
+        self.finish_route(&mut last, default);
+        // Those are of the rule.
+        for key in [
+            "connection_timeout",
+            "queue_timeout",
+            "response_timeout",
+            "idle_timeout",
+            "retries",
+        ] {
+            last.remove(key);
+        }
+        if !last.is_empty() && (default.is_some() || !shares.is_empty()) {
+            rule.routes.push(last);
+        }
+        if default.is_none() && shares.is_empty() {
+            let answers_all = rule
+                .routes
+                .iter()
+                .any(|route| route.keys().all(|key| !is_condition(key)));
+            if rule.routes.is_empty() || !answers_all && self.default_backend.is_some() {
+                let mut answer = Table::default();
+                answer.set("status", 503_u64);
+                let mut route = Table::default();
+                route.set("answer", answer);
+                rule.routes.push(route);
+                notes.add(self.line, "requests for which there are no servers get 503");
+            }
+        }
+    }
+
+    /// Adds what a backend does by itself with the requests that get there.
+    fn actions_of(
+        &self,
+        backend: &Proxy,
+        conditions: &Conditions,
+        rule: &mut Rule,
+        facts: Facts,
+        notes: &mut Notes,
+    ) {
+        if std::ptr::eq(backend, self) {
+            return;
+        }
+        for (line, action, when) in &backend.actions {
+            let found = read(when, &backend.acls, facts);
+            let both = found.and_then(|all| {
+                let both = all.iter().map(|one| conditions.and(one));
+                both.collect::<Option<Alternatives>>()
+                    .ok_or_else(|| TWICE.into())
+            });
+            self.act_on(rule, (*line, action), both, notes);
+        }
+    }
+
+    fn answer(
+        &self,
+        rule: &mut Rule,
+        (line, action, when): (usize, &Action, &[String]),
+        facts: Facts,
+        notes: &mut Notes,
+    ) {
+        let found = read(when, &self.acls, facts);
+        self.act_on(rule, (line, action), found, notes);
+    }
+
+    /// Adds routes that do something with some requests.
+    fn act_on(
+        &self,
+        rule: &mut Rule,
+        (line, action): (usize, &Action),
+        found: Result<Alternatives, String>,
+        notes: &mut Notes,
+    ) {
+        let alternatives = match found {
+            Ok(alternatives) => alternatives,
+            Err(why) => return refuse(line, action, why, notes),
+        };
+        for conditions in &alternatives {
+            if conditions.share.is_some() || !conditions.names.is_empty() {
+                refuse(
+                    line,
+                    action,
+                    "this is no condition of a route".into(),
+                    notes,
+                );
+                continue;
+            }
+            if conditions.is_narrower && matches!(action, Action::Answer { status: 400.., .. }) {
+                let why = "paths are compared with their case, and a prefix ends at a slash: others get through";
+                notes.add_restriction(line, why);
+            }
+            let mut route = conditions.route();
+            act(&mut route, action);
+            if let Some(fields) = self.response.table() {
+                route.set("response_fields", fields);
+            }
+            rule.routes.push(route);
+        }
+    }
+
+    /// The change of the path that has the same condition.
+    fn rewritten(&self, conditions: &Conditions, when: &[String]) -> Option<(String, String)> {
+        let (_, prefix, to, _) = self
+            .rewrites
+            .iter()
+            .find(|(_, _, _, of_rewrite)| of_rewrite == when)?;
+        let fits = |path: &String| *path == format!("{prefix}/*");
+        let is_for = conditions.paths.iter().all(fits);
+        is_for.then(|| (prefix.clone(), to.clone()))
+    }
+
+    /// Adds what holds for all requests, and what the backend says of its own.
+    fn finish_route(&self, route: &mut Table, backend: Option<&Proxy>) {
+        let (mut request, mut response) = (self.request.clone(), self.response.clone());
+        if let Some(backend) = backend.filter(|backend| !std::ptr::eq(*backend, self)) {
+            request.extend(&backend.request);
+            response.extend(&backend.response);
+        }
+        for (key, changes) in [("request_fields", request), ("response_fields", response)] {
+            if let Some(fields) = changes.table() {
+                route.set(key, fields);
+            }
+        }
+        if let Some(backend) = backend {
+            route.add_missing(&backend.route);
+            route.add_missing(&backend.times);
+        }
+    }
+}
+
+/// True if a key of a route is a condition.
+fn is_condition(key: &str) -> bool {
+    [
+        "host",
+        "path",
+        "method",
+        "client",
+        "except_client",
+        "headers",
+        "query",
+        "cookies",
+    ]
+    .contains(&key)
+}
+
+/// Notes that an action is left out.
+fn refuse(line: usize, action: &Action, why: String, notes: &mut Notes) {
+    match action {
+        Action::Answer { status: 400.., .. } => notes.add_restriction(line, why),
+        _ => notes.add(line, why),
+    }
+}
+
+/// Has a route do this.
+fn act(route: &mut Table, action: &Action) {
+    match action {
+        Action::Redirect { to, status } => {
+            route.set("redirect", to.as_str());
+            if *status != 302 {
+                route.set("redirect_status", *status);
+            }
+        }
+        Action::Answer {
+            status,
+            body,
+            file,
+            content_type,
+        } => {
+            let mut answer = Table::default();
+            answer.set("status", *status);
+            let texts = [
+                ("body", body),
+                ("file", file),
+                ("content_type", content_type),
+            ];
+            let may_have = !matches!(status, 204 | 205 | 304);
+            for (key, text) in texts
+                .into_iter()
+                .filter(|(key, text)| !text.is_empty() && (may_have || *key == "content_type"))
+            {
+                answer.set(key, text.as_str());
+            }
+            if answer.get("file").is_some() {
+                answer.remove("body");
+            }
+            route.set("answer", answer);
+        }
+    }
+}
+
+/// The prefix that a change of paths replaces, without a slash at its end, and by what.
+fn rewrite(how: &str, first: &str, second: &str) -> Option<(String, String)> {
+    let (pattern, to) = match how {
+        "set-path" => {
+            let inner = first.strip_prefix("%[path,regsub(")?;
+            let inner = inner.strip_suffix(")]")?;
+            inner.split_once(',')?
+        }
+        "replace-path" => (first, second),
+        _ => return None,
+    };
+    let pattern = pattern.strip_prefix('^').unwrap_or(pattern);
+    let prefix = match how {
+        "set-path" => pattern.trim_end_matches('/'),
+        _ => pattern
+            .strip_suffix("/(.*)")
+            .or_else(|| pattern.strip_suffix("(/.*)?"))?,
+    };
+    let to = match how {
+        "set-path" => to,
+        _ => to.strip_suffix("\\1")?,
+    };
+    let is_plain = |text: &str| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
+        text.starts_with('/') && text.chars().all(is_part) && !text.contains("//")
+    };
+    let to = if to.is_empty() { "/" } else { to };
+    (is_plain(prefix) && is_plain(to)).then(|| (prefix.to_owned(), to.to_owned()))
+}

@@ -1,0 +1,145 @@
+//! Configurations of HAProxy and nginx as ones of Evenkeel, with a list of what could not be translated and why.
+//!
+//! In the order in which the files build on each other: [`toml`], tables that become text; [`model`], the rules, routes
+//! and groups that both languages are translated to; [`units`], times and numbers; [`haproxy`] and [`nginx`], each
+//! with its words and what they mean.
+//!
+//! A text is bounded ([`MAX_BYTES`]), and so is what is made of one line. What restricts who gets in, and cannot be
+//! translated, is told apart: without it the result lets more in than the original.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+mod haproxy;
+mod model;
+mod nginx;
+mod toml;
+mod units;
+
+use std::fmt;
+
+use evenkeel_config::Dialect;
+use model::Model;
+
+/// Longest configuration that is translated, in bytes.
+pub const MAX_BYTES: usize = 1024 * 1024;
+
+/// Most notes that are kept.
+const MAX_NOTES: usize = 500;
+
+/// A configuration of Evenkeel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Converted {
+    /// Its text, with the notes as comments at the beginning.
+    pub toml: String,
+    /// What was not translated, in the order of the original.
+    pub notes: Vec<Note>,
+}
+
+/// A line of the original that was not translated, or not quite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Number of the line, from 1.
+    pub line: usize,
+    /// The line, shortened.
+    pub text: String,
+    /// The reason, and what to do instead.
+    pub why: String,
+    /// True if the line restricts who gets in: without it the result lets more in.
+    pub restricts: bool,
+}
+
+/// `line N: TEXT: WHY`
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.restricts {
+            "it RESTRICTS ACCESS, and "
+        } else {
+            ""
+        };
+        write!(f, "line {}: {}: {mark}{}", self.line, self.text, self.why)
+    }
+}
+
+/// Why a text is not translated at all.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConvertError {
+    /// It is too long.
+    #[error("is longer than {MAX_BYTES} bytes")]
+    TooLong,
+    /// It is in another language.
+    #[error("is neither a configuration of HAProxy nor one of nginx")]
+    Unknown,
+    /// It is not well-formed.
+    #[error("line {line}: {why}")]
+    Syntax {
+        /// Number of the line, from 1.
+        line: usize,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// There is nothing in it that has a counterpart.
+    #[error("has nothing that clients connect to and no servers")]
+    Empty,
+}
+
+/// Translates a configuration of HAProxy or nginx, whichever it is.
+///
+/// # Errors
+///
+/// Why there is no translation.
+pub fn convert(text: &str) -> Result<Converted, ConvertError> {
+    if text.len() > MAX_BYTES {
+        return Err(ConvertError::TooLong);
+    }
+    let (model, name) = match Dialect::of(text) {
+        Some(Dialect::Haproxy) => (haproxy::read(text)?, "HAProxy"),
+        Some(Dialect::Nginx) => (nginx::read(text)?, "nginx"),
+        _ => return Err(ConvertError::Unknown),
+    };
+    finish(model, name, text)
+}
+
+/// Writes the model as a text, and leaves out routes that could never match.
+fn finish(mut model: Model, name: &str, original: &str) -> Result<Converted, ConvertError> {
+    if model.rules.is_empty() && model.groups.is_empty() {
+        return Err(ConvertError::Empty);
+    }
+    // An earlier route may take all of its requests there, too: it had no effect.
+    for _ in 0..model.routes().min(MAX_NOTES) {
+        let Err(errors) = evenkeel_config::parse("", &model.text()) else {
+            break;
+        };
+        let mut of_routes = errors
+            .problems
+            .iter()
+            .filter(|problem| problem.key.contains(".routes["));
+        let Some(problem) = of_routes.next() else {
+            break;
+        };
+        if !model.remove_route(&problem.key) {
+            break;
+        }
+        if !problem.message.starts_with("can never match") {
+            let why = format!("a route of it is left out, as {}", problem.message);
+            model.notes.add_restriction(1, why);
+        }
+    }
+    let mut notes = model.notes.take(original);
+    notes.sort_by_key(|note| note.line);
+    let mut toml = format!(
+        "# Translated from a configuration of {name} by `evenkeel convert`. Run `evenkeel check` on it, and read docs/coming-from.md.\n"
+    );
+    if !notes.is_empty() {
+        toml += "#\n# These lines were not translated, or not quite:\n#\n";
+    }
+    for note in &notes {
+        toml += &format!("# {note}\n");
+    }
+    toml += "\n";
+    toml += &model.text();
+    Ok(Converted { toml, notes })
+}
+
+#[cfg(test)]
+mod tests;

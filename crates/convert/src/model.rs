@@ -1,0 +1,306 @@
+//! Rules, routes and groups that both languages are translated to.
+
+use std::collections::HashSet;
+
+use evenkeel_config::is_name;
+
+use crate::toml::{Table, Value, write_key};
+use crate::{MAX_NOTES, Note};
+
+/// Notes while they are collected.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Notes {
+    all: Vec<(usize, String, bool)>,
+    known: HashSet<(usize, String)>,
+}
+
+impl Notes {
+    /// Notes why a line is not translated.
+    pub(crate) fn add(&mut self, line: usize, why: impl Into<String>) {
+        self.push(line, why.into(), false);
+    }
+
+    /// The same of a line that restricts who gets in.
+    pub(crate) fn add_restriction(&mut self, line: usize, why: impl Into<String>) {
+        self.push(line, why.into(), true);
+    }
+
+    fn push(&mut self, line: usize, why: String, restricts: bool) {
+        if self.all.len() < MAX_NOTES && self.known.insert((line, why.clone())) {
+            self.all.push((line, why, restricts));
+        }
+    }
+
+    /// The notes, with the lines of `original`.
+    pub(crate) fn take(&mut self, original: &str) -> Vec<Note> {
+        let lines: Vec<&str> = original.lines().collect();
+        let notes = std::mem::take(&mut self.all).into_iter();
+        let note = |(line, why, restricts): (usize, String, bool)| {
+            let text = lines.get(line.wrapping_sub(1)).copied().unwrap_or_default();
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let short: String = text.chars().filter(|c| !c.is_control()).take(80).collect();
+            let text = if short.len() < text.len() {
+                format!("{short}…")
+            } else {
+                short
+            };
+            Note {
+                line,
+                text,
+                why,
+                restricts,
+            }
+        };
+        notes.map(note).collect()
+    }
+}
+
+/// A configuration while it is made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    /// Keys and tables at the top: `workers`, `access_log`.
+    pub(crate) top: Table,
+    pub(crate) access_log: Table,
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) notes: Notes,
+    /// Addresses at which something listens.
+    addresses: HashSet<String>,
+}
+
+/// A rule.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rule {
+    pub(crate) name: String,
+    pub(crate) keys: Table,
+    pub(crate) routes: Vec<Table>,
+}
+
+/// A group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    pub(crate) keys: Table,
+}
+
+impl Model {
+    /// Number of all routes.
+    pub(crate) fn routes(&self) -> usize {
+        self.rules.iter().map(|rule| rule.routes.len()).sum()
+    }
+
+    /// Removes the route at a path such as `rule.web.routes[2]`; false if there is none.
+    pub(crate) fn remove_route(&mut self, path: &str) -> bool {
+        let Some((name, rest)) = path.split_once(".routes[") else {
+            return false;
+        };
+        let place = rest.split(']').next().unwrap_or_default();
+        let name = name.trim_start_matches("rule.").trim_matches('"');
+        let rule = self.rules.iter_mut().find(|rule| rule.name == name);
+        match (rule, place.parse::<usize>()) {
+            (Some(rule), Ok(place)) if place < rule.routes.len() => {
+                rule.routes.remove(place);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A name for a rule or a group that none of `taken` has.
+    pub(crate) fn name(wanted: &str, taken: impl Fn(&str) -> bool) -> String {
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || "-_.".contains(c) {
+                c
+            } else {
+                '-'
+            }
+        };
+        let plain: String = wanted.chars().map(plain).take(50).collect();
+        let plain = if is_name(&plain) {
+            plain
+        } else {
+            "unnamed".into()
+        };
+        let numbers = 2..;
+        let others = numbers.map(|number: u32| format!("{plain}-{number}"));
+        let mut all = std::iter::once(plain.clone()).chain(others);
+        all.find(|name| !taken(name)).unwrap_or(plain)
+    }
+
+    /// Keeps those of some addresses at which nothing listens yet.
+    pub(crate) fn take_addresses(&mut self, wanted: Vec<String>) -> Vec<String> {
+        let is_new = |address: &String| self.addresses.insert(address.clone());
+        wanted.into_iter().filter(is_new).collect()
+    }
+
+    /// Adds a group, unless there is one of its name.
+    pub(crate) fn add_group(&mut self, line: usize, group: Group) {
+        match self.group(&group.name) {
+            Some(_) => self
+                .notes
+                .add(line, "there is another one of this name: it is left out"),
+            None => self.groups.push(group),
+        }
+    }
+
+    pub(crate) fn has_rule(&self, name: &str) -> bool {
+        self.rules.iter().any(|rule| rule.name == name)
+    }
+
+    pub(crate) fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+
+    /// The text.
+    pub(crate) fn text(&self) -> String {
+        let mut out = String::new();
+        self.top.write_lines(&mut out);
+        if !self.access_log.is_empty() {
+            begin("access_log", "", &mut out);
+            self.access_log.write_lines(&mut out);
+        }
+        for rule in &self.rules {
+            begin("rule", &rule.name, &mut out);
+            rule.keys.write_lines(&mut out);
+            for route in &rule.routes {
+                out.push_str("\n[[rule.");
+                write_key(&rule.name, &mut out);
+                out.push_str(".routes]]\n");
+                route.write_lines(&mut out);
+            }
+        }
+        for group in &self.groups {
+            begin("group", &group.name, &mut out);
+            group.keys.write_lines(&mut out);
+        }
+        out
+    }
+}
+
+fn begin(kind: &str, name: &str, out: &mut String) {
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    out.push('[');
+    out.push_str(kind);
+    if !name.is_empty() {
+        out.push('.');
+        write_key(name, out);
+    }
+    out.push_str("]\n");
+}
+
+/// A condition on a value by its name.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Wanted {
+    /// There must be none.
+    Absent,
+    /// A value, or the beginning of one with `*` behind it.
+    Like(String),
+}
+
+/// Conditions of a route, all of which must hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Conditions {
+    pub(crate) hosts: Vec<String>,
+    pub(crate) paths: Vec<String>,
+    pub(crate) methods: Vec<String>,
+    pub(crate) clients: Vec<String>,
+    pub(crate) except_clients: Vec<String>,
+    pub(crate) headers: Vec<(String, Wanted)>,
+    pub(crate) query: Vec<(String, Wanted)>,
+    pub(crate) cookies: Vec<(String, Wanted)>,
+    /// Names of servers that clients of TLS ask for, where it is passed through.
+    pub(crate) names: Vec<String>,
+    /// Percentage of the requests.
+    pub(crate) share: Option<u64>,
+    /// True if the original matches more requests.
+    pub(crate) is_narrower: bool,
+}
+
+impl Conditions {
+    /// Conditions that hold where these and `other` do; `None` if one route cannot say that.
+    pub(crate) fn and(&self, other: &Self) -> Option<Self> {
+        let both = |one: &[String], other: &[String]| match (one, other) {
+            ([], all) | (all, []) => Some(all.to_vec()),
+            (one, other) => {
+                let common: Vec<String> = one
+                    .iter()
+                    .filter(|text| other.contains(text))
+                    .cloned()
+                    .collect();
+                (!common.is_empty()).then_some(common)
+            }
+        };
+        let named = |one: &[(String, Wanted)], other: &[(String, Wanted)]| {
+            let mut all = one.to_vec();
+            for (name, wanted) in other {
+                match all
+                    .iter()
+                    .find(|(known, _)| known.eq_ignore_ascii_case(name))
+                {
+                    Some((_, known)) if known == wanted => {}
+                    Some(_) => return None,
+                    None => all.push((name.clone(), wanted.clone())),
+                }
+            }
+            Some(all)
+        };
+        let mut except_clients = self.except_clients.clone();
+        let more = other
+            .except_clients
+            .iter()
+            .filter(|network| !self.except_clients.contains(network));
+        except_clients.extend(more.cloned());
+        Some(Conditions {
+            hosts: both(&self.hosts, &other.hosts)?,
+            paths: both(&self.paths, &other.paths)?,
+            methods: both(&self.methods, &other.methods)?,
+            clients: both(&self.clients, &other.clients)?,
+            except_clients,
+            headers: named(&self.headers, &other.headers)?,
+            query: named(&self.query, &other.query)?,
+            cookies: named(&self.cookies, &other.cookies)?,
+            names: both(&self.names, &other.names)?,
+            is_narrower: self.is_narrower || other.is_narrower,
+            share: match (self.share, other.share) {
+                (Some(_), Some(_)) => return None,
+                (one, other) => one.or(other),
+            },
+        })
+    }
+
+    /// True if all requests are meant.
+    pub(crate) fn is_any(&self) -> bool {
+        *self == Conditions::default()
+    }
+
+    /// The keys of a route with these conditions.
+    pub(crate) fn route(&self) -> Table {
+        let mut route = Table::default();
+        let lists = [
+            ("host", &self.hosts),
+            ("path", &self.paths),
+            ("method", &self.methods),
+            ("client", &self.clients),
+            ("except_client", &self.except_clients),
+        ];
+        for (key, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+            route.set(key, Value::one_or_list(list));
+        }
+        for (key, list) in [
+            ("headers", &self.headers),
+            ("query", &self.query),
+            ("cookies", &self.cookies),
+        ] {
+            for (name, wanted) in list {
+                let value = match wanted {
+                    Wanted::Absent => Value::Flag(false),
+                    Wanted::Like(text) => text.as_str().into(),
+                };
+                route.table(key).set(name, value);
+            }
+        }
+        route
+    }
+}

@@ -1,0 +1,474 @@
+//! Servers of nginx: rules, one for each address, with hosts as conditions of their routes.
+
+use super::locations::{Scope, locations};
+use super::words::Directive;
+use super::{Variable, World, address, argument};
+use crate::model::{Conditions, Group, Model, Rule};
+use crate::toml::{Table, Value};
+use crate::units::{DAY, is_network, millis, time};
+
+/// An address that servers listen on.
+struct Listen {
+    address: String,
+    is_tls: bool,
+    accept_proxy: bool,
+    is_default: bool,
+}
+
+/// The addresses of a server.
+fn listens(server: &Directive, model: &mut Model) -> Vec<Listen> {
+    let mut all = Vec::new();
+    let tls_of_server = server
+        .inner()
+        .iter()
+        .any(|inner| inner.name == "ssl" && inner.word(0) == "on");
+    for listen in server.inner().iter().filter(|inner| inner.name == "listen") {
+        let has = |word: &str| listen.words.iter().any(|found| found == word);
+        if has("quic") || has("udp") {
+            model.notes.add(listen.line, "nothing over UDP is balanced");
+            continue;
+        }
+        let Some(address) = listen_address(listen.word(0)) else {
+            model.notes.add(listen.line, "not an address to listen on");
+            continue;
+        };
+        all.push(Listen {
+            address,
+            is_tls: has("ssl") || tls_of_server,
+            accept_proxy: has("proxy_protocol"),
+            is_default: has("default_server") || has("default"),
+        });
+    }
+    if all.is_empty() && !server.inner().iter().any(|inner| inner.name == "listen") {
+        let address = "0.0.0.0:80".to_owned();
+        all.push(Listen {
+            address,
+            is_tls: tls_of_server,
+            accept_proxy: false,
+            is_default: false,
+        });
+    }
+    all
+}
+
+fn listen_address(text: &str) -> Option<String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return path.starts_with('/').then(|| format!("unix:{path}"));
+    }
+    if let Ok(port @ 1..) = text.parse::<u16>() {
+        return Some(format!("0.0.0.0:{port}"));
+    }
+    let text = text
+        .replace("*:", "0.0.0.0:")
+        .replace("localhost", "127.0.0.1");
+    match text.parse::<std::net::SocketAddr>() {
+        Ok(address) => Some(address.to_string()),
+        Err(_) => {
+            let ip = text
+                .trim_matches(['[', ']'])
+                .parse::<std::net::IpAddr>()
+                .ok()?;
+            Some(std::net::SocketAddr::new(ip, 80).to_string())
+        }
+    }
+}
+
+/// True if the text is a name of a host.
+fn is_host(text: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_label = |label: &str| (1..=63).contains(&label.len());
+    text.len() <= 250 && text.chars().all(is_part) && text.split('.').all(is_label)
+}
+
+/// Hosts of a server, as conditions have them.
+fn hosts(server: &Directive, model: &mut Model) -> Vec<String> {
+    let mut hosts = Vec::new();
+    for names in server
+        .inner()
+        .iter()
+        .filter(|inner| inner.name == "server_name")
+    {
+        for name in &names.words {
+            let lower = name.to_ascii_lowercase();
+            match (lower.strip_prefix("*."), lower.strip_prefix('.')) {
+                _ if name == "_" || name.is_empty() || lower == "localhost" => {}
+                (Some(below), _) if is_host(below) => hosts.push(lower.clone()),
+                (_, Some(domain)) if is_host(domain) => {
+                    hosts.extend([domain.to_owned(), format!("*.{domain}")])
+                }
+                _ if is_host(&lower) => hosts.push(lower.clone()),
+                _ => model.notes.add(
+                    names.line,
+                    format!(
+                        "{name} is no host of a route: one, or *. and one for all right below it"
+                    ),
+                ),
+            }
+        }
+    }
+    hosts.dedup();
+    hosts
+}
+
+/// Rules for the servers of `http`.
+pub(super) fn http(all: &[&Directive], world: &World, model: &mut Model) {
+    let outer: Vec<&Directive> = all
+        .iter()
+        .copied()
+        .filter(|directive| directive.block.is_none())
+        .collect();
+    let mut rules: Vec<(String, Rule, Vec<Table>)> = Vec::new();
+    for server in all.iter().filter(|directive| directive.name == "server") {
+        let hosts = hosts(server, model);
+        let listens = listens(server, model);
+        let mut scope = Scope::default();
+        for directive in &outer {
+            scope.take(directive, world, &mut Model::default());
+        }
+        for directive in server.inner().iter().filter(|inner| inner.block.is_none()) {
+            scope.take(directive, world, model);
+        }
+        for inner in server.inner().iter().filter(|inner| inner.name == "if") {
+            model
+                .notes
+                .add(inner.line, "conditions are those of routes");
+        }
+        for listen in &listens {
+            let place = rules
+                .iter()
+                .position(|(address, ..)| *address == listen.address);
+            let place = match place {
+                Some(place) => place,
+                None => {
+                    let wanted = hosts.first().filter(|host| !host.starts_with('*')).cloned();
+                    let port = listen.address.rsplit(':').next().unwrap_or_default();
+                    let wanted = wanted.unwrap_or_else(|| {
+                        format!("port-{}", port.trim_start_matches('/').replace('/', "-"))
+                    });
+                    let name = Model::name(&wanted, |name| {
+                        model.has_rule(name) || rules.iter().any(|(_, rule, _)| rule.name == name)
+                    });
+                    let mut rule = Rule {
+                        name,
+                        ..Rule::default()
+                    };
+                    rule.keys.set("listen", listen.address.as_str());
+                    rules.push((listen.address.clone(), rule, Vec::new()));
+                    rules.len() - 1
+                }
+            };
+            let Some((_, rule, last)) = rules.get_mut(place) else {
+                continue;
+            };
+            if listen.accept_proxy {
+                let networks = proxies(&scope, &listen.address);
+                rule.keys.set("accept_proxy", networks);
+            } else if !scope.proxies.is_empty() && scope.trusts_field {
+                rule.keys.table("http").set("trust_forwarded", true);
+            }
+            if listen.is_tls {
+                scope.tls_of(rule.keys.table("tls"));
+            }
+            rule.keys.add_missing(&scope.rule);
+            if !scope.limits.is_empty() {
+                rule.keys.table("limits").add_missing(&scope.limits);
+            }
+            let is_first = rule.routes.is_empty() && last.is_empty();
+            let has_other = all.iter().any(|other| {
+                other.name == "server"
+                    && !std::ptr::eq(*other, *server)
+                    && shares(other, &listen.address)
+            });
+            let conditions = Conditions {
+                hosts: hosts.clone(),
+                ..Conditions::default()
+            };
+            // Requests for other hosts get to the default server of the address, or to the first one.
+            let is_rest = listen.is_default || hosts.is_empty() || !has_other;
+            let conditions = if is_rest {
+                Conditions::default()
+            } else {
+                conditions
+            };
+            let mut routes = Vec::new();
+            locations(server, &scope, &conditions, world, model, &mut routes);
+            match is_rest {
+                true if last.is_empty() || listen.is_default => *last = routes,
+                _ => rule.routes.extend(routes),
+            }
+            if is_first
+                && has_other
+                && !is_rest
+                && !all.iter().any(|other| is_default(other, &listen.address))
+            {
+                // The first server has what no other one is for.
+                let mut routes = Vec::new();
+                locations(
+                    server,
+                    &scope,
+                    &Conditions::default(),
+                    world,
+                    &mut Model::default(),
+                    &mut routes,
+                );
+                *last = routes;
+            }
+        }
+    }
+    for (address, mut rule, last) in rules {
+        if model.take_addresses(vec![address]).is_empty() {
+            continue;
+        }
+        rule.routes.extend(last);
+        finish(&mut rule, model);
+        model.rules.push(rule);
+    }
+}
+
+fn shares(server: &Directive, address: &str) -> bool {
+    listens(server, &mut Model::default())
+        .iter()
+        .any(|listen| listen.address == address)
+}
+
+fn is_default(server: &Directive, address: &str) -> bool {
+    server.name == "server"
+        && listens(server, &mut Model::default())
+            .iter()
+            .any(|listen| listen.address == address && listen.is_default)
+}
+
+/// Networks of proxies in front of an address.
+fn proxies(scope: &Scope, address: &str) -> Vec<String> {
+    let networks = scope.proxies.iter().filter(|network| *network != "unix");
+    let mut all: Vec<String> = networks.cloned().collect();
+    if all.is_empty() {
+        all = vec!["0.0.0.0/0".to_owned(), "::/0".to_owned()];
+    }
+    all.extend(address.starts_with("unix:").then(|| "unix".to_owned()));
+    all
+}
+
+/// Makes a last route with nothing but a group the group of the rule, and completes TLS.
+fn finish(rule: &mut Rule, model: &mut Model) {
+    if let Some(last) = rule.routes.last()
+        && let Some(Value::Text(group)) = last.get("group").cloned()
+        && last.keys().all(|key| {
+            matches!(
+                key,
+                "group" | "connection_timeout" | "response_timeout" | "body_timeout"
+            )
+        })
+        && let Some(mut last) = rule.routes.pop()
+    {
+        last.remove("group");
+        rule.keys.set("group", group);
+        rule.keys.add_missing(&last);
+    }
+    complete_tls(rule, model);
+    if rule.routes.is_empty() && rule.keys.get("group").is_none() {
+        let mut answer = Table::default();
+        answer.set("status", 404_u64);
+        let mut route = Table::default();
+        route.set("answer", answer);
+        rule.routes.push(route);
+    }
+}
+
+/// Names a certificate where there is none.
+fn complete_tls(rule: &mut Rule, model: &mut Model) {
+    if let Some(Value::Table(tls)) = rule.keys.get("tls")
+        && tls.get("certificates").is_none()
+    {
+        rule.keys
+            .table("tls")
+            .set("certificates", vec!["certificate.pem".to_owned()]);
+        model.notes.add(
+            1,
+            "a server with TLS names no certificate: put one in place of certificate.pem",
+        );
+    }
+}
+
+/// Rules for the servers of `stream`.
+pub(super) fn stream(all: &[&Directive], world: &World, model: &mut Model) {
+    for server in all.iter().filter(|directive| directive.name == "server") {
+        let listens = listens(server, model);
+        let Some(listen) = listens.first() else {
+            continue;
+        };
+        let port = listen.address.rsplit(':').next().unwrap_or_default();
+        let name = Model::name(&format!("tcp-{}", port.replace('/', "-")), |name| {
+            model.has_rule(name)
+        });
+        let mut rule = Rule {
+            name,
+            ..Rule::default()
+        };
+        let addresses = listens.iter().map(|listen| listen.address.clone());
+        let addresses = model.take_addresses(addresses.collect());
+        if addresses.is_empty() {
+            let why = "another one listens there: it is left out";
+            model.notes.add(server.line, why);
+            continue;
+        }
+        rule.keys.set("listen", Value::one_or_list(&addresses));
+        rule.keys.set("protocol", "tcp");
+        let mut scope = Scope::default();
+        let mut sends_proxy = false;
+        let mut is_tls_to_members = false;
+        let mut pass = None;
+        for inner in server.inner() {
+            match inner.name.as_str() {
+                "listen" | "ssl_preread" | "ssl" => {}
+                "proxy_pass" => pass = Some(inner),
+                "proxy_protocol" => sends_proxy = inner.word(0) == "on",
+                "proxy_ssl" => is_tls_to_members = inner.word(0) == "on",
+                "proxy_connect_timeout" => {
+                    set_time(&mut rule.keys, "connection_timeout", inner, 600_000, model)
+                }
+                "proxy_timeout" => set_time(&mut rule.keys, "idle_timeout", inner, DAY, model),
+                "allow" | "deny" => model.notes.add_restriction(
+                    inner.line,
+                    "rules of TCP refuse no networks: use the firewall",
+                ),
+                name if name.starts_with("ssl_") || name == "set_real_ip_from" => {
+                    scope.take(inner, world, model)
+                }
+                _ => model.notes.add(inner.line, "there is no counterpart"),
+            }
+        }
+        if listen.is_tls {
+            scope.tls_of(rule.keys.table("tls"));
+        }
+        if listen.accept_proxy {
+            let networks = proxies(&scope, &listen.address);
+            rule.keys.set("accept_proxy", networks);
+        }
+        let groups = pass
+            .map(|pass| tcp_groups(pass, world, model))
+            .unwrap_or_default();
+        let mut is_served = false;
+        for (server_name, group) in groups {
+            is_served = true;
+            if let Some(found) = model.groups.iter_mut().find(|found| found.name == group) {
+                if sends_proxy {
+                    found.keys.set("send_proxy", "v1");
+                }
+                if is_tls_to_members {
+                    found.keys.set("member_tls", true);
+                }
+            }
+            match server_name {
+                Some(server_name) => rule.keys.table("sni").set(&server_name, group),
+                None => rule.keys.set("group", group),
+            }
+        }
+        if !is_served {
+            model.notes.add(
+                server.line,
+                "there are no servers behind it: it is left out",
+            );
+            continue;
+        }
+        complete_tls(&mut rule, model);
+        model.rules.push(rule);
+    }
+}
+
+/// Groups of a `proxy_pass` of TCP, with the name that clients ask for.
+fn tcp_groups(pass: &Directive, world: &World, model: &mut Model) -> Vec<(Option<String>, String)> {
+    let text = pass.word(0);
+    if !text.starts_with('$') {
+        return group_of(text, None, model)
+            .map(|group| (None, group))
+            .into_iter()
+            .collect();
+    }
+    match world.variables.get(text) {
+        Some(Variable::Map { of, entries, other }) if of == "$ssl_preread_server_name" => {
+            let mut all = Vec::new();
+            for (name, to) in entries {
+                let name = name.to_ascii_lowercase();
+                let is_name = is_host(name.strip_prefix("*.").unwrap_or(&name));
+                match group_of(to, None, model).filter(|_| is_name) {
+                    Some(group) => all.push((Some(name), group)),
+                    None => model
+                        .notes
+                        .add(pass.line, format!("{name} is no name of a server")),
+                }
+            }
+            let other = other
+                .as_ref()
+                .and_then(|other| group_of(other, None, model));
+            all.extend(other.map(|group| (None, group)));
+            all
+        }
+        _ => {
+            model.notes.add(
+                pass.line,
+                "a variable that is no map of $ssl_preread_server_name",
+            );
+            Vec::new()
+        }
+    }
+}
+
+/// The group with this name, or one that is made for an address.
+pub(super) fn group_of(to: &str, port: Option<u16>, model: &mut Model) -> Option<String> {
+    let name = Model::name(to, |_| false);
+    if model
+        .group(&name)
+        .is_some_and(|_| name == to || !to.contains(':'))
+    {
+        return Some(name);
+    }
+    let address = address(to, port.unwrap_or(80))?;
+    let member = Value::List(vec![address.as_str().into()]);
+    let known = model
+        .groups
+        .iter()
+        .find(|group| group.keys.get("members") == Some(&member));
+    if let Some(known) = known {
+        return Some(known.name.clone());
+    }
+    let plain = address.replace([':', '/', '[', ']'], "-");
+    let name = Model::name(plain.trim_matches('-'), |name| model.group(name).is_some());
+    let mut keys = Table::default();
+    keys.set("members", member);
+    model.groups.push(Group {
+        name: name.clone(),
+        keys,
+    });
+    Some(name)
+}
+
+pub(super) fn set_time(
+    table: &mut Table,
+    key: &str,
+    directive: &Directive,
+    longest: u64,
+    model: &mut Model,
+) {
+    match millis(directive.word(0), 1000) {
+        Some(0) | None => model.notes.add(directive.line, "not a time"),
+        Some(millis) => table.set(key, time(millis, longest)),
+    }
+}
+
+/// Adds a network to a list; notes another one.
+pub(super) fn push_network(list: &mut Vec<String>, directive: &Directive, model: &mut Model) {
+    match directive.word(0) {
+        "unix:" => list.push("unix".into()),
+        text if is_network(text) => list.push(text.to_owned()),
+        _ => model.notes.add(directive.line, "not a network"),
+    }
+}
+
+/// The zone of `limit_req` and `limit_conn`.
+pub(super) fn zone(directive: &Directive, is_connections: bool) -> &str {
+    match is_connections {
+        true => directive.word(0),
+        false => argument(directive, "zone").unwrap_or_default(),
+    }
+}

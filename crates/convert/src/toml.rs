@@ -1,0 +1,205 @@
+//! Tables that become a text in TOML.
+
+/// A value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Text(String),
+    Number(u64),
+    /// A number with a fraction.
+    Decimal(f64),
+    Flag(bool),
+    List(Vec<Value>),
+    Table(Table),
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Value::Text(text)
+    }
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Value::Number(number)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(flag: bool) -> Self {
+        Value::Flag(flag)
+    }
+}
+
+impl From<Table> for Value {
+    fn from(table: Table) -> Self {
+        Value::Table(table)
+    }
+}
+
+impl<V: Into<Value>> From<Vec<V>> for Value {
+    fn from(list: Vec<V>) -> Self {
+        Value::List(list.into_iter().map(Into::into).collect())
+    }
+}
+
+impl Value {
+    /// A list, or the only one in it.
+    pub(crate) fn one_or_list(texts: &[String]) -> Self {
+        match texts {
+            [only] => only.as_str().into(),
+            several => several.to_vec().into(),
+        }
+    }
+
+    fn write(&self, out: &mut String) {
+        match self {
+            Value::Text(text) => write_text(text, out),
+            Value::Number(number) => out.push_str(&number.to_string()),
+            Value::Decimal(number) => out.push_str(&format!("{number:?}")),
+            Value::Flag(flag) => out.push_str(&flag.to_string()),
+            Value::List(list) => {
+                // Tables stand in a line each.
+                let long = list.iter().any(|one| matches!(one, Value::Table(_)));
+                let (begin, end) = if long { ("\n  ", ",\n") } else { ("", "") };
+                out.push('[');
+                for (place, value) in list.iter().enumerate() {
+                    out.push_str(match place {
+                        0 => begin,
+                        _ if long => ",\n  ",
+                        _ => ", ",
+                    });
+                    value.write(out);
+                }
+                out.push_str(end);
+                out.push(']');
+            }
+            Value::Table(table) => {
+                out.push_str("{ ");
+                for (place, (key, value)) in table.0.iter().enumerate() {
+                    if place > 0 {
+                        out.push_str(", ");
+                    }
+                    write_key(key, out);
+                    out.push_str(" = ");
+                    value.write(out);
+                }
+                out.push_str(" }");
+            }
+        }
+    }
+}
+
+/// Keys with their values, in order, each once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Table(Vec<(String, Value)>);
+
+impl Table {
+    /// Sets a key, in place of what it had.
+    pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>) {
+        let value = value.into();
+        match self.0.iter_mut().find(|(known, _)| known == key) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((key.to_owned(), value)),
+        }
+    }
+
+    /// Sets a key unless it is there.
+    pub(crate) fn set_new(&mut self, key: &str, value: impl Into<Value>) {
+        if self.get(key).is_none() {
+            self.set(key, value);
+        }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        self.0
+            .iter()
+            .find(|(known, _)| known == key)
+            .map(|(_, value)| value)
+    }
+
+    pub(crate) fn remove(&mut self, key: &str) -> Option<Value> {
+        let place = self.0.iter().position(|(known, _)| known == key)?;
+        Some(self.0.remove(place).1)
+    }
+
+    /// The table at a key, which is made if it is not there.
+    pub(crate) fn table(&mut self, key: &str) -> &mut Table {
+        if !matches!(self.get(key), Some(Value::Table(_))) {
+            self.set(key, Table::default());
+        }
+        let found = self.0.iter_mut().find(|(known, _)| known == key);
+        match found {
+            Some((_, Value::Table(table))) => table,
+            _ => unreachable!("it was set"),
+        }
+    }
+
+    /// Appends to the list at a key, unless it is in it.
+    pub(crate) fn push(&mut self, key: &str, value: impl Into<Value>) {
+        let value = value.into();
+        match self.0.iter_mut().find(|(known, _)| known == key) {
+            Some((_, Value::List(list))) => {
+                if !list.contains(&value) {
+                    list.push(value);
+                }
+            }
+            _ => self.set(key, Value::List(vec![value])),
+        }
+    }
+
+    /// Adds the keys of `other` that are not there.
+    pub(crate) fn add_missing(&mut self, other: &Table) {
+        for (key, value) in &other.0 {
+            self.set_new(key, value.clone());
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(key, _)| key.as_str())
+    }
+
+    /// Appends its keys, a line each.
+    pub(crate) fn write_lines(&self, out: &mut String) {
+        for (key, value) in &self.0 {
+            write_key(key, out);
+            out.push_str(" = ");
+            value.write(out);
+            out.push('\n');
+        }
+    }
+}
+
+/// Appends a key, in quotes where TOML asks for them.
+pub(crate) fn write_key(key: &str, out: &mut String) {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    match !key.is_empty() && key.chars().all(is_bare) {
+        true => out.push_str(key),
+        false => write_text(key, out),
+    }
+}
+
+fn write_text(text: &str, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if c.is_control() => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
