@@ -643,3 +643,25 @@ proptest! {
         }
     }
 }
+
+/// The configuration alone says which fields a route may change.
+#[test]
+fn fields_that_no_route_may_change_are_told() {
+    for name in ["Via", "Proxy-Connection", "TE", "Content-Length"] {
+        for line in [
+            format!(" http-request set-header {name} x"),
+            format!(" http-request del-header {name}"),
+        ] {
+            let (_, converted) = accepted(&frontend(&line));
+            assert!(!body(&converted).contains(name), "{line}");
+            assert!(converted.toml.contains("cannot be changed"), "{line}");
+        }
+        for value in ["x", "\"\""] {
+            let text = format!(
+                "http {{ server {{ listen 80; location / {{ proxy_pass http://10.0.0.1; proxy_set_header {name} {value}; }} }} }}"
+            );
+            let (_, converted) = accepted(&text);
+            assert!(!body(&converted).contains(name), "{text}");
+        }
+    }
+}

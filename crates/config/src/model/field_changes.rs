@@ -73,6 +73,37 @@ impl FieldChanges {
             .chain(self.set.keys())
             .map(String::as_str)
     }
+
+    /// Returns the reason why no route may change a field of this name; `None` if it may.
+    pub fn refusal(name: &str) -> Option<&'static str> {
+        const OF_HOP: [&str; 8] = [
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+            "content-length",
+        ];
+        const OF_BALANCER: [&str; 5] = [
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-forwarded-host",
+            "forwarded",
+            "via",
+        ];
+        let is = |known: &&str| known.eq_ignore_ascii_case(name);
+        if !key::is_field_name(name) {
+            Some("is not the name of a field")
+        } else if OF_HOP.iter().any(&is) {
+            Some("is about one connection, or frames the message: it cannot be changed")
+        } else if OF_BALANCER.iter().any(is) {
+            Some("is for the balancer to write: see `x_forwarded`, `forwarded` and `via` of `http`")
+        } else {
+            None
+        }
+    }
 }
 
 /// A value of a field.
@@ -88,7 +119,7 @@ impl AsTable for FieldChanges {
         let mut written = Vec::new();
         for (key, fields) in [("set", &self.set), ("add", &self.add)] {
             for (name, value) in fields {
-                if let Some(problem) = forbidden(name) {
+                if let Some(problem) = Self::refusal(name) {
                     table.problem(key, format!("{name:?} {problem}"), report);
                 } else if name.eq_ignore_ascii_case("host") && key == "add" {
                     table.problem(key, "there can only be one \"Host\": use `set`", report);
@@ -105,7 +136,7 @@ impl AsTable for FieldChanges {
             }
         }
         for name in &self.remove {
-            let problem = match forbidden(name) {
+            let problem = match Self::refusal(name) {
                 None if name.eq_ignore_ascii_case("host") => Some("must be there"),
                 problem => problem,
             };
@@ -114,36 +145,5 @@ impl AsTable for FieldChanges {
             }
         }
         self.written = written;
-    }
-}
-
-/// Why a field cannot be changed.
-fn forbidden(name: &str) -> Option<&'static str> {
-    const OF_HOP: [&str; 8] = [
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "content-length",
-    ];
-    const OF_BALANCER: [&str; 5] = [
-        "x-forwarded-for",
-        "x-forwarded-proto",
-        "x-forwarded-host",
-        "forwarded",
-        "via",
-    ];
-    let is = |known: &&str| known.eq_ignore_ascii_case(name);
-    if !key::is_field_name(name) {
-        Some("is not the name of a field")
-    } else if OF_HOP.iter().any(&is) {
-        Some("is about one connection, or frames the message: it cannot be changed")
-    } else if OF_BALANCER.iter().any(is) {
-        Some("is for the balancer to write: see `x_forwarded`, `forwarded` and `via` of `http`")
-    } else {
-        None
     }
 }

@@ -1,5 +1,7 @@
 //! Rules and routes of frontends: what is done with requests, and where they go.
 
+use evenkeel_config::FieldChanges;
+
 use super::conditions::{Alternatives, Facts, TWICE, read};
 use super::servers::Bind;
 use super::words::Line;
@@ -182,20 +184,7 @@ impl Proxy {
                 "fields are changed for all requests of a route: give the route that condition",
             );
         }
-        let framing = [
-            "connection",
-            "content-length",
-            "transfer-encoding",
-            "te",
-            "trailer",
-            "upgrade",
-            "keep-alive",
-        ];
-        let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if name.is_empty()
-            || !name.chars().all(is_name)
-            || framing.iter().any(|field| field.eq_ignore_ascii_case(name))
-        {
+        if FieldChanges::refusal(name).is_some() {
             return notes.add(line, "this field cannot be changed");
         }
         let value = match (template(value), is_response) {

@@ -118,18 +118,29 @@ pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
     Some(bind)
 }
 
-/// Addresses to listen on.
-fn addresses(text: &str) -> Option<Vec<String>> {
+/// Takes the family of the internet from the front of an address.
+///
+/// # Errors
+///
+/// The address of a Unix socket, if it is one.
+fn without_family(text: &str) -> Result<&str, String> {
     let text = text
         .strip_prefix("ipv4@")
         .or_else(|| text.strip_prefix("ipv6@"))
         .unwrap_or(text);
-    if let Some(path) = text
-        .strip_prefix("unix@")
-        .or(text.starts_with('/').then_some(text))
-    {
-        return Some(vec![format!("unix:{path}")]);
+    let path = text.strip_prefix("unix@");
+    match path.or(text.starts_with('/').then_some(text)) {
+        Some(path) => Err(format!("unix:{path}")),
+        None => Ok(text),
     }
+}
+
+/// Addresses to listen on.
+fn addresses(text: &str) -> Option<Vec<String>> {
+    let text = match without_family(text) {
+        Ok(text) => text,
+        Err(socket) => return Some(vec![socket]),
+    };
     if let Some(name) = text.strip_prefix("abns@") {
         return Some(vec![format!("unix:@{name}")]);
     }
@@ -477,16 +488,10 @@ impl Servers {
 
 /// The address of a member.
 fn member(text: &str) -> Option<String> {
-    let text = text
-        .strip_prefix("ipv4@")
-        .or_else(|| text.strip_prefix("ipv6@"))
-        .unwrap_or(text);
-    if let Some(path) = text
-        .strip_prefix("unix@")
-        .or(text.starts_with('/').then_some(text))
-    {
-        return Some(format!("unix:{path}"));
-    }
+    let text = match without_family(text) {
+        Ok(text) => text,
+        Err(socket) => return Some(socket),
+    };
     let address = match text.rsplit_once(':') {
         // An address of IPv6 without brackets, whose port is behind the last colon.
         Some((host, port)) if host.contains(':') && !host.starts_with('[') => {

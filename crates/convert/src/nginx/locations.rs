@@ -1,5 +1,7 @@
 //! Locations of nginx: routes, the most exact path first, as nginx chooses.
 
+use evenkeel_config::FieldChanges;
+
 use super::servers::{group_of, push_network, set_time, zone};
 use super::words::Directive;
 use super::{Variable, World, argument};
@@ -902,7 +904,7 @@ fn request(scope: &Scope, route: &mut Table, model: &mut Model) {
             continue;
         }
         match (value.as_str(), template(value)) {
-            ("", _) if !is_host => {
+            ("", _) if !is_host && is_field(name) => {
                 let fields = route.table("request_fields");
                 fields.push("remove", name.as_str());
             }
@@ -936,24 +938,7 @@ fn respond(scope: &Scope, route: &mut Table, model: &mut Model) {
     }
 }
 
+/// True if a route may change the field.
 fn is_field(name: &str) -> bool {
-    let own = [
-        "connection",
-        "content-length",
-        "transfer-encoding",
-        "te",
-        "trailer",
-        "upgrade",
-        "keep-alive",
-        "proxy-connection",
-        "forwarded",
-        "via",
-        "x-forwarded-for",
-        "x-forwarded-proto",
-        "x-forwarded-host",
-    ];
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    !name.is_empty()
-        && name.chars().all(is_part)
-        && !own.contains(&name.to_ascii_lowercase().as_str())
+    FieldChanges::refusal(name).is_none()
 }
