@@ -300,6 +300,7 @@ pub(crate) mod tests {
                 before: Vec::new(),
                 queued: Duration::from_millis(3),
                 connect_time: Some(Duration::from_micros(150)),
+                first_byte: None,
                 head_bytes: 34,
                 fields: Box::default(),
                 member_error: None,

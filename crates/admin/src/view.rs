@@ -62,6 +62,10 @@ pub struct MemberView {
     pub p50: Option<Duration>,
     /// 99th percentile of the latency.
     pub p99: Option<Duration>,
+    /// Mean time to the first byte of streams.
+    pub first_byte: Option<Duration>,
+    /// Mean pace of streams in bytes per second.
+    pub pace: Option<f64>,
     /// Share of the requests that failed, 0 to 1.
     pub failures: f64,
     /// The load that the group goes by, as its location reports it; empty if it does not.
@@ -98,7 +102,7 @@ pub enum Mood {
     Bad,
 }
 
-const COLUMNS: [Column; 19] = [
+const COLUMNS: [Column; 21] = [
     Column::words("MEMBER", 0).cut(16, 32),
     Column::words("STATE", 1).cut(10, 24),
     Column::numbers("WEIGHT", 6),
@@ -107,6 +111,8 @@ const COLUMNS: [Column; 19] = [
     Column::numbers("IN FLIGHT", 7),
     Column::numbers("P50", 6),
     Column::numbers("P99", 2),
+    Column::numbers("FIRST BYTE", 6),
+    Column::numbers("BYTES/S", 7),
     Column::numbers("FAILED", 2),
     Column::words("LOAD", 4).cut(10, 24),
     Column::words("ALERT", 3),
@@ -244,6 +250,8 @@ impl MemberView {
             in_flight: u64::from(member.in_flight),
             p50: millis(recent.p50_ms),
             p99: millis(recent.p99_ms),
+            first_byte: millis(recent.first_byte_ms),
+            pace: recent.stream_bytes_per_second,
             failures: failures(recent),
             load: location
                 .and_then(|location| location.loads.iter().find(|known| is_meant(known, load)))
@@ -291,6 +299,9 @@ impl MemberView {
             count(self.in_flight),
             latency(self.p50),
             latency(self.p99),
+            latency(self.first_byte),
+            self.pace
+                .map_or_else(Cell::default, |pace| Cell::number(pace, digits(pace))),
             Cell::number(self.failures, percent(self.failures)),
             self.load.clone().into(),
             self.alert.clone().into(),

@@ -17,6 +17,7 @@ mod estimate;
 mod filter;
 pub mod group;
 pub mod key;
+pub mod latency;
 pub mod learnt;
 pub mod load;
 pub mod member;

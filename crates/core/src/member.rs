@@ -11,6 +11,7 @@ use crate::effective::{Damped, Effective, LoadFactor, ReportedWeight, Shaping};
 use crate::estimate::{Estimate, Moment, Regression, Service, higher};
 use crate::filter::{Filter, Usual};
 use crate::group::settings::GroupSettings;
+use crate::latency::LatencyEnd;
 use crate::learnt::{self, Learnt, Visit, Word};
 use crate::load::{Location, Query};
 use crate::observe::{Decaying, FailureShare, Outcome, Record};
@@ -223,6 +224,8 @@ pub(crate) struct Digest {
     pub(crate) learns_cap: bool,
     /// What a request takes at a typical member in seconds, where members have filters; 0 is not known.
     pub(crate) typical: f32,
+    /// See [`GroupSettings::latency`](crate::group::GroupSettings::latency).
+    pub(crate) latency: LatencyEnd,
 }
 
 /// The squared coefficient of variation of latencies before it is known.
@@ -644,23 +647,33 @@ impl Slot {
         self.in_flight.end(cost);
     }
 
-    /// Digests a success or a failure `latency` after a request was bound that costs so much.
+    /// Digests the latency of a success that cost so much.
+    #[inline]
+    pub(crate) fn sample_latency(
+        &self,
+        latency: Duration,
+        cost: f32,
+        now: Instant,
+        digest: Digest,
+    ) {
+        // What costs more may take longer; what costs less may have waited as long.
+        let seconds = latency.as_secs_f32() / higher(cost, 1.0);
+        self.latency.sample(seconds, now, digest.decay);
+        self.record().histogram.add(latency);
+    }
+
+    /// Digests a success, or a failure `latency` after a request was bound.
     /// Returns the failures in a row that it ended, if it was a success.
     pub(crate) fn observe(
         &self,
         outcome: Outcome,
         latency: Duration,
-        cost: f32,
         now: Instant,
         digest: Digest,
     ) -> u32 {
         let penalty = match outcome {
             Outcome::Cancelled => return 0,
             Outcome::Success => {
-                // What costs more may take longer; what costs less may have waited as long.
-                let seconds = latency.as_secs_f32() / higher(cost, 1.0);
-                self.latency.sample(seconds, now, digest.decay);
-                self.record().histogram.add(latency);
                 self.record().window.count(now, true);
                 self.failure_share.add(false, now, digest.decay);
                 // Mostly it is 0 already: reading keeps the cache line shared.
@@ -792,11 +805,12 @@ mod tests {
         ) {
             let decay = Duration::from_secs(decay);
             let penalty = 5.0;
-            let digest = Digest { decay, penalty, growth: 1.0, is_weighted: false, learns_cap: false, typical: 0.0 };
+            let digest = Digest { decay, penalty, growth: 1.0, is_weighted: false, learns_cap: false, typical: 0.0, latency: LatencyEnd::Auto };
             let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
             let slot = Slot::new(Weight::ONE);
-            slot.observe(Outcome::Success, Duration::from_millis(20), 1.0, at(start), digest);
-            slot.observe(Outcome::Failure, Duration::from_millis(20), 1.0, at(start), digest);
+            slot.observe(Outcome::Success, Duration::from_millis(20), at(start), digest);
+            slot.observe(Outcome::Failure, Duration::from_millis(20), at(start), digest);
+            slot.sample_latency(Duration::from_millis(20), 1.0, at(start), digest);
             slot.sample_service(Duration::from_millis(20), 1.0, 0.0, at(start), digest);
             slot.load_factor().set(0.5, crate::time::millis(at(start)));
             let seen = |now| {

@@ -235,6 +235,7 @@ pub struct Record {
     failing: Crowd,
     pub(crate) window: Window,
     pub(crate) histogram: Histogram,
+    pub(crate) streams: Streams,
     successes: AtomicU64,
     failures: AtomicU64,
     overloads: AtomicU64,
@@ -279,6 +280,18 @@ impl Record {
             failures: self.failures.load(Ordering::Relaxed),
             overloads: self.overloads.load(Ordering::Relaxed),
             cancelled: self.cancelled.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the sums over streams.
+    pub fn streams(&self) -> StreamTotals {
+        let streams = &self.streams;
+        let micros = |sum: &AtomicU64| Duration::from_micros(sum.load(Ordering::Relaxed));
+        StreamTotals {
+            ended: streams.ended.load(Ordering::Relaxed),
+            first_byte: micros(&streams.first_byte_micros),
+            rest: micros(&streams.rest_micros),
+            bytes: streams.bytes.load(Ordering::Relaxed),
         }
     }
 
@@ -338,6 +351,74 @@ impl Record {
             Outcome::Cancelled => &self.cancelled,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Responses whose first byte came after their head, summed up. The sums only ever grow.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    ended: AtomicU64,
+    first_byte_micros: AtomicU64,
+    rest_micros: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// A moment's copy of what [`Record::streams`] counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamTotals {
+    /// Streams that have come to their ends.
+    pub ended: u64,
+    /// Sum of the times to their first bytes.
+    pub first_byte: Duration,
+    /// Sum of the times from there to their ends, less those in which members waited for clients.
+    pub rest: Duration,
+    /// Bytes that clients got of them.
+    pub bytes: u64,
+}
+
+impl Streams {
+    pub(crate) fn add(&self, first_byte: Duration, rest: Duration) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        self.first_byte_micros
+            .fetch_add(micros(first_byte), Ordering::Relaxed);
+        self.rest_micros.fetch_add(micros(rest), Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_bytes(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl StreamTotals {
+    /// Returns what was added since `earlier`, a copy of the same member's.
+    #[must_use]
+    pub fn since(&self, earlier: &StreamTotals) -> StreamTotals {
+        StreamTotals {
+            ended: self.ended.saturating_sub(earlier.ended),
+            first_byte: self.first_byte.saturating_sub(earlier.first_byte),
+            rest: self.rest.saturating_sub(earlier.rest),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+        }
+    }
+
+    /// Adds those of another time, or of another member.
+    pub fn add(&mut self, other: &StreamTotals) {
+        self.ended += other.ended;
+        self.first_byte = self.first_byte.saturating_add(other.first_byte);
+        self.rest = self.rest.saturating_add(other.rest);
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+    }
+
+    /// Mean time to the first byte; `None` without a stream.
+    pub fn mean_first_byte(&self) -> Option<Duration> {
+        (self.ended > 0).then(|| self.first_byte.div_f64(self.ended as f64))
+    }
+
+    /// Mean pace after the first byte in bytes per second; `None` if the streams took no time.
+    pub fn pace(&self) -> Option<f64> {
+        let seconds = self.rest.as_secs_f64();
+        (seconds > 0.0).then(|| self.bytes as f64 / seconds)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::member::Slot;
-use evenkeel_core::observe::{Latencies, Totals};
+use evenkeel_core::observe::{Latencies, StreamTotals, Totals};
 use evenkeel_core::time::Instant;
 
 /// The last few moments of a member, for what happened between them and now.
@@ -18,6 +18,7 @@ pub(crate) struct Moment {
     bound: u64,
     totals: Totals,
     latencies: Latencies,
+    streams: StreamTotals,
 }
 
 /// What happened since a moment.
@@ -29,6 +30,7 @@ pub(crate) struct Past {
     pub ended: u64,
     pub failures: u64,
     pub latencies: Latencies,
+    pub streams: StreamTotals,
 }
 
 impl History {
@@ -73,6 +75,7 @@ impl Moment {
             bound: bound(slot, &totals),
             totals,
             latencies: slot.record().latencies(),
+            streams: slot.record().streams(),
         }
     }
 
@@ -87,6 +90,7 @@ impl Moment {
         sum.failures += failed(&totals).saturating_sub(failed(&self.totals));
         let record = slot.record();
         record.add_latencies_since(&self.latencies, &mut sum.latencies);
+        sum.streams.add(&record.streams().since(&self.streams));
     }
 }
 
@@ -108,5 +112,6 @@ impl Past {
         self.ended += other.ended;
         self.failures += other.failures;
         self.latencies.merge(&other.latencies);
+        self.streams.add(&other.streams);
     }
 }

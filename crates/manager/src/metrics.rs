@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_core::group::Group;
+use evenkeel_core::observe::StreamTotals;
 
 use crate::Manager;
 use crate::counts::Fate;
@@ -29,6 +30,7 @@ impl Manager {
         handshakes(out, &handles);
         reports(out, &handles);
         latencies(out, &self.groups());
+        streams(out, &self.groups());
         locations(out, &status.locations);
         self.certificate_families(out);
         self.file_families(out);
@@ -400,7 +402,7 @@ fn latencies(out: &mut Exposition, groups: &[Arc<Group>]) {
     out.family(
         "evenkeel_member_latency_seconds",
         Type::Histogram,
-        "Time from binding a request to the member until it began to answer.",
+        "Time from binding a request to the member until its latency ended, as `latency` of the group says.",
     );
     for group in groups {
         for member in group.members() {
@@ -416,6 +418,41 @@ fn latencies(out: &mut Exposition, groups: &[Arc<Group>]) {
             out.histogram(&labels, counts, latencies.sum().as_secs_f64());
         }
     }
+}
+
+fn streams(out: &mut Exposition, groups: &[Arc<Group>]) {
+    let mut family = |name, help, value: fn(&StreamTotals) -> f64| {
+        out.family(name, Type::Counter, help);
+        for group in groups {
+            for member in group.members() {
+                let streams = member.slot.record().streams();
+                if streams.ended > 0 {
+                    let labels = [("group", &**group.name()), ("member", &*member.name)];
+                    out.sample(&labels, value(&streams));
+                }
+            }
+        }
+    };
+    family(
+        "evenkeel_member_streams_total",
+        "HTTP responses of the member whose first byte came after the head; members without any are left out.",
+        |streams| streams.ended as f64,
+    );
+    family(
+        "evenkeel_member_stream_first_byte_seconds_total",
+        "Times to their first bytes, without those in which clients did not read.",
+        |streams| streams.first_byte.as_secs_f64(),
+    );
+    family(
+        "evenkeel_member_stream_rest_seconds_total",
+        "Times from their first bytes to their ends, without those in which clients did not read.",
+        |streams| streams.rest.as_secs_f64(),
+    );
+    family(
+        "evenkeel_member_stream_bytes_total",
+        "Bytes of their bodies that clients got.",
+        |streams| streams.bytes as f64,
+    );
 }
 
 fn locations(out: &mut Exposition, locations: &[LocationStatus]) {

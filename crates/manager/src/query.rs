@@ -508,5 +508,7 @@ fn recent(past: &Past) -> Recent {
         failures: past.failures,
         p50_ms: past.ms(0.5),
         p99_ms: past.ms(0.99),
+        first_byte_ms: (past.streams.mean_first_byte()).map(|mean| mean.as_secs_f64() * 1e3),
+        stream_bytes_per_second: past.streams.pace(),
     }
 }

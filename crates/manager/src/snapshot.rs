@@ -9,6 +9,7 @@ use std::task::Poll;
 use arc_swap::ArcSwap;
 use evenkeel_control::queue::{Class, Place, Policy, Queue, Refused, Turn};
 use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Ticket};
+use evenkeel_core::latency::Remainder;
 use evenkeel_core::signal::Signal;
 use evenkeel_core::strategy::{Values, default_kind};
 use evenkeel_core::time::Instant;
@@ -317,10 +318,34 @@ impl GroupHandle {
     /// room for one that waits.
     #[inline]
     pub fn responded(&self, ticket: &mut Ticket, outcome: Outcome, now: Instant) {
+        self.head_arrived(ticket, outcome, Remainder::Nothing, now);
+    }
+
+    /// The head of a response is here ([`Ticket::head_arrived`]): the same.
+    #[inline]
+    pub fn head_arrived(
+        &self,
+        ticket: &mut Ticket,
+        outcome: Outcome,
+        remainder: Remainder,
+        now: Instant,
+    ) {
+        self.answered(ticket, |ticket| {
+            ticket.head_arrived(outcome, remainder, now)
+        });
+    }
+
+    /// The first byte of a body is here ([`Ticket::first_byte_arrived`]): the same.
+    pub fn first_byte_arrived(&self, ticket: &mut Ticket, now: Instant) {
+        self.answered(ticket, |ticket| ticket.first_byte_arrived(now));
+    }
+
+    #[inline]
+    fn answered(&self, ticket: &mut Ticket, answer: impl FnOnce(&mut Ticket)) {
         if self.queue.waiting() == 0 || ticket.is_at_limit() {
-            ticket.responded(outcome, now);
+            answer(ticket);
         } else {
-            self.queue.vacate(|| ticket.responded(outcome, now));
+            self.queue.vacate(|| answer(ticket));
         }
     }
 

@@ -418,6 +418,12 @@ pub struct Recent {
     pub p50_ms: Option<f64>,
     /// 99th percentile of the latency.
     pub p99_ms: Option<f64>,
+    /// HTTP: mean time to the first byte of the body, of responses whose head came without one.
+    #[serde(default)]
+    pub first_byte_ms: Option<f64>,
+    /// HTTP: their mean pace after the first byte. Time in which clients did not read does not count.
+    #[serde(default)]
+    pub stream_bytes_per_second: Option<f64>,
 }
 
 /// A location and its loads.

@@ -73,6 +73,8 @@ pub struct Tries {
     pub queued: Duration,
     /// What it took to connect to the last one, if no connection was used again.
     pub connect_time: Option<Duration>,
+    /// HTTP: time to the first byte of the body, where it came after the head.
+    pub first_byte: Option<Duration>,
     /// HTTP: bytes of the response's head, as HTTP/1.1 has it; 0 over HTTP/2.
     pub head_bytes: u64,
     /// HTTP: the fields of the response that the log has, in the order of [`Wants`].
@@ -88,6 +90,7 @@ impl Tries {
             before: Vec::new(),
             queued: Duration::ZERO,
             connect_time: None,
+            first_byte: None,
             head_bytes: 0,
             fields: Box::default(),
             member_error: None,

@@ -287,8 +287,8 @@ fn json(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
     // Refusals for the client's own sake are not what members could do anything about.
     let failed = matches!(end, "member" | "member_timeout" | "stale" | "refused")
         || number("status").is_some_and(|status| status >= 500.0);
-    let times = ["response_ms", "queue_ms", "connect_ms"];
-    let [response, queued, connect] = times.map(|key| number(key).and_then(time));
+    let times = ["first_byte_ms", "response_ms", "queue_ms", "connect_ms"];
+    let [first_byte, response, queued, connect] = times.map(|key| number(key).and_then(time));
     let tried = value.get("tried").and_then(Value::as_array);
     let tried = tried.into_iter().flatten().filter_map(Value::as_str);
     Ok(Entry {
@@ -300,7 +300,9 @@ fn json(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         request: request.and_then(|(method, target)| names.request(method, target)),
         connection: text("client").and_then(connection),
         // What the client waited for is both.
-        waited: response.map(|response| response + queued.unwrap_or(0.0)),
+        waited: first_byte
+            .or(response)
+            .map(|response| response + queued.unwrap_or(0.0)),
         queued,
         connect,
         tried: (tried.take(MAX_TRIED))

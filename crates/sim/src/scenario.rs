@@ -123,6 +123,8 @@ pub struct Scenario {
     pub mean_cost: f64,
     /// Whether they say so, and strategies count it.
     pub announced: bool,
+    /// True if members send heads at once, and first bytes when the work is done.
+    pub streams: bool,
     /// Offered load as a share of what all members can serve at the start, without
     /// what those that fail will fail.
     pub utilisation: f64,
@@ -181,6 +183,7 @@ impl Scenario {
             service: Service::Exponential,
             mean_cost: Service::MEAN,
             announced: false,
+            streams: false,
             utilisation: 0.6,
             clients: 0,
             balancers: 1,

@@ -57,6 +57,8 @@ fn group(name: &str, members: Vec<MemberStatus>) -> GroupStatus {
             failures: 0,
             p50_ms: Some(1.0),
             p99_ms: Some(9.0),
+            first_byte_ms: None,
+            stream_bytes_per_second: None,
         },
         zones: Vec::new(),
         refused: Vec::new(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use evenkeel_core::alert::Threshold;
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::key::Key;
+use evenkeel_core::latency::LatencyEnd;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Sees, Values, default_kind, least_loaded};
 
@@ -144,6 +145,11 @@ keys! {
         hash_key; r#""header:X-User""#,
         /// A load report older than this counts as unknown.
         load_max_age [Time(millis(1), HOUR)]; r#""3s""#,
+        /// HTTP: moment of a response that ends its latency, for strategies, metrics and `ctl`: arrival of the
+        /// `head`, of the `first_byte` of the body, or of the `last_byte`. `auto` is the first byte for
+        /// [streams](strategies.md#streams), and the head for other responses. After the head, time in
+        /// which the member waits for the client does not count.
+        latency; r#""first_byte""#,
         /// Decay time of observed latencies and failures: after this time a third of their weight
         /// is left.
         latency_decay [Time(millis(1), HOUR)]; r#""3s""#,
@@ -171,6 +177,12 @@ const MEMBERS_FILES: Texts = ("the path of a file; its last part may contain *",
     let (folder, name) = text.rsplit_once('/').unwrap_or(("", text));
     !name.is_empty() && !text.contains('\0') && !folder.contains('*')
 });
+
+choice_field!(LatencyEnd,
+    "auto" => LatencyEnd::Auto,
+    "head" => LatencyEnd::Head,
+    "first_byte" => LatencyEnd::FirstByte,
+    "last_byte" => LatencyEnd::LastByte);
 
 choice_field!(Granularity,
     "per_session" => Granularity::PerSession,

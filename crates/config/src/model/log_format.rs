@@ -33,7 +33,7 @@ pub enum LogField {
 
 impl LogField {
     /// Names of fields, but for header fields.
-    pub const NAMES: [&'static str; 35] = [
+    pub const NAMES: [&'static str; 36] = [
         "time",
         "time_local",
         "rule",
@@ -58,6 +58,7 @@ impl LogField {
         "queue_ms",
         "connect_ms",
         "response_ms",
+        "first_byte_ms",
         "total_ms",
         "cost",
         "retries",

@@ -163,6 +163,9 @@ section! {
         /// A file with a time in each line, as in `12.5ms`, of which each request gets one at random.
         /// Lines that are empty or begin with `#` do not count.
         file: Option<FileName> = None; r#""times.txt""#,
+        /// Whether members send the head of a response at once and its first byte when the work is done, as
+        /// servers of models and events do. The group's `latency` says which of the two ends a latency.
+        streams: bool = false; "true",
         /// Whether requests say what they cost (`cost` of a rule, or of trusted clients), so that
         /// strategies count it.
         announced: bool = false; "true",

@@ -231,6 +231,7 @@ impl Group {
                 is_weighted: state.is_weighted.load(Ordering::Relaxed),
                 learns_cap: self.binds_late,
                 typical: state.typical(),
+                latency: settings.latency,
             };
             let member = &self.pool.members[index];
             return Some(Ticket::new(member, index, cost, others, now, digest));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::alert::AlertSettings;
 use crate::ejection::EjectionSettings;
 use crate::key::Key;
+use crate::latency::LatencyEnd;
 use crate::load::LoadId;
 use crate::zone::ZoneSettings;
 
@@ -49,6 +50,8 @@ pub struct GroupSettings {
     /// Whether requests that may wait do so for the member that will have them done first; `None` is
     /// what suits the strategy.
     pub late_binding: Option<bool>,
+    /// Moment of a response that ends its latency.
+    pub latency: LatencyEnd,
     /// Time constant of the decay of observed latencies and penalties.
     pub latency_decay: Duration,
     /// What a failure costs at least, as if it were a latency. A failure is often
@@ -75,6 +78,7 @@ impl Default for GroupSettings {
             slow_start: Duration::from_secs(10),
             panic_threshold: 0.5,
             late_binding: None,
+            latency: LatencyEnd::default(),
             latency_decay: Duration::from_secs(10),
             failure_penalty: Duration::from_secs(5),
             alert: AlertSettings::default(),

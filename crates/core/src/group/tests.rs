@@ -2,9 +2,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
+use crate::estimate::Moment;
+use crate::latency::{LatencyEnd, Remainder};
 use crate::load::{LoadId, LoadValue, Location};
 use crate::member::{Reason, Slot, Weight};
-use crate::observe::Recent;
+use crate::observe::{Recent, StreamTotals};
 use crate::strategy;
 
 fn at(ms: u64) -> Instant {
@@ -171,6 +173,170 @@ fn latency_is_the_time_to_the_response_head() {
     ticket.finish(Outcome::Success, at(9000));
     assert_eq!(slot.latency(at(1020), DECAY), Some(0.020));
     assert_eq!(slot.record().latencies().count(), 1);
+}
+
+/// A group of one member, with latencies that end then.
+fn ending(latency: LatencyEnd) -> Group {
+    let settings = GroupSettings {
+        latency,
+        ..GroupSettings::default()
+    };
+    going_by("adaptive", settings, group(1, None).members().to_vec())
+}
+
+/// Latency of a response in milliseconds that a group with this setting learns: the head after 4 ms, the first byte after 160 ms,
+/// the last one after 900 ms, of which the member waits 500 ms for the client.
+fn learnt_of(latency: LatencyEnd, remainder: Remainder) -> f32 {
+    let group = ending(latency);
+    let slot = &group.members()[0].slot;
+    let mut ticket = group.bind(0, at(1000)).unwrap();
+    ticket.head_arrived(Outcome::Success, remainder, at(1004));
+    if ticket.is_followed() {
+        ticket.first_byte_arrived(at(1160));
+        ticket.stop_clock(at(1200));
+        ticket.stop_clock(at(1300));
+        ticket.start_clock(at(1700));
+        ticket.start_clock(at(1800));
+    }
+    ticket.finish(Outcome::Success, at(1900));
+    assert_eq!(slot.unanswered(), 0);
+    assert_eq!(slot.record().latencies().count(), 1);
+    let learnt = slot.service_time(at(1900)).unwrap();
+    let seen = slot
+        .latency(at(1900), Duration::from_secs(100_000))
+        .unwrap();
+    assert!((learnt / seen - 1.0).abs() < 0.01, "{learnt} {seen}");
+    learnt * 1e3
+}
+
+#[test]
+fn a_latency_ends_where_the_group_says() {
+    use LatencyEnd::{Auto, FirstByte, Head, LastByte};
+    use Remainder::{Nothing, Rest, Sized, Stream, Subscription};
+    for (latency, remainder, millis) in [
+        (Head, Stream, 4.0),
+        (Auto, Stream, 160.0),
+        (Auto, Subscription, 4.0),
+        (Auto, Sized, 4.0),
+        (Auto, Rest, 4.0),
+        (FirstByte, Subscription, 160.0),
+        (FirstByte, Sized, 160.0),
+        (FirstByte, Rest, 4.0),
+        (LastByte, Stream, 400.0),
+        (LastByte, Rest, 400.0),
+        (LastByte, Nothing, 4.0),
+    ] {
+        let learnt = learnt_of(latency, remainder);
+        let off = (learnt - millis).abs();
+        assert!(off < 0.1, "{latency:?} {remainder:?}: {learnt} ms");
+    }
+}
+
+#[test]
+fn a_stream_without_its_first_byte_makes_a_member_slow_while_it_waits_for_it() {
+    let group = ending(LatencyEnd::Auto);
+    let slot = &group.members()[0].slot;
+    let first = group.bind(0, at(0)).unwrap();
+    first.finish(Outcome::Success, at(10));
+    let mut ticket = group.bind(0, at(1000)).unwrap();
+    ticket.head_arrived(Outcome::Success, Remainder::Stream, at(1004));
+    let age = |now| slot.mean_age(&Moment::new(at(now), DECAY)) * 1e3;
+    assert!((age(1100) - 100.0).abs() < 0.1, "{}", age(1100));
+    // Not while the member waits for the client.
+    ticket.stop_clock(at(1200));
+    assert_eq!((slot.unanswered(), age(1500)), (0, 0.0));
+    ticket.start_clock(at(1600));
+    assert!((age(1700) - 300.0).abs() < 0.1, "{}", age(1700));
+    ticket.first_byte_arrived(at(1800));
+    assert_eq!((slot.unanswered(), age(1900)), (0, 0.0));
+    assert_eq!(slot.in_flight(), 1);
+    assert_eq!(ticket.first_byte(), Some(Duration::from_millis(400)));
+}
+
+#[test]
+fn sums_over_streams_leave_out_what_clients_take() {
+    let group = ending(LatencyEnd::Head);
+    let record = group.members()[0].slot.record();
+    let outcomes = [Outcome::Success, Outcome::Cancelled, Outcome::Failure];
+    for outcome in outcomes {
+        let mut ticket = group.bind(0, at(1000)).unwrap();
+        ticket.head_arrived(Outcome::Success, Remainder::Stream, at(1004));
+        ticket.first_byte_arrived(at(1100));
+        ticket.first_byte_arrived(at(1200));
+        ticket.stop_clock(at(1300));
+        ticket.start_clock(at(5300));
+        ticket.note_bytes(700);
+        ticket.finish(outcome, at(5400));
+    }
+    // An ordinary response is none, nor one of which no byte has come.
+    for (remainder, outcome) in [
+        (Remainder::Sized, Outcome::Success),
+        (Remainder::Rest, Outcome::Success),
+        (Remainder::Stream, Outcome::Cancelled),
+    ] {
+        let mut ticket = group.bind(0, at(6000)).unwrap();
+        ticket.head_arrived(Outcome::Success, remainder, at(6001));
+        ticket.note_bytes(700);
+        ticket.finish(outcome, at(6002));
+    }
+    let streams = record.streams();
+    assert_eq!((streams.ended, streams.bytes), (3, 2100));
+    assert_eq!(streams.mean_first_byte(), Some(Duration::from_millis(100)));
+    assert_eq!(streams.rest, Duration::from_millis(900));
+    assert!((streams.pace().unwrap() - 2333.3).abs() < 0.1);
+    assert_eq!(streams.since(&streams), StreamTotals::default());
+}
+
+#[test]
+fn no_order_of_events_leaves_an_age_behind() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let ends = [
+        LatencyEnd::Auto,
+        LatencyEnd::Head,
+        LatencyEnd::FirstByte,
+        LatencyEnd::LastByte,
+    ];
+    let remainders = [
+        Remainder::Nothing,
+        Remainder::Rest,
+        Remainder::Sized,
+        Remainder::Stream,
+        Remainder::Subscription,
+    ];
+    let outcomes = [
+        Outcome::Success,
+        Outcome::Failure,
+        Outcome::Error,
+        Outcome::Cancelled,
+        Outcome::Overloaded { retry_after: None },
+    ];
+    for round in 0..2000 {
+        let group = ending(ends[round % ends.len()]);
+        let slot = &group.members()[0].slot;
+        let mut ticket = group.bind(0, at(100)).unwrap();
+        let mut now = 100;
+        for _ in 0..rng.usize(..8) {
+            now += rng.u64(..50);
+            match rng.usize(..5) {
+                0 => ticket.stop_clock(at(now)),
+                1 => ticket.start_clock(at(now)),
+                2 => ticket.first_byte_arrived(at(now)),
+                _ => {
+                    let remainder = remainders[rng.usize(..remainders.len())];
+                    ticket.head_arrived(outcomes[rng.usize(..3)], remainder, at(now));
+                }
+            }
+        }
+        match rng.bool() {
+            true => ticket.finish(outcomes[rng.usize(..outcomes.len())], at(now + 1)),
+            false => drop(ticket),
+        }
+        assert_eq!((slot.unanswered(), slot.in_flight()), (0, 0), "{round}");
+        let later = Moment::new(at(now + 10_000), DECAY);
+        assert_eq!(slot.mean_age(&later), 0.0, "{round}");
+        let counts = slot.record().latencies().count();
+        assert!(counts <= 1, "{round}: {counts}");
+    }
 }
 
 #[test]
@@ -396,9 +562,10 @@ fn nothing_waits_for_a_member_that_fails_or_for_one_with_many_places() {
             is_weighted: false,
             learns_cap: true,
             typical: 0.0,
+            latency: LatencyEnd::Auto,
         };
         let (took, now) = (Duration::from_millis(1), at(1100 + failure));
-        slot.observe(Outcome::Failure, took, 1.0, now, digest);
+        slot.observe(Outcome::Failure, took, now, digest);
     }
     let decision = group.explain_next(&request, &mut rng);
     assert_eq!(decision.chosen.as_deref(), Ok("m1"));

@@ -3,8 +3,10 @@
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cost::{Cost, Flying};
+use crate::latency::{Awaited, Remainder};
 use crate::load::Location;
 use crate::member::{Digest, Member, Slot};
 use crate::observe::{Crowd, Outcome};
@@ -18,7 +20,18 @@ pub struct Ticket {
     index: usize,
     /// The bit by which the client is [known](Crowd).
     client: Option<NonZeroU64>,
+    /// Moment at which the request was bound, moved on by the time that does not count. While the
+    /// [clock stands](Ticket::stop_clock): the time that has counted so far.
     started: Instant,
+    clock_stands: bool,
+    /// True if the age of the request counts at the member.
+    is_unanswered: bool,
+    /// True if the response is [followed](Ticket::is_followed) because of what it is.
+    is_stream: bool,
+    /// Moment that the latency waits for, once the head is here.
+    awaited: Option<Awaited>,
+    /// Time to the first byte of the body of a response that is followed, in microseconds; 0 before it.
+    first_byte: u32,
     /// Most requests at once at the member, by its limit.
     limit: u32,
     /// What it costs: as much is subtracted when it is over.
@@ -59,6 +72,11 @@ impl Ticket {
             index,
             client: None,
             started: now,
+            clock_stands: false,
+            is_unanswered: true,
+            is_stream: false,
+            awaited: None,
+            first_byte: 0,
             limit: member.max_connections.unwrap_or(u32::MAX),
             digest,
             verdict: None,
@@ -95,7 +113,8 @@ impl Ticket {
         self.cost
     }
 
-    /// When the request was bound.
+    /// Moment at which the request was bound. After the head it is later by the time that
+    /// [does not count](Ticket::stop_clock).
     pub fn started(&self) -> Instant {
         self.started
     }
@@ -106,27 +125,129 @@ impl Ticket {
         self.slot.in_flight() >= self.limit.min(self.slot.reported_limit())
     }
 
-    /// The member has begun to answer (HTTP: response head complete; TCP: first byte).
-    /// The time since [`Ticket::started`] is its latency: the rest of the response
-    /// depends on the client's speed, too. Only the first call counts.
+    /// The member has begun to answer (TCP: first byte), and its latency is the time since
+    /// [`Ticket::started`]. Only the first call counts.
     pub fn responded(&mut self, outcome: Outcome, now: Instant) {
-        if self.verdict.is_none() && outcome != Outcome::Cancelled {
-            self.observe(outcome, now);
+        self.head_arrived(outcome, Remainder::Nothing, now);
+    }
+
+    /// The head of the member's response is here, and of the response `remainder` is missing. Whether
+    /// the latency ends here depends on the group's
+    /// [`latency`](crate::group::GroupSettings::latency). Only the first call counts.
+    pub fn head_arrived(&mut self, outcome: Outcome, remainder: Remainder, now: Instant) {
+        if self.verdict.is_some() || outcome == Outcome::Cancelled {
+            return;
+        }
+        if outcome == Outcome::Success {
+            self.is_stream = remainder.is_followed();
+            self.awaited = self.digest.latency.after_head(remainder);
+            if self.awaited.is_none() {
+                self.measure(now);
+            }
+        }
+        self.judge(outcome, now);
+    }
+
+    /// True if the ticket is to be told of the first byte of the body, and of the time in which the
+    /// member waits for the client: the response is a stream, or its latency has not ended.
+    #[inline]
+    pub fn is_followed(&self) -> bool {
+        self.is_stream || self.awaited.is_some()
+    }
+
+    /// True if the first byte of the body has come since [`Ticket::head_arrived`].
+    pub fn has_first_byte(&self) -> bool {
+        self.first_byte > 0
+    }
+
+    /// The first byte of the body is here; the end of the response, if it has no body after all. Only the first
+    /// call counts, and only while the response [is followed](Ticket::is_followed).
+    pub fn first_byte_arrived(&mut self, now: Instant) {
+        if self.has_first_byte() || !self.is_followed() {
+            return;
+        }
+        self.first_byte = micros(self.counted(now)).max(1);
+        if self.awaited == Some(Awaited::FirstByte) {
+            self.measure(now);
         }
     }
 
-    /// The request is over. Without a `responded` before, `outcome` is the member's.
+    /// Time to the first byte of the body, if it came after the head and the response is followed. Time in
+    /// which the member waited for the client does not count.
+    pub fn first_byte(&self) -> Option<Duration> {
+        let micros = u64::from(self.first_byte);
+        self.has_first_byte().then(|| Duration::from_micros(micros))
+    }
+
+    /// True after [`Ticket::stop_clock`].
+    #[inline]
+    pub fn clock_stands(&self) -> bool {
+        self.clock_stands
+    }
+
+    /// From now on the member waits for the client: time does not count.
+    pub fn stop_clock(&mut self, now: Instant) {
+        if self.clock_stands {
+            return;
+        }
+        if self.is_unanswered {
+            self.slot.unanswered_ends(self.started);
+        }
+        self.started = Instant::ZERO.after(now.since(self.started));
+        self.clock_stands = true;
+    }
+
+    /// From now on the member is waited for.
+    pub fn start_clock(&mut self, now: Instant) {
+        if !self.clock_stands {
+            return;
+        }
+        self.started = Instant::from_nanos(now.as_nanos().saturating_sub(self.started.as_nanos()));
+        self.clock_stands = false;
+        if self.is_unanswered {
+            self.slot.unanswered_begins(self.started);
+        }
+    }
+
+    /// Time since the request was bound, less that in which the clock stood.
+    fn counted(&self, now: Instant) -> Duration {
+        match self.clock_stands {
+            true => self.started.since(Instant::ZERO),
+            false => now.since(self.started),
+        }
+    }
+
+    /// The response has brought so many bytes to the client: that is a part of its pace if it is a stream.
+    pub fn note_bytes(&self, bytes: u64) {
+        if self.is_stream && self.has_first_byte() {
+            self.slot.record().streams.add_bytes(bytes);
+        }
+    }
+
+    /// The request is over. Without a head before, `outcome` is the member's.
     /// After one, a failure means that the member broke off in the middle. Dropping a
     /// ticket instead means [`Outcome::Cancelled`].
     pub fn finish(mut self, outcome: Outcome, now: Instant) {
         self.end = outcome;
         match self.verdict {
-            None => self.observe(outcome, now),
+            None => {
+                if outcome == Outcome::Success {
+                    self.measure(now);
+                }
+                self.judge(outcome, now);
+            }
             Some(verdict) if verdict.outcome == Outcome::Success => {
-                if !matches!(outcome, Outcome::Success | Outcome::Cancelled) {
+                if outcome == Outcome::Success {
+                    if self.is_followed() {
+                        self.last_byte_arrived(now);
+                    }
+                } else if outcome != Outcome::Cancelled {
                     let before = verdict.failures_before;
                     self.slot.observe_broken(before, now, self.digest);
                     self.note_client(true, now);
+                }
+                if self.is_stream {
+                    self.note_stream(now);
                 }
             }
             // It had failed before it was over.
@@ -134,14 +255,51 @@ impl Ticket {
         }
     }
 
-    fn observe(&mut self, outcome: Outcome, now: Instant) {
-        let (latency, cost) = (now.since(self.started), self.cost.get());
-        self.slot.unanswered_ends(self.started);
-        if outcome == Outcome::Success {
-            self.slot
-                .sample_service(latency, cost, self.others, now, self.digest);
+    /// A response that was followed has come to its end.
+    #[cold]
+    fn last_byte_arrived(&mut self, now: Instant) {
+        self.first_byte_arrived(now);
+        if self.awaited.is_some() {
+            self.measure(now);
         }
-        let failures_before = self.slot.observe(outcome, latency, cost, now, self.digest);
+    }
+
+    /// A stream is over, whoever has ended it.
+    #[cold]
+    fn note_stream(&self, now: Instant) {
+        if let Some(first) = self.first_byte() {
+            let rest = self.counted(now).saturating_sub(first);
+            self.slot.record().streams.add(first, rest);
+        }
+    }
+
+    /// The latency of a success ends now.
+    fn measure(&mut self, now: Instant) {
+        if self.clock_stands {
+            self.start_clock(now);
+        }
+        self.answer();
+        let (latency, cost) = (now.since(self.started), self.cost.get());
+        self.slot
+            .sample_service(latency, cost, self.others, now, self.digest);
+        self.slot.sample_latency(latency, cost, now, self.digest);
+        self.awaited = None;
+    }
+
+    /// The age of the request counts no longer.
+    fn answer(&mut self) {
+        if std::mem::take(&mut self.is_unanswered) && !self.clock_stands {
+            self.slot.unanswered_ends(self.started);
+        }
+    }
+
+    /// Digests what the request says of the member, beside its latency.
+    fn judge(&mut self, outcome: Outcome, now: Instant) {
+        if outcome != Outcome::Success {
+            self.answer();
+        }
+        let latency = now.since(self.started);
+        let failures_before = self.slot.observe(outcome, latency, now, self.digest);
         if outcome != Outcome::Cancelled {
             self.note_client(outcome != Outcome::Success, now);
         }
@@ -152,11 +310,14 @@ impl Ticket {
     }
 }
 
+/// A time in microseconds, at most 71 minutes.
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.verdict.is_none() {
-            self.slot.unanswered_ends(self.started);
-        }
+        self.answer();
         self.slot.record().count(self.end);
         self.slot.end(self.cost);
         self.location.end(self.cost);

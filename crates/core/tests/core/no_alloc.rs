@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use evenkeel_core::group::{Outcome, Request};
+use evenkeel_core::latency::Remainder;
 use evenkeel_core::load::LoadId;
 
 struct Counting;
@@ -60,10 +61,18 @@ fn no_strategy_allocates_in_pick_or_finish() {
                 let old = places[place].replace(group.pick(&request, &mut rng).unwrap());
                 let Some(mut old) = old else { continue };
                 let retry_after = Some(Duration::from_secs(1));
-                match step % 5 {
+                match step % 6 {
                     0 => old.finish(Outcome::Failure, now),
                     1 => old.finish(Outcome::Overloaded { retry_after }, now),
                     2 => drop(old),
+                    3 => {
+                        old.head_arrived(Outcome::Success, Remainder::Stream, now);
+                        old.stop_clock(now);
+                        old.start_clock(now);
+                        old.first_byte_arrived(now);
+                        old.note_bytes(100);
+                        old.finish(Outcome::Success, now);
+                    }
                     _ => {
                         old.responded(Outcome::Success, now);
                         old.finish(Outcome::Success, now);

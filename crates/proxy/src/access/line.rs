@@ -174,6 +174,10 @@ fn json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
         Some(time) => put_millis(time, line),
         None => line.extend_from_slice(b"null"),
     }
+    if let Some(time) = tries.and_then(|tries| tries.first_byte) {
+        line.extend_from_slice(b",\"first_byte_ms\":");
+        put_millis(time, line);
+    }
     line.extend_from_slice(b",\"total_ms\":");
     put_millis(record.total_time, line);
     if record.cost != Cost::ONE {
@@ -349,6 +353,7 @@ pub(super) mod tests {
                 before: vec!["b:80".into(), "c:80".into()],
                 queued: Duration::from_millis(3),
                 connect_time: Some(Duration::from_micros(150)),
+                first_byte: None,
                 head_bytes: 34,
                 fields: Box::default(),
                 member_error: None,
@@ -483,6 +488,8 @@ pub(super) mod tests {
         #[serde(skip_serializing_if = "Option::is_none")]
         connect_ms: Option<f64>,
         response_ms: Option<f64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        first_byte_ms: Option<f64>,
         total_ms: f64,
         #[serde(skip_serializing_if = "Option::is_none")]
         cost: Option<f32>,
@@ -525,6 +532,7 @@ pub(super) mod tests {
             queue_ms: tries.map(|tries| millis(tries.queued)),
             connect_ms: tries.and_then(|tries| tries.connect_time).map(millis),
             response_ms: record.response_time.map(millis),
+            first_byte_ms: tries.and_then(|tries| tries.first_byte).map(millis),
             total_ms: millis(record.total_time),
             cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
             retries: record.retries,
@@ -570,12 +578,12 @@ pub(super) mod tests {
             member in a_text(),
             before in proptest::collection::vec(a_text(), 0..3),
             queued in a_time(),
-            connect_time in proptest::option::of(a_time()),
+            [connect_time, first_byte] in proptest::array::uniform2(proptest::option::of(a_time())),
             member_error in maybe_text(),
         ) -> Box<Tries> {
             let before = before.into_iter().map(Arc::from).collect();
             let member_error = member_error.map(Into::into);
-            Box::new(Tries { before, queued, connect_time, member_error, ..*Tries::new(member.into()) })
+            Box::new(Tries { before, queued, connect_time, first_byte, member_error, ..*Tries::new(member.into()) })
         }
     }
 

@@ -187,6 +187,7 @@ fn put_field(
             put_whole(body, line);
         }
         "queue_ms" => put(ms(tries.map(|tries| tries.queued)), line),
+        "first_byte_ms" => put(ms(tries.and_then(|tries| tries.first_byte)), line),
         "connect_ms" => put(ms(tries.and_then(|tries| tries.connect_time)), line),
         "response_ms" => put(ms(record.response_time), line),
         "total_ms" => put(Some(millis(record.total_time)), line),
@@ -317,8 +318,8 @@ mod tests {
                 "web app a:80 b:80,c:80 -",
             ),
             (
-                "{queue_ms} {connect_ms} {response_ms} {total_ms}",
-                "3 0.15 1.25 2.5",
+                "{queue_ms} {connect_ms} {response_ms} {first_byte_ms} {total_ms}",
+                "3 0.15 1.25 - 2.5",
             ),
             (
                 "{status} {end} {member_error} {limit} {hedge} {cost} {retries}",

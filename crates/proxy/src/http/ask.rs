@@ -475,11 +475,11 @@ impl Client {
         mut self,
         mut asking: Request,
         routed: Routed,
-        bound: Bound,
+        mut bound: Bound,
         mut head: Head,
         mut upstream: Upstream,
     ) {
-        let discarded = self.discard(&asking, &routed, &mut head, &mut upstream);
+        let discarded = self.discard(&asking, &routed, &mut bound, &mut head, &mut upstream);
         let delivered = discarded.await;
         self.settle(&asking, &routed, bound, head, upstream, &delivered);
         if let Some(rest) = asking.up.finish(&self.session.worker) {
@@ -523,7 +523,7 @@ impl Client {
                 summary.response_time = Some(head.at.since(bound.ticket.started()));
                 summary.answered = Some(head.at);
                 let delivered =
-                    self.deliver(request, &routed, bound.member, &mut head, &mut upstream);
+                    self.deliver(request, &routed, &mut bound, &mut head, &mut upstream);
                 let delivered = delivered.await;
                 summary.end = match delivered.end {
                     End::Complete => End::Unauthorized,
@@ -531,6 +531,7 @@ impl Client {
                 };
                 summary.limit = delivered.limit;
                 summary.sent = delivered.sent;
+                summary.note_first_byte(&bound.ticket);
                 self.settle(request, &routed, bound, head, upstream, &delivered)
             }
             Err(failure) => {

@@ -158,12 +158,13 @@ impl Client {
                     summary.response_time = Some(head.at.since(bound.ticket.started()));
                     summary.answered = Some(head.at);
                     let delivered =
-                        self.deliver(request, &routed, bound.member, &mut head, &mut upstream);
+                        self.deliver(request, &routed, &mut bound, &mut head, &mut upstream);
                     let delivered = delivered.await;
                     summary.end = delivered.end;
                     summary.limit = delivered.limit;
                     summary.sent = delivered.sent;
                     summary.received = delivered.received;
+                    summary.note_first_byte(&bound.ticket);
                     let tries = summary.tries.as_deref_mut();
                     match (&delivered.member_error, tries) {
                         (Some(MemberError::Chunks(error)), tries) => {
@@ -405,13 +406,14 @@ impl Client {
         &mut self,
         request: &mut Request,
         routed: &Routed,
-        member: MemberId,
+        bound: &mut Bound,
         head: &mut Head,
         upstream: &mut Io,
     ) -> Delivered {
         self.mirror(request, false);
         self.others_first().await;
         let (timeouts, limits) = (&routed.route().timeouts, &routed.rule.limits);
+        let group = &routed.target().group;
         let mut progress = Progress::new(request);
         let Client {
             session, stream, ..
@@ -438,6 +440,10 @@ impl Client {
                     }));
                 }
                 let step = progress.poll_down(cx, down, upstream, stream, session);
+                let ticket = &mut bound.ticket;
+                if ticket.is_followed() {
+                    progress.follow(&step, up, down, group, ticket, worker);
+                }
                 if step.is_pending() {
                     progress.arm(&session.watch, up, Some(down), timeouts, limits);
                     up.shrink_rest(worker);
@@ -501,7 +507,7 @@ impl Client {
             let tunnel = Tunnel {
                 session,
                 idle: timeouts.idle,
-                member: Some(member),
+                member: Some(bound.member),
                 half_close: true,
             };
             delivered.end = tunnel.run(stream, upstream, &mut traffic, || {}).await;
@@ -551,6 +557,7 @@ impl Client {
         } else {
             head.at
         };
+        bound.ticket.note_bytes(head.down.body_sent());
         routed.target().group.finish(bound.ticket, outcome, ended);
         let clean = !head.down.has_excess();
         if let Some(rest) = head.down.finish(worker) {

@@ -98,6 +98,8 @@ pub(crate) struct Flow {
     written: usize,
     /// Whether the transport has sent on all that it was given.
     flushed: bool,
+    /// True if bytes of the body were read.
+    has_begun: bool,
     framing: Framing,
     /// What was read: first what may be sent, then what is not looked at yet.
     buffer: Option<Buffer>,
@@ -151,6 +153,7 @@ impl Flow {
             head,
             written: 0,
             flushed: true,
+            has_begun: false,
             framing,
             buffer,
             ready: 0,
@@ -178,6 +181,7 @@ impl Flow {
             body_at,
             written: 0,
             flushed: true,
+            has_begun: true,
             framing: Framing::Done,
             buffer: None,
             ready: 0,
@@ -294,6 +298,11 @@ impl Flow {
         (is_read || copy.is_err()).then_some(copy)
     }
 
+    /// True if bytes of the body were read, or it has none.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun || self.is_read()
+    }
+
     /// Finds out how much of the buffer belongs to the message.
     fn admit(&mut self) -> Result<(), Broken> {
         debug_assert_eq!(self.ready, 0);
@@ -339,6 +348,7 @@ impl Flow {
             Framing::UntilClose => self.ready = buffer.len(),
             Framing::Done => {}
         }
+        self.has_begun |= self.ready > 0;
         Ok(())
     }
 
@@ -559,6 +569,7 @@ impl Flow {
                             0 => Framing::Done,
                             left => Framing::Length(left),
                         };
+                        self.has_begun = true;
                         self.pipe = Some(pipe);
                     }
                 }

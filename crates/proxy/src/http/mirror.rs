@@ -142,7 +142,8 @@ impl Client {
         let answered = self.attempt(&mut request, &routed, &mut bound).await;
         let is_whole = match answered {
             Ok((mut head, mut upstream)) => {
-                let discarded = self.discard(&request, &routed, &mut head, &mut upstream);
+                let discarded =
+                    self.discard(&request, &routed, &mut bound, &mut head, &mut upstream);
                 let delivered = discarded.await;
                 self.settle(&request, &routed, bound, head, upstream, &delivered);
                 delivered.end.is_orderly()
@@ -170,6 +171,7 @@ impl Client {
         &mut self,
         request: &Request,
         routed: &Routed,
+        bound: &mut Bound,
         head: &mut Head,
         upstream: &mut Upstream,
     ) -> Delivered {
@@ -181,6 +183,11 @@ impl Client {
         session.watch.arm(routed.route().timeouts.response);
         let read = session.watch.until(|cx| {
             let step = progress.poll_down(cx, down, upstream, stream, session);
+            let ticket = &mut bound.ticket;
+            if ticket.is_followed() {
+                let group = &routed.target().group;
+                progress.follow(&step, &request.up, down, group, ticket, &session.worker);
+            }
             match step {
                 Poll::Pending if down.sent() > MAX_RESPONSE_BYTES => Poll::Ready(End::Limited),
                 Poll::Pending => Poll::Pending,

@@ -3,8 +3,10 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use evenkeel_core::group::Ticket;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::{Limits, Timeouts};
+use evenkeel_manager::snapshot::GroupHandle;
 
 use super::Request;
 use super::flow::{Flow, TURN_BYTES, Waits};
@@ -138,6 +140,34 @@ impl Progress {
             };
         }
         Side::Member
+    }
+
+    /// Tells the ticket of a response when the body begins, and when the member waits for the
+    /// client. `step` is what came of sending the response on; call this before [`Progress::arm`].
+    #[cold]
+    pub(super) fn follow(
+        &self,
+        step: &Poll<Result<(), Broken>>,
+        up: &Flow,
+        down: &Flow,
+        group: &GroupHandle,
+        ticket: &mut Ticket,
+        worker: &Worker,
+    ) {
+        let begins = down.has_begun() && !ticket.has_first_byte();
+        let is_client = || self.pauses || self.whose_turn(up, Some(down)) == Side::Client;
+        let stands = step.is_pending() && is_client();
+        if !begins && stands == ticket.clock_stands() {
+            return;
+        }
+        let now = worker.now();
+        if begins {
+            group.first_byte_arrived(ticket, now);
+        }
+        match stands {
+            true => ticket.stop_clock(now),
+            false => ticket.start_clock(now),
+        }
     }
 
     /// Sets the deadline anew if anything has moved, or it is somebody else's turn.

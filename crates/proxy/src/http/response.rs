@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evenkeel_core::address::Address;
 use evenkeel_core::group::Outcome;
+use evenkeel_core::latency::Remainder;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::{Shortage, warn_throttled};
 use evenkeel_manager::config::FieldChanges;
@@ -358,6 +359,7 @@ impl Client {
             }
             _ => Outcome::Success,
         };
+        let remainder = remainder(&head, original, buffer.len(), request);
         if let Some(tries) = bound.tries.as_mut().filter(|_| !interim) {
             tries.head_bytes = out.len() as u64;
             if let Some(log) = &*worker.log.borrow() {
@@ -375,7 +377,7 @@ impl Client {
         }
         let at = worker.now();
         let group = &routed.target().group;
-        group.responded(&mut bound.ticket, outcome, at);
+        group.head_arrived(&mut bound.ticket, outcome, remainder, at);
         let bounds = Bounds {
             trailers: report_trailers(routed.target()),
             ..Bounds::NONE
@@ -457,6 +459,30 @@ impl Client {
         head.encode(coding.name());
         Some(encoder)
     }
+}
+
+/// Returns the part of a response that is missing, of which `here` bytes have come with its head.
+#[inline]
+fn remainder(head: &ResponseHead<'_>, body: Body, here: usize, request: &Request) -> Remainder {
+    match body {
+        Body::None | Body::Length(0) => Remainder::Nothing,
+        _ if here > head.len => Remainder::Rest,
+        Body::Length(_) => Remainder::Sized,
+        Body::Chunked | Body::UntilClose => match request.idempotent && is_event_stream(head) {
+            true => Remainder::Subscription,
+            false => Remainder::Stream,
+        },
+    }
+}
+
+/// True if the body consists of events (WHATWG HTML, section 9.2). A client that subscribes to them sends a GET.
+#[cold]
+fn is_event_stream(head: &ResponseHead<'_>) -> bool {
+    let media_type = head.values("content-type").next().unwrap_or_default();
+    let end = media_type.iter().position(|byte| *byte == b';');
+    let media_type = media_type.get(..end.unwrap_or(media_type.len()));
+    let media_type = media_type.unwrap_or_default().trim_ascii();
+    media_type.eq_ignore_ascii_case(b"text/event-stream")
 }
 
 /// Takes in the load reports of a response, if they are wanted.

@@ -6,5 +6,6 @@ mod ftp;
 mod http;
 mod http2;
 mod http2_members;
+mod streams;
 mod support;
 mod tcp;

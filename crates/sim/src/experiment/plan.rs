@@ -358,6 +358,7 @@ impl Point {
         };
         world.members = models.iter().map(member).collect();
         world.announced = text.service.announced;
+        world.streams = text.service.streams;
         world.mean_cost = times.mean();
         world.balancers = text.balancers;
         world.view = text.view;

@@ -26,6 +26,7 @@ use evenkeel_control::flights;
 use evenkeel_core::binding::Binding;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Request, Ticket};
+use evenkeel_core::latency::Remainder;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::strategy::Values;
@@ -128,6 +129,8 @@ enum Happening {
     Arrival(usize),
     /// The request is at its member.
     Delivery(JobId),
+    /// The head of a stream is at the balancer.
+    Head(JobId),
     /// A member is done with a request, unless its version has changed since.
     Completion {
         server: usize,
@@ -243,6 +246,7 @@ impl World for Simulation<'_> {
         match event {
             Happening::Arrival(source) => self.arrival(source),
             Happening::Delivery(job) => self.delivery(job),
+            Happening::Head(job) => self.head(job),
             Happening::Completion { server, version } => self.completion(server, version),
             Happening::Response(job) => self.response(job),
             Happening::SessionEnd(job) => self.end(job),
@@ -545,11 +549,24 @@ impl<'a> Simulation<'a> {
         if self.members[server].dead {
             return self.break_off(id);
         }
+        if self.scenario.streams {
+            match nanos(self.scenario.network) {
+                0.0 => self.head(id),
+                network => self.engine.after(network, Happening::Head(id)),
+            }
+        }
         let cost = self.sources[source].work.cost(ask, server);
         self.members[server]
             .server
             .push(id, cost, self.engine.nanos());
         self.schedule_completion(server);
+    }
+
+    /// The head of a stream is here: its first byte, or the end of its member, comes later.
+    fn head(&mut self, id: JobId) {
+        if let Some(ticket) = &mut self.jobs[id].ticket {
+            ticket.head_arrived(Outcome::Success, Remainder::Stream, self.engine.now());
+        }
     }
 
     /// A member has died that had a request.
@@ -578,6 +595,9 @@ impl<'a> Simulation<'a> {
     fn response(&mut self, id: JobId) {
         let job = &mut self.jobs[id];
         if let Some(ticket) = &mut job.ticket {
+            if job.outcome == Outcome::Success {
+                ticket.first_byte_arrived(self.engine.now());
+            }
             ticket.responded(job.outcome, self.engine.now());
         }
         self.outcomes.per_member[job.server] += 1;

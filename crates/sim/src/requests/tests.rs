@@ -75,3 +75,43 @@ fn a_run_repeats_itself() {
     assert_eq!(first.latencies, second.latencies);
     assert_ne!(first.latencies, run(&scenario, &random(), 8).latencies);
 }
+
+fn adaptive() -> Dispatch {
+    let kind = evenkeel_core::strategy::find("adaptive").unwrap();
+    Dispatch::Strategy(Values::defaults(kind))
+}
+
+#[test]
+fn streams_are_balanced_as_responses_are_that_have_no_head_of_their_own() {
+    for network in [Duration::ZERO, Duration::from_millis(1)] {
+        let ordinary = Scenario {
+            network,
+            requests: 20_000,
+            ..Scenario::new("", 4)
+        };
+        let ordinary = ordinary.working(Discipline::Fifo, 4).one_slow(4.0);
+        let streams = Scenario {
+            streams: true,
+            ..ordinary.clone()
+        };
+        let [ordinary, streams] = [ordinary, streams].map(|of| run(&of, &adaptive(), 3));
+        assert_eq!(ordinary.latencies, streams.latencies);
+        assert_eq!(ordinary.per_member, streams.per_member);
+    }
+}
+
+#[test]
+fn members_with_the_same_long_polls_get_the_same() {
+    // One request in ten waits twenty times as long as the others, and no work is done for it.
+    let scenario = Scenario {
+        streams: true,
+        requests: 20_000,
+        ..Scenario::new("", 2)
+    };
+    let scenario = scenario
+        .working(Discipline::Fifo, 40)
+        .service(Service::Mixed);
+    let outcomes = run(&scenario, &adaptive(), 5);
+    let share = outcomes.per_member[0] as f64 / outcomes.requests as f64;
+    assert!((0.47..0.53).contains(&share), "{share}");
+}

@@ -51,6 +51,7 @@ fn all_examples_are_played_here() {
         "full.toml",
         "pause.toml",
         "sessions.toml",
+        "streams.toml",
         "zones-evenkeel.toml",
         "zones.toml",
     ];
@@ -88,6 +89,14 @@ fn a_pause_costs_those_little_that_see_requests_pile_up() {
     let results = play("pause.toml");
     let p99: Vec<f64> = results.iter().map(|of| figure(of, "p99_ms")).collect();
     assert!(p99[0].max(p99[1]) < p99[2] / 3.0, "{p99:?}");
+}
+
+#[test]
+fn a_member_that_is_slow_in_its_streams_is_seen_by_their_first_bytes() {
+    let results = play("streams.toml");
+    let [auto, head] = [&results[0], &results[1]];
+    assert!(auto.first.shares[0] < 0.12, "{:?}", auto.first.shares);
+    assert!(head.first.shares[0] > 0.18, "{:?}", head.first.shares);
 }
 
 #[test]

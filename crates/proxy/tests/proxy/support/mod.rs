@@ -32,6 +32,7 @@ pub(crate) struct Bed {
     pub proxy: Proxy,
     pub rule: Rule,
     pub group: Arc<GroupHandle>,
+    pub clock: Clock,
     sources: Sources,
     log: Receiver<Record<'static>>,
 }
@@ -85,7 +86,8 @@ impl Bed {
     }
 
     fn unused(protocol: Protocol, group: Group, max_queue: usize) -> Bed {
-        let proxy = Proxy::start(Clock::start(), 1).unwrap();
+        let clock = Clock::start();
+        let proxy = Proxy::start(clock, 1).unwrap();
         let (sender, records) = channel();
         let (log, _) = AccessLog::channel(Box::new(Told(sender)));
         proxy.set_access_log(Some(&log));
@@ -95,6 +97,7 @@ impl Bed {
             proxy,
             rule,
             group: Arc::new(group),
+            clock,
             sources: Sources::default(),
             log: records,
         }
