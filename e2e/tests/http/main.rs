@@ -9,3 +9,4 @@ mod http2_members;
 mod mirror;
 mod servers;
 mod smuggling;
+mod streams;
