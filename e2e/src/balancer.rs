@@ -1,7 +1,7 @@
 //! The balancer as a process.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
@@ -409,6 +409,23 @@ pub fn report(admin: SocketAddr, location: &str, cpu: f64) {
     ));
     let answer = wire.read_response();
     assert_eq!(answer.second_word(), "200", "{}", answer.text());
+}
+
+/// Adds a user to a file with users of the admin API, who may do everything.
+pub fn add_user(file: &Path, name: &str, password: &str) {
+    let mut command = Command::new(binary());
+    let mut add = clean(&mut command)
+        .arg("users")
+        .arg(file)
+        .args(["add", name, "--role", "administer"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the program runs");
+    let mut input = add.stdin.take().expect("a pipe");
+    input.write_all(password.as_bytes()).expect("it reads");
+    drop(input);
+    assert!(add.wait().expect("its end").success());
 }
 
 /// Runs `evenkeel` to its end: its output, or its complaint if it fails.

@@ -64,6 +64,8 @@ const FOREIGN: &[&str] = &[
     "RUST_LOG",
     "EVENKEEL_ADMIN",
     "EVENKEEL_TOKEN",
+    "EVENKEEL_USER",
+    "EVENKEEL_PASSWORD",
     "EVENKEEL_CA_FILE",
     "EVENKEEL_CERT",
     "EVENKEEL_KEY",

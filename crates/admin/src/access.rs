@@ -75,6 +75,8 @@ pub(crate) struct Login {
 pub(crate) enum NoLogin {
     /// The name or the password is wrong.
     Wrong,
+    /// There are no users.
+    NoUsers,
     /// There were too many failures: not before so long from now.
     Wait(Duration),
     /// Too many passwords are being checked.

@@ -37,12 +37,12 @@ use crate::audit::{self, Audit, Entry};
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
-use crate::login::{self, Cookies, Credentials, LoggedIn, SessionStatus};
+use crate::login::{self, Cookies, SessionStatus};
 use crate::operation::{self, Operation, Operations};
 use crate::schema::Schema;
 use crate::wire::{
-    Done, Explain, Reloaded, Report, SetAlert, SetBackup, SetEnabled, SetMaintenance, SetState,
-    SetStrategy, SetWeight, Upgraded,
+    Credentials, Done, Explain, LoggedIn, Reloaded, Report, SetAlert, SetBackup, SetEnabled,
+    SetMaintenance, SetState, SetStrategy, SetWeight, Upgraded,
 };
 use crate::{Sources, config_api, console, live, metrics, openapi};
 

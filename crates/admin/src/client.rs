@@ -1,5 +1,7 @@
 //! The API from the other side: what `evenkeel ctl` and `evenkeel top` ask with.
 
+mod session;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_e
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::session::{Login, Session};
 use crate::ErrorBody;
 
 /// Where the API is if nobody says otherwise.
@@ -65,7 +68,7 @@ pub enum ClientError {
         detail: String,
     },
     /// The API refuses.
-    #[error("{}{}{}", .body.detail, allowed(.body), hint(*.status))]
+    #[error("{}{}{}", .body.detail, allowed(.body), hint(.body))]
     Refused {
         /// HTTP status.
         status: u16,
@@ -81,12 +84,13 @@ fn allowed(body: &ErrorBody) -> String {
     format!("\nallowed: {}", body.allowed.join(", "))
 }
 
-/// What to do so that the API knows who asks.
-fn hint(status: u16) -> &'static str {
-    match status {
-        401 => {
-            "\nA program, `evenkeel ctl` too, has a token, which `evenkeel users FILE token NAME --role ROLE` makes and prints (FILE is \
-             `users_file` of [admin]): give it with --token-file FILE or $EVENKEEL_TOKEN. With a password people log in at the console"
+/// Advice for somebody whom the API does not know.
+fn hint(body: &ErrorBody) -> &'static str {
+    match &*body.error {
+        "unauthorized" => {
+            "\nLog in with --user NAME, which asks for the password; --password-file FILE and $EVENKEEL_PASSWORD spare the question. \
+             A program has a token, which `evenkeel users FILE token NAME --role ROLE` makes and prints (FILE is `users_file` of \
+             [admin]): give it with --token-file FILE or $EVENKEEL_TOKEN"
         }
         _ => "",
     }
@@ -101,6 +105,7 @@ pub struct Client {
     port: u16,
     tls: Option<Arc<evenkeel_tls::client::Client>>,
     authorization: Option<String>,
+    login: Option<Login>,
     patience: Duration,
 }
 
@@ -149,13 +154,21 @@ impl Client {
             port,
             tls,
             authorization: token.map(|token| format!("Bearer {token}")),
+            login: None,
             patience: TIMEOUT,
         })
     }
 
-    /// The same, which waits so long for an answer.
-    pub fn with_patience(self, patience: Duration) -> Self {
-        Client { patience, ..self }
+    /// Changes the time that the client waits for an answer.
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Has the client log in as this user before it asks. It logs out when it is dropped.
+    pub fn with_login(mut self, user: &str, password: &str) -> Self {
+        self.login = Some(Login::new(user, password));
+        self
     }
 
     /// Where this client asks.
@@ -232,12 +245,48 @@ impl Client {
         revision: Option<&str>,
         body: Option<&[u8]>,
     ) -> Result<T, ClientError> {
+        let tag = revision.map(|revision| format!("\"{revision}\""));
+        let fields: Vec<_> = tag.iter().map(|tag| ("If-Match", tag.as_str())).collect();
+        let ask_as = |session: Option<&Session>| {
+            self.answer(method, target, &self.proof(session, &fields), body)
+        };
+        let (session, is_new) = self.session()?;
+        let mut answer = ask_as(session.as_ref())?;
+        // Sessions end with the time, and with the process; nothing was done for one that is over.
+        if answer.code == 401 && !is_new && session.is_some() {
+            self.forget_session();
+            answer = ask_as(self.session()?.0.as_ref())?;
+        }
+        if (200..300).contains(&answer.code) {
+            let read = serde_json::from_slice(&answer.body);
+            return read.map_err(|error| self.not_the_api(error.to_string()));
+        }
+        Err(self.refusal(&answer))
+    }
+
+    /// Fields of a request: those that say who asks, and these.
+    fn proof<'a>(
+        &'a self,
+        session: Option<&'a Session>,
+        fields: &[(&'a str, &'a str)],
+    ) -> Vec<(&'a str, &'a str)> {
         let authorization = self.authorization.iter();
         let authorization = authorization.map(|value| ("Authorization", value.as_str()));
+        let session = session.into_iter().flat_map(Session::fields);
+        let fields = fields.iter().copied();
+        authorization.chain(session).chain(fields).collect()
+    }
+
+    /// Sends a request, and reads the answer, whatever that says.
+    fn answer(
+        &self,
+        method: &str,
+        target: &str,
+        fields: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> Result<Answer, ClientError> {
         let content_type = body.map(|_| ("Content-Type", "application/json"));
-        let tag = revision.map(|revision| format!("\"{revision}\""));
-        let tag = tag.iter().map(|tag| ("If-Match", tag.as_str()));
-        let fields: Vec<(&str, &str)> = authorization.chain(content_type).chain(tag).collect();
+        let fields: Vec<_> = fields.iter().copied().chain(content_type).collect();
         let question = Question {
             method,
             target,
@@ -245,18 +294,13 @@ impl Client {
             fields: &fields,
             body,
         };
-        let answer = self.exchange(question).map_err(|source| match source {
+        self.exchange(question).map_err(|source| match source {
             AskError::Garbage | AskError::TooLong(_) => self.not_the_api(source.to_string()),
             source => ClientError::Unreachable {
                 address: self.address.clone(),
                 source,
             },
-        })?;
-        if (200..300).contains(&answer.code) {
-            let read = serde_json::from_slice(&answer.body);
-            return read.map_err(|error| self.not_the_api(error.to_string()));
-        }
-        Err(self.refusal(&answer))
+        })
     }
 
     fn refusal(&self, answer: &Answer) -> ClientError {
@@ -281,9 +325,8 @@ impl Client {
         mut take: impl FnMut(Event) -> bool,
     ) -> Result<(), ClientError> {
         let target = target(path) + &query_of(query);
-        let authorization = self.authorization.iter();
-        let fields = authorization.map(|value| ("Authorization", value.as_str()));
-        let fields: Vec<_> = fields.chain([("Accept", "text/event-stream")]).collect();
+        let (session, _) = self.session()?;
+        let fields = self.proof(session.as_ref(), &[("Accept", "text/event-stream")]);
         let question = Question {
             method: "GET",
             target: &target,

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::access::{Access, NoLogin};
 use crate::actor::{Actor, Role};
@@ -18,26 +18,7 @@ use crate::audit::{What, Who};
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{is_secure, session_cookie, session_of};
-use crate::wire::Done;
-
-/// Who wants to come in.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Credentials {
-    /// The name of the user.
-    user: String,
-    /// The password.
-    password: String,
-}
-
-/// Who has come in.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct LoggedIn {
-    user: String,
-    role: Role,
-    /// What requests that change anything must carry as `X-Csrf-Token`.
-    csrf: String,
-}
+use crate::wire::{Credentials, Done, LoggedIn};
 
 /// Who asks.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -89,7 +70,11 @@ pub(crate) async fn login(
 ) -> Response {
     let from = peer.address.ip();
     let now = Instant::now();
-    let mut response = match access.login(&given.user, &given.password, from, now).await {
+    let login = match cookies.has_users {
+        true => access.login(&given.user, &given.password, from, now).await,
+        false => Err(NoLogin::NoUsers),
+    };
+    let mut response = match login {
         Ok(login) => {
             let set = cookies.set(&login.cookie, access.lifetime().as_secs(), &headers);
             let body = LoggedIn {
@@ -126,6 +111,10 @@ fn refuse(refused: NoLogin) -> Response {
                 detail.to_owned(),
                 None,
             )
+        }
+        NoLogin::NoUsers => {
+            let detail = "nobody can log in, as [admin] has no users_file: ask without a user";
+            (StatusCode::NOT_FOUND, "no_users", detail.to_owned(), None)
         }
         NoLogin::Wait(wait) => {
             let seconds = wait.as_secs_f64().ceil();

@@ -996,6 +996,61 @@ fn users_log_in_and_out() {
 }
 
 #[test]
+fn m10_a_client_logs_in_with_a_password_and_out_again() {
+    let (balancer, folder, [_, vera]) = with_users(|_| ());
+    let as_anna = |password| balancer.client().with_login("anna", password);
+    let weight = |client: &Client| {
+        let path = ["v1", "groups", "web", "members", "127.0.0.1:1", "weight"];
+        client.put::<Done>(&path, &json!({ "weight": 2 }))
+    };
+    let client = as_anna("secret");
+    assert!(weight(&client).is_ok(), "changes carry the second secret");
+    // Her session ends with her line; the next request opens another one.
+    let path = folder.join("users");
+    let users = std::fs::read_to_string(&path).unwrap();
+    let other = users.replace("anna:administer:", "anna:operate:");
+    std::fs::write(&path, other).unwrap();
+    let reloaded = client.post::<Reloaded>(&["v1", "reload"], &json!({}));
+    assert!(reloaded.is_ok(), "{reloaded:?}");
+    assert!(weight(&client).is_ok());
+    let reload = client.post::<Reloaded>(&["v1", "reload"], &json!({}));
+    assert_eq!(refusal(reload).0, 403, "with her new role");
+    drop(client);
+
+    let (_, _, body) = balancer.ask(
+        "GET /v1/audit",
+        &[&format!("Authorization: Bearer {vera}")],
+        "",
+    );
+    let audit: Vec<Value> = serde_json::from_str(&body).unwrap();
+    let paths: Vec<_> = audit
+        .iter()
+        .rev()
+        .map(|entry| entry["path"].as_str().unwrap().rsplit('/').next().unwrap())
+        .collect();
+    let wanted = [
+        "login", "weight", "reload", "login", "weight", "reload", "logout",
+    ];
+    assert_eq!(paths, wanted);
+
+    // A wrong password is sent once, whatever is asked afterwards: it locks nobody out.
+    let wrong = as_anna("Secret");
+    for _ in 0..20 {
+        assert_eq!(refusal(weight(&wrong)), (401, "wrong_login".into()));
+    }
+    assert!(weight(&as_anna("secret")).is_ok());
+    assert!(!format!("{wrong:?}").contains("Secret"));
+}
+
+#[test]
+fn m10_who_logs_in_where_there_are_no_users_is_told() {
+    let balancer = Balancer::start(&two_members(), None);
+    let client = balancer.client().with_login("anna", "secret");
+    let status = client.get::<Status>(&["v1", "status"], &[]);
+    assert_eq!(refusal(status), (404, "no_users".into()));
+}
+
+#[test]
 fn roles_are_kept() {
     let (balancer, _folder, [olga, vera]) = with_users(|_| ());
     let (olga, vera) = (

@@ -10,6 +10,7 @@ mod screen;
 mod tests;
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,14 @@ const SECOND: Duration = Duration::from_secs(1);
 ///
 /// Standard output is no terminal, or is gone.
 pub fn run(client: Client, interval: Duration) -> io::Result<()> {
+    let client = Arc::new(client);
+    let result = show(&client, interval);
+    // The thread that asks may still have it.
+    client.log_out();
+    result
+}
+
+fn show(client: &Arc<Client>, interval: Duration) -> io::Result<()> {
     let mut app = App::new(client.address(), interval);
     let (to_app, news) = channel();
     let (asks, to_sampler) = channel();
@@ -41,7 +50,8 @@ pub fn run(client: Client, interval: Duration) -> io::Result<()> {
     let first = wish.clone();
     // It ends when one of the channels does, that is with this function; nobody waits
     // for it, because it may wait for an answer.
-    std::thread::spawn(move || sample(&client, first, &to_app, &to_sampler));
+    let asking = Arc::clone(client);
+    std::thread::spawn(move || sample(&asking, first, &to_app, &to_sampler));
     let mut terminal = ratatui::try_init()?;
     let result = (|| {
         let mut drawn: Option<Instant> = None;

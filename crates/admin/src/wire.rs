@@ -10,6 +10,8 @@ use evenkeel_manager::{AdminState, AlertSetting};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::actor::Role;
+
 /// Why a group's requests go where they go.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Explain {
@@ -19,6 +21,27 @@ pub struct Explain {
     /// The decision that a request would get now. Nothing is bound by it, and it does
     /// not move a strategy that takes turns.
     pub next: Explained,
+}
+
+/// Name and password of a user who logs in.
+#[derive(Clone, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Credentials {
+    /// The name of the user.
+    pub(crate) user: String,
+    /// The password.
+    pub(crate) password: String,
+}
+
+/// User who has logged in.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
+pub(crate) struct LoggedIn {
+    /// The name of the user.
+    pub(crate) user: String,
+    /// The user's role.
+    pub(crate) role: Role,
+    /// What requests that change anything must carry as `X-Csrf-Token`.
+    pub(crate) csrf: String,
 }
 
 /// What a member shall do.

@@ -425,6 +425,18 @@ pub(crate) struct Api {
     /// File whose first line is the bearer token
     #[arg(long, value_name = "FILE", global = true)]
     pub token_file: Option<PathBuf>,
+    /// User to log in as; the password is asked for, if there is neither --password-file nor
+    /// $EVENKEEL_PASSWORD [default: $EVENKEEL_USER]
+    #[arg(
+        long,
+        value_name = "NAME",
+        global = true,
+        conflicts_with_all = ["token", "token_file"]
+    )]
+    pub user: Option<String>,
+    /// File whose first line is the user's password
+    #[arg(long, value_name = "FILE", global = true)]
+    pub password_file: Option<PathBuf>,
 }
 
 /// `evenkeel ctl`.

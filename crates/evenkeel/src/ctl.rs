@@ -16,8 +16,8 @@ use evenkeel_admin::wire::{Report, SetEnabled, SetMaintenance, SetStrategy};
 use evenkeel_config::{ClientTls, FileName};
 use evenkeel_manager::AdminState;
 
-use crate::Failure;
 use crate::cli::{AgentArgs, AgentsCommand, Api, Ctl, CtlCommand, LoadsCommand, MemberArgs};
+use crate::{Failure, password};
 
 /// A client for the API that the command line and the environment name.
 pub(crate) fn client(api: &Api) -> Result<Client, Failure> {
@@ -26,11 +26,22 @@ pub(crate) fn client(api: &Api) -> Result<Client, Failure> {
         .admin
         .clone()
         .or_else(|| from_environment("EVENKEEL_ADMIN"));
-    let token = match (&api.token, &api.token_file) {
-        (Some(token), _) => Some(token.clone()),
-        (None, Some(file)) => Some(read_token(file)?),
-        (None, None) => from_environment("EVENKEEL_TOKEN"),
+    // Options go before the environment, and a token there before a user.
+    let user = || {
+        api.user
+            .clone()
+            .or_else(|| from_environment("EVENKEEL_USER"))
     };
+    let token = match (&api.token, &api.token_file, &api.user) {
+        (Some(token), ..) => Some(token.clone()),
+        (None, Some(file), _) => Some(read_token(file)?),
+        (None, None, Some(_)) => None,
+        (None, None, None) => from_environment("EVENKEEL_TOKEN"),
+    };
+    let user = token.is_none().then(user).flatten();
+    if let (Some(_), None) = (&api.password_file, &user) {
+        return Err(Failure::new("--password-file needs --user NAME"));
+    }
     let address = address.as_deref().unwrap_or(DEFAULT_ADDRESS);
     let is_secure = address.starts_with("https://");
     let file = |given: &Option<PathBuf>, name| {
@@ -45,20 +56,41 @@ pub(crate) fn client(api: &Api) -> Result<Client, Failure> {
         key: file(&api.key, "EVENKEEL_KEY"),
         ..ClientTls::default()
     };
-    Ok(Client::new(address, token.as_deref(), &tls)?)
+    let client = Client::new(address, token.as_deref(), &tls)?;
+    let Some(user) = user else {
+        return Ok(client);
+    };
+    // The command line does not take a password: others on the machine would see it.
+    let password = match &api.password_file {
+        Some(file) => read_first_line(file, "password")?,
+        None => match from_environment("EVENKEEL_PASSWORD") {
+            Some(password) => password,
+            None => password::read(&user)?,
+        },
+    };
+    if password.is_empty() {
+        return Err(Failure::new(format!(
+            "no password of {user}: type it, or give it with --password-file FILE, in $EVENKEEL_PASSWORD, or as a line of \
+             standard input"
+        )));
+    }
+    Ok(client.with_login(&user, &password))
 }
 
 fn read_token(file: &Path) -> Result<String, Failure> {
+    read_first_line(file, "token").map(|line| line.trim().into())
+}
+
+/// Reads a secret from the first line of a file.
+fn read_first_line(file: &Path, noun: &str) -> Result<String, Failure> {
     let text = std::fs::read_to_string(file).map_err(|error| {
-        Failure::new(format!(
-            "cannot read the token in {}: {error}",
-            file.display()
-        ))
+        let file = file.display();
+        Failure::new(format!("cannot read the {noun} in {file}: {error}"))
     })?;
-    match text.lines().next().map(str::trim) {
-        Some(token) if !token.is_empty() => Ok(token.into()),
+    match text.lines().next() {
+        Some(line) if !line.trim().is_empty() => Ok(line.into()),
         _ => Err(Failure::new(format!(
-            "the first line of {} is empty; it should be the token",
+            "the first line of {} is empty; it should be the {noun}",
             file.display()
         ))),
     }

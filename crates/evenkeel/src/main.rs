@@ -9,6 +9,7 @@ mod engine;
 mod kernel;
 mod moved;
 mod pages;
+mod password;
 mod privileges;
 mod process;
 mod run;
@@ -88,6 +89,8 @@ fn top(args: &cli::Top) -> Result<(), Failure> {
     if args.once {
         return print(evenkeel_admin::top::once(&client)?);
     }
+    // A wrong password is told here, and not on the screen.
+    client.log_in()?;
     evenkeel_admin::top::run(client, Duration::from_secs_f64(args.interval)).map_err(|error| {
         Failure::new(format!(
             "no terminal to draw on: {error}; --once prints plain text"

@@ -58,6 +58,8 @@ impl HeadScan {
 struct Head {
     /// Where the value of `Content-Type` begins and ends; nowhere without one.
     media_type: (usize, usize),
+    /// Where the value of the first `Set-Cookie` begins and ends; nowhere without one.
+    cookie: (usize, usize),
     code: u16,
     length: usize,
     framing: Framing,
@@ -96,6 +98,7 @@ pub struct Reader {
     scan: HeadScan,
     code: Option<u16>,
     media_type: Box<str>,
+    cookie: Box<str>,
     body: Vec<u8>,
     rest: Rest,
     len: usize,
@@ -159,9 +162,11 @@ impl Reader {
                 continue;
             }
             self.code = Some(head.code);
-            let (from, to) = head.media_type;
-            let media_type = read.get(from..to).unwrap_or_default();
-            self.media_type = String::from_utf8_lossy(media_type).into();
+            let copy = |(from, to)| -> Box<str> {
+                String::from_utf8_lossy(read.get(from..to).unwrap_or_default()).into()
+            };
+            self.media_type = copy(head.media_type);
+            self.cookie = copy(head.cookie);
             self.rest = match head.framing {
                 Framing::Chunked => Rest::Size,
                 Framing::Length(0) => Rest::End,
@@ -252,6 +257,11 @@ impl Reader {
         &self.media_type
     }
 
+    /// Value of the first `Set-Cookie`, with its attributes; empty if there is none, or the head is not whole.
+    pub fn cookie(&self) -> &str {
+        &self.cookie
+    }
+
     /// The body as far as it has come, without framing.
     pub fn body(&self) -> &[u8] {
         &self.body
@@ -260,11 +270,6 @@ impl Reader {
     /// What of it has come since it was taken the last time.
     pub fn take_body(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.body)
-    }
-
-    /// The same, to keep.
-    pub fn into_body(self) -> Vec<u8> {
-        self.body
     }
 
     /// How much of the body was seen.
@@ -317,12 +322,15 @@ impl Head {
             .is_some_and(|value| value.to_ascii_lowercase().ends_with("chunked"));
         let content_length = field("content-length").and_then(|value| value.parse().ok());
         // The values are parts of the bytes.
-        let media_type = field("content-type").map_or((0, 0), |value| {
-            let from = value.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr());
-            (from, from.saturating_add(value.len()))
-        });
+        let place_of = |name: &str| {
+            field(name).map_or((0, 0), |value| {
+                let from = value.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr());
+                (from, from.saturating_add(value.len()))
+            })
+        };
         Ok(Some(Head {
-            media_type,
+            media_type: place_of("content-type"),
+            cookie: place_of("set-cookie"),
             code,
             length,
             framing: match content_length {
@@ -409,6 +417,19 @@ mod tests {
         let long = format!("{chunked}1;{}", "x".repeat(MAX_SIZE_LINE));
         let (reader, _) = read([long.as_bytes()]).unwrap();
         assert_eq!(reader.seen(), Seen::Garbage);
+    }
+
+    #[test]
+    fn fields_of_the_final_head_are_kept() {
+        let text = "HTTP/1.1 103 Early Hints\r\nSet-Cookie: early\r\n\r\nHTTP/1.1 200 OK\r\n\
+                    set-cookie: a=b; Path=/\r\nSet-Cookie: c=d\r\nContent-Type: text/plain\r\n\r\n";
+        for size in 1..=text.len() {
+            let (reader, _) = read(text.as_bytes().chunks(size)).unwrap();
+            let fields = (reader.cookie(), reader.media_type());
+            assert_eq!(fields, ("a=b; Path=/", "text/plain"), "{size}");
+        }
+        let (reader, _) = read([&b"HTTP/1.1 200 OK\r\n\r\n"[..]]).unwrap();
+        assert_eq!((reader.cookie(), reader.media_type()), ("", ""));
     }
 
     /// What a head costs grows with its length, and not with the number of its pieces.

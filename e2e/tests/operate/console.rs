@@ -3,12 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers of tests fail by panicking.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use evenkeel_e2e::balancer::{Balancer, binary};
+use evenkeel_e2e::balancer::{Balancer, add_user};
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::Wrk;
 use evenkeel_e2e::member::{Member, ok};
@@ -69,18 +68,7 @@ fn pages_and_changes_in_a_browser() {
     };
     let members: Vec<Member> = (0..5).map(|_| Member::answering(answer)).collect();
     let balancer = Balancer::start_with(&configuration(&members), |folder| {
-        let mut add = Command::new(binary())
-            .arg("users")
-            .arg(folder.join("users"))
-            .args(["add", "anna", "--role", "administer"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut password = add.stdin.take().unwrap();
-        password.write_all(PASSWORD.as_bytes()).unwrap();
-        drop(password);
-        assert!(add.wait().unwrap().success());
+        add_user(&folder.join("users"), "anna", PASSWORD);
     });
     // A client of xDS that takes nothing that it is sent, if there is one.
     let refusing = python("xds_raw.py", "grpc").map(|mut command| {

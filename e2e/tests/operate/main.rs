@@ -4,6 +4,7 @@ mod access_log;
 mod config_api;
 mod console;
 mod live_api;
+mod logins;
 mod monitoring;
 mod operate;
 mod packages;

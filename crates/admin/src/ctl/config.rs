@@ -145,3 +145,22 @@ fn keys(schema: &Value) -> String {
     });
     text::table(&["TABLE", "KEY", "DEFAULT", "ALLOWED"], rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d8_a_change_that_is_not_this_balancers_turn_yet_is_not_in_effect() {
+        let changed = |in_effect| Changed {
+            revision: "abc".into(),
+            generation: 7,
+            notes: vec!["look".into()],
+            in_effect,
+        };
+        let now = "configuration 7 is in effect, revision abc\nnote: look\n";
+        assert_eq!(said(&changed(true)), now);
+        let later = "the store has it, revision abc; it takes effect from there\nnote: look\n";
+        assert_eq!(said(&changed(false)), later);
+    }
+}

@@ -56,8 +56,21 @@ pub struct Answer {
     pub code: u16,
     /// Value of `Content-Type`; empty if there is none.
     pub media_type: Box<str>,
+    /// Value of the first `Set-Cookie`; empty if there is none.
+    pub cookie: Box<str>,
     /// Its body, without framing.
     pub body: Vec<u8>,
+}
+
+impl Answer {
+    fn new(code: u16, response: &Reader, body: Vec<u8>) -> Self {
+        Answer {
+            code,
+            media_type: response.media_type().into(),
+            cookie: response.cookie().into(),
+            body,
+        }
+    }
 }
 
 /// Why there is no answer.
@@ -152,11 +165,7 @@ pub async fn ask(
             (None, _) if read == 0 => return Err(AskError::Closed),
             (None, _) => {}
             (Some(code), _) if !is_read(code) => {
-                return Ok(Answer {
-                    code,
-                    media_type: response.media_type().into(),
-                    body: Vec::new(),
-                });
+                return Ok(Answer::new(code, &response, Vec::new()));
             }
             (Some(code), Seen::Whole) => break code,
             (Some(_), Seen::Garbage) => return Err(AskError::Garbage),
@@ -165,16 +174,11 @@ pub async fn ask(
             (Some(_), Seen::Part) => return Err(AskError::Closed),
         }
     };
-    let media_type = response.media_type().into();
-    let body = response.into_body();
+    let body = response.take_body();
     if body.len() > limits.body {
         return Err(AskError::TooLong(limits.body));
     }
-    Ok(Answer {
-        code,
-        media_type,
-        body,
-    })
+    Ok(Answer::new(code, &response, body))
 }
 
 /// Asks for an answer that does not end, and hands its body over as it comes, for as long as `take` wants
@@ -220,11 +224,8 @@ pub async fn follow(
                     return Err(AskError::TooLong(limits.body));
                 }
                 if read == 0 || seen == Seen::Whole {
-                    return Ok(Some(Answer {
-                        code,
-                        media_type: response.media_type().into(),
-                        body: response.into_body(),
-                    }));
+                    let body = response.take_body();
+                    return Ok(Some(Answer::new(code, &response, body)));
                 }
             }
         }
