@@ -2340,3 +2340,22 @@ fn m13_a_member_that_is_the_rule_itself_is_a_warning() {
         assert_eq!(told, is_told, "{listen} {member}");
     }
 }
+
+#[test]
+fn d14_members_that_take_turns_have_no_slow_start_by_default() {
+    let slow_start = |defaults: &str, of_group: &str| {
+        let rule = "[rule.web]\nlisten = \"127.0.0.1:80\"\nmembers = [\"10.0.0.1:80\"]\n";
+        let config = parse("test.toml", &format!("{defaults}{rule}{of_group}")).unwrap();
+        config.groups[0].settings.slow_start.as_secs()
+    };
+    let (in_turn, three) = ("strategy = \"round_robin\"\n", "slow_start = \"3s\"\n");
+    assert_eq!(slow_start("", ""), 10);
+    assert_eq!(slow_start("", in_turn), 0);
+    assert_eq!(slow_start("", &format!("{in_turn}{three}")), 3);
+    assert_eq!(slow_start(&format!("[defaults]\n{three}"), in_turn), 3);
+    assert_eq!(slow_start(&format!("[defaults]\n{in_turn}"), ""), 0);
+    assert_eq!(
+        slow_start(&format!("[defaults]\n{in_turn}"), "strategy = \"random\"\n"),
+        10
+    );
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use evenkeel_manager::config::Protocol;
 use evenkeel_manager::exposition::{Exposition, Type};
 use evenkeel_manager::status::{LimitsStatus, RuleLimitStatus, Status};
 
@@ -15,6 +16,8 @@ use crate::quota::Fill;
 /// A family of counters of a rule.
 struct RuleFamily {
     name: &'static str,
+    /// Protocol of the rules that have it; `None` is all.
+    only: Option<Protocol>,
     help: &'static str,
     /// Label beside `rule`; empty if there is none.
     label: &'static str,
@@ -27,24 +30,28 @@ type Read = fn(&RuleTotals) -> u64;
 const RULE_FAMILIES: &[RuleFamily] = &[
     RuleFamily {
         name: "evenkeel_rule_connections_total",
+        only: None,
         help: "Client connections accepted.",
         label: "",
         samples: &[("", |totals| totals.connections)],
     },
     RuleFamily {
         name: "evenkeel_rule_connections_closed_total",
+        only: None,
         help: "Client connections ended.",
         label: "",
         samples: &[("", |totals| totals.connections_closed)],
     },
     RuleFamily {
         name: "evenkeel_rule_requests_total",
+        only: Some(Protocol::Http),
         help: "HTTP requests with a valid head.",
         label: "",
         samples: &[("", |totals| totals.requests)],
     },
     RuleFamily {
         name: "evenkeel_rule_responses_total",
+        only: Some(Protocol::Http),
         help: "Final HTTP responses sent to clients, by class of their status (101 counts as 2xx).",
         label: "class",
         samples: &[
@@ -56,6 +63,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_bytes_total",
+        only: None,
         help: "Bytes received from clients (in) and sent to them (out).",
         label: "direction",
         samples: &[
@@ -65,6 +73,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_member_connections_total",
+        only: None,
         help: "Connections to members: opened, failed to open, or reused from the pool.",
         label: "result",
         samples: &[
@@ -75,6 +84,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_retries_total",
+        only: None,
         help: "Retries of requests and connections, and retries that the retry budget did not allow.",
         label: "result",
         samples: &[
@@ -84,6 +94,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_hedges_total",
+        only: Some(Protocol::Http),
         help: "Requests sent to a second member as the first one took long, those of them that it answered first, and those that the budget did not allow.",
         label: "result",
         samples: &[
@@ -94,6 +105,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_mirrored_total",
+        only: Some(Protocol::Http),
         help: "Copies of requests sent to a second group, and those of them that got no whole response.",
         label: "result",
         samples: &[
@@ -103,6 +115,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_mirror_skipped_total",
+        only: Some(Protocol::Http),
         help: "Requests of which no copy was sent though one should have been.",
         label: "reason",
         samples: &[
@@ -116,6 +129,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_compressed_total",
+        only: Some(Protocol::Http),
         help: "Responses that were compressed, by coding.",
         label: "coding",
         samples: &[
@@ -126,6 +140,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_compressed_bytes_total",
+        only: Some(Protocol::Http),
         help: "Bytes of the bodies of compressed responses, before and after.",
         label: "side",
         samples: &[
@@ -135,6 +150,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_timeouts_total",
+        only: None,
         help: "Requests or connections ended because one side was silent for too long.",
         label: "side",
         samples: &[
@@ -144,6 +160,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_refused_total",
+        only: None,
         help: "Requests or connections that were refused.",
         label: "reason",
         samples: &[
@@ -163,6 +180,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_auth_total",
+        only: Some(Protocol::Http),
         help: "Requests to routes that do not take everybody's, by what came of it.",
         label: "result",
         samples: &[
@@ -176,6 +194,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: LIMITED,
+        only: None,
         help: "Requests or connections refused or ended because their client has reached a limit.",
         label: "limit",
         samples: &[
@@ -191,12 +210,14 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_bandwidth_pauses_total",
+        only: None,
         help: "Pauses of connections for want of bandwidth.",
         label: "",
         samples: &[("", |totals| totals.bandwidth_pauses)],
     },
     RuleFamily {
         name: "evenkeel_rule_cut_total",
+        only: None,
         help: "Requests or connections that ended early: because of a failing member, a client that went away, or the end of the rule or the process.",
         label: "by",
         samples: &[
@@ -207,6 +228,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_moved_total",
+        only: None,
         help: "Clients that were moved from one member to another, by reason.",
         label: "reason",
         samples: &[
@@ -217,6 +239,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_sticky_total",
+        only: Some(Protocol::Http),
         help: "Answered requests of groups that bind clients by a cookie: kept with the member that it names, bound to one, or moved to another one; and cookies that name no member (unknown).",
         label: "result",
         samples: &[
@@ -228,18 +251,21 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_closed_by_alert_total",
+        only: None,
         help: "Idle connections that were closed because of a load alert.",
         label: "",
         samples: &[("", |totals| totals.closed_by_alert)],
     },
     RuleFamily {
         name: "evenkeel_rule_http2_connections_total",
+        only: Some(Protocol::Http),
         help: "Client connections that speak HTTP/2.",
         label: "",
         samples: &[("", |totals| totals.http2_connections)],
     },
     RuleFamily {
         name: "evenkeel_rule_http2_floods_total",
+        only: Some(Protocol::Http),
         help: "HTTP/2 connections closed because the client sent too much of something.",
         label: "of",
         samples: &[
@@ -251,18 +277,21 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_bad_responses_total",
+        only: Some(Protocol::Http),
         help: "Responses of members that could not be read.",
         label: "",
         samples: &[("", |totals| totals.bad_responses)],
     },
     RuleFamily {
         name: "evenkeel_rule_http2_silent_members_total",
+        only: Some(Protocol::Http),
         help: "Connections of HTTP/2 to members that were closed since no sign of life (PING) came.",
         label: "",
         samples: &[("", |totals| totals.http2_silent_members)],
     },
     RuleFamily {
         name: "evenkeel_rule_tls_handshakes_total",
+        only: None,
         help: "TLS handshakes with clients: full, or resuming a session.",
         label: "kind",
         samples: &[
@@ -272,6 +301,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_tls_failures_total",
+        only: None,
         help: "TLS handshakes with clients that failed, by cause.",
         label: "cause",
         samples: &[
@@ -289,6 +319,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_ftp_data_connections_total",
+        only: Some(Protocol::Ftp),
         help: "FTP data connections that have ended, by who opened them and where the data went: passive are opened by clients, active by members.",
         label: "kind",
         samples: &[
@@ -300,6 +331,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_ftp_bytes_total",
+        only: Some(Protocol::Ftp),
         help: "Bytes of FTP rules from clients (in) and to them (out), on control and data connections; data is counted when its connection ends.",
         label: "of",
         samples: &[
@@ -311,6 +343,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_ftp_refused_total",
+        only: Some(Protocol::Ftp),
         help: "FTP sessions, commands, replies of members and data connections that were refused.",
         label: "reason",
         samples: &[
@@ -325,6 +358,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     },
     RuleFamily {
         name: "evenkeel_rule_access_log_dropped_total",
+        only: None,
         help: "Access log records dropped because the writer was too slow.",
         label: "",
         samples: &[("", |totals| totals.access_log_dropped)],
@@ -457,7 +491,12 @@ fn rules(
     }
     for family in RULE_FAMILIES {
         out.family(family.name, Type::Counter, family.help);
-        for (rule, totals) in totals {
+        let has_family = |totals: &RuleTotals| {
+            // A rule that is gone, or has another protocol now, keeps what it has counted.
+            let is_counted = || family.samples.iter().any(|(_, read)| read(totals) > 0);
+            family.only.is_none() || family.only == totals.protocol || is_counted()
+        };
+        for (rule, totals) in totals.iter().filter(|(_, totals)| has_family(totals)) {
             for (value, read) in family.samples {
                 let labels = [("rule", &**rule), (family.label, value)];
                 let labels = if family.label.is_empty() {
@@ -530,5 +569,37 @@ mod tests {
             .map(|family| family.samples.len())
             .sum();
         assert_eq!(shown, RuleTotals::default().iter().count());
+    }
+
+    #[test]
+    fn d17_a_rule_has_the_counters_of_its_protocol() {
+        let of = |protocol, ftp_bounce| RuleTotals {
+            protocol: Some(protocol),
+            ftp_bounce,
+            ..RuleTotals::default()
+        };
+        let all = [
+            ("files", of(Protocol::Ftp, 0)),
+            ("web", of(Protocol::Http, 0)),
+            ("mail", of(Protocol::Tcp, 0)),
+            ("was_ftp", of(Protocol::Tcp, 1)),
+        ];
+        let totals = all.map(|(rule, totals)| (Arc::from(rule), totals)).into();
+        let mut out = Exposition::default();
+        rules(&mut out, &totals, &BTreeMap::new());
+        let text = out.finish();
+        let has = |family: &str, rule: &str| text.contains(&format!("{family}{{rule=\"{rule}\""));
+        for (family, [files, web, mail, was_ftp]) in [
+            ("evenkeel_rule_ftp_bytes_total", [true, false, false, false]),
+            (
+                "evenkeel_rule_ftp_refused_total",
+                [true, false, false, true],
+            ),
+            ("evenkeel_rule_requests_total", [false, true, false, false]),
+            ("evenkeel_rule_connections_total", [true, true, true, true]),
+        ] {
+            let found = ["files", "web", "mail", "was_ftp"].map(|rule| has(family, rule));
+            assert_eq!(found, [files, web, mail, was_ftp], "{family}");
+        }
     }
 }

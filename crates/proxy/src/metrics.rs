@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use evenkeel_core::binding::Why;
+use evenkeel_manager::config::Protocol;
 use evenkeel_manager::exposition::TIME_LIMITS;
 use evenkeel_manager::subsystem::RuleTraffic;
 
@@ -136,6 +137,8 @@ macro_rules! counters {
             pub waits: WaitTotals,
             /// Calls of gRPC.
             pub calls: CallTotals,
+            /// Protocol of the rule.
+            pub protocol: Option<Protocol>,
         }
 
         impl RuleTotals {
@@ -415,6 +418,7 @@ type Cells = Vec<Arc<RuleMetrics>>;
 #[derive(Debug)]
 struct OfRule {
     cells: Cells,
+    protocol: Protocol,
     /// Since when nobody counts there: the rule is gone, and its last connection, too.
     unused: Option<Instant>,
 }
@@ -448,7 +452,10 @@ impl Metrics {
         cells
             .iter()
             .map(|(rule, of)| {
-                let mut totals = RuleTotals::default();
+                let mut totals = RuleTotals {
+                    protocol: Some(of.protocol),
+                    ..RuleTotals::default()
+                };
                 of.cells.iter().for_each(|cell| totals.add(cell));
                 (Arc::clone(rule), totals)
             })
@@ -509,9 +516,17 @@ impl Metrics {
     }
 
     /// The cells of `rule`, one per worker; made when the rule is seen first.
-    pub(crate) fn cells(&self, rule: &str, workers: usize) -> (Arc<str>, Cells) {
+    pub(crate) fn cells(
+        &self,
+        rule: &str,
+        protocol: Protocol,
+        workers: usize,
+    ) -> (Arc<str>, Cells) {
         let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
         forget(&mut cells, Instant::now());
+        if let Some(of) = cells.get_mut(rule) {
+            of.protocol = protocol;
+        }
         if let Some((name, of)) = cells.get_key_value(rule) {
             return (Arc::clone(name), of.cells.clone());
         }
@@ -519,6 +534,7 @@ impl Metrics {
         let fresh: Vec<_> = (0..workers).map(|_| Arc::default()).collect();
         let of = OfRule {
             cells: fresh.clone(),
+            protocol,
             unused: None,
         };
         cells.insert(Arc::clone(&name), of);
@@ -533,7 +549,7 @@ mod tests {
     #[test]
     fn waits_are_counted_up_to_their_limits() {
         let metrics = Metrics::default();
-        let (_, cells) = metrics.cells("web", 2);
+        let (_, cells) = metrics.cells("web", Protocol::Http, 2);
         for (cell, waited) in [(0, 0), (1, 250), (0, 251), (1, 30_000_001)] {
             cells[cell].waits.add(Duration::from_micros(waited));
         }
@@ -546,7 +562,7 @@ mod tests {
     #[test]
     fn f9_counts_of_a_rule_end_some_minutes_after_its_last_connection() {
         let (metrics, start) = (Metrics::default(), Instant::now());
-        let (_, cells) = metrics.cells("preview", 2);
+        let (_, cells) = metrics.cells("preview", Protocol::Http, 2);
         let limit = metrics.limit("preview", "burst");
         cells[0].requests.add(3);
         let known = |seconds: u64| {
@@ -561,7 +577,7 @@ mod tests {
         assert_eq!(known(3601), (true, true));
         assert_eq!(known(3601 + 299), (true, true));
         // Whoever comes back in time goes on.
-        let (_, again) = metrics.cells("preview", 2);
+        let (_, again) = metrics.cells("preview", Protocol::Http, 2);
         assert_eq!(known(3601 + 301), (true, true));
         assert_eq!(again[0].requests.get(), 3);
         drop(again);
@@ -572,10 +588,10 @@ mod tests {
     #[test]
     fn totals_add_up_the_workers_and_survive_a_rule_that_comes_back() {
         let metrics = Metrics::default();
-        let (_, cells) = metrics.cells("web", 2);
+        let (_, cells) = metrics.cells("web", Protocol::Http, 2);
         cells[0].requests.add(3);
         cells[1].requests.add(4);
-        let (_, again) = metrics.cells("web", 2);
+        let (_, again) = metrics.cells("web", Protocol::Http, 2);
         again[1].requests.add(1);
         let totals = metrics.totals();
         assert_eq!(totals["web"].requests, 8);

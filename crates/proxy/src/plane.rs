@@ -285,7 +285,7 @@ impl Inner {
         for snapshot in &next.rules {
             let rule = &snapshot.rule;
             let (name, cells): (_, Vec<Arc<RuleMetrics>>) =
-                self.metrics.cells(&rule.name, self.workers);
+                self.metrics.cells(&rule.name, rule.protocol, self.workers);
             let common = state.shared.remove(rule.name.as_str()).unwrap_or_default();
             let mut listens: Vec<Vec<(ListenKey, Vec<StdListener>)>> =
                 (0..self.workers).map(|_| Vec::new()).collect();

@@ -8,7 +8,7 @@ use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::key::Key;
 use evenkeel_core::latency::LatencyEnd;
 use evenkeel_core::load::LoadId;
-use evenkeel_core::strategy::{Sees, Values, default_kind, least_loaded};
+use evenkeel_core::strategy::{Sees, Values, default_kind, least_loaded, round_robin};
 
 use super::ejection::LIMIT;
 use super::health::HealthCheck;
@@ -156,7 +156,8 @@ keys! {
         /// Minimum latency that a failure counts as, so that a member that fails fast does not
         /// appear fast.
         failure_penalty [Time(secs(0), secs(300))]; r#""2s""#,
-        /// Time until a new or returning member gets its full share of traffic; `"0s"` is at once.
+        /// Time until a new or returning member gets its full share of traffic; `"0s"` is at once. With
+        /// strategy `round_robin`, whose members take equal turns, the default is `"0s"`.
         slow_start [Time(secs(0), HOUR)]; r#""30s""#,
         /// Share of the members that may be down or ejected. Above it health is ignored, and all
         /// members are used. Members that refuse connections, or answer
@@ -200,6 +201,8 @@ pub struct Said {
     pub granularity: bool,
     /// The share of the clients that leave in each step of an alert.
     pub move_share: bool,
+    /// How long a member takes to get its full share.
+    pub slow_start: bool,
 }
 
 /// Most clients that leave a location of a forwarded group in a pulse, by default: while the load
@@ -280,6 +283,14 @@ impl GroupConfig {
             let one_by_one = by_cookie && self.settings.granularity == Granularity::OnDemand;
             let reach = if one_by_one { Reach::Redirected } else { reach };
             self.strategy = default_for(&self.settings, reach);
+        }
+        // Object groups have none, whatever their strategy.
+        if reach != Reach::Forwarded && !self.said.slow_start {
+            self.settings.slow_start = match *self.strategy.kind() == round_robin::KIND {
+                // Who counts turns expects the same number of each member.
+                true => Duration::ZERO,
+                false => GroupSettings::default().slow_start,
+            };
         }
         if reach == Reach::Forwarded && !self.said.move_share {
             // Whoever names a load wants clients to leave until it is lower. A pulse moves the load
@@ -433,6 +444,7 @@ impl AsTable for GroupConfig {
         self.said.load |= table.given("load");
         self.said.granularity |= table.given("granularity");
         self.said.move_share |= table.given_in("alert", "move_share");
+        self.said.slow_start |= table.given("slow_start");
     }
 }
 
