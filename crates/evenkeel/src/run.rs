@@ -87,6 +87,9 @@ fn begin(
         before.tell();
     }
     process::raise_file_limit();
+    if let Err(error) = evenkeel_limits::memory::start_giving_back() {
+        warn!("memory that is free stays with the process: no thread can be started: {error}");
+    }
     let runtime = process::runtime()?;
     let result = runtime.block_on(live(args, (start, own), (before, state)));
     // A lookup of a name that still runs in its thread must not delay the end.

@@ -216,14 +216,70 @@ impl Shares {
     }
 }
 
-/// Lets the allocator use a limited address space well. To be called before there is a second
-/// thread: each thread's arena would reserve 64 MiB of it, whatever it needs.
+/// Bounds what the allocator keeps. To be called before there is a second thread.
+///
+/// With glibc each thread allocates from an arena, of which there are up to eight for each core. What an arena has
+/// had at its fullest, it keeps; threads that come and go, as those of lookups and health checks do, fill one after
+/// the other. Two for each core are enough that workers do not wait for each other. Where the address space is limited
+/// there is one, as each arena reserves 64 MiB of it, whatever it needs. Who has set a number by the environment
+/// (mallopt(3)) knows better.
 pub fn prepare_allocator() {
     #[cfg(target_env = "gnu")]
-    if getrlimit(Resource::As).current.is_some() {
+    {
+        let says = |name: &str, text: &str| {
+            let value = std::env::var_os(name);
+            value.is_some_and(|value| value.to_string_lossy().contains(text))
+        };
+        let is_set = says("MALLOC_ARENA_MAX", "") || says("GLIBC_TUNABLES", "malloc.arena_max");
+        let arenas = match getrlimit(Resource::As).current {
+            Some(_) => 1,
+            None if is_set => return,
+            None => most_arenas(std::thread::available_parallelism().map_or(1, usize::from)),
+        };
         // SAFETY: it takes two numbers, and there is one thread.
-        unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, arenas) };
     }
+}
+
+/// Returns the number of arenas for so many cores: those of workers, and some for all other threads.
+#[cfg(target_env = "gnu")]
+fn most_arenas(cores: usize) -> i32 {
+    i32::try_from(cores.saturating_mul(2).saturating_add(2)).unwrap_or(i32::MAX)
+}
+
+/// Time between two moments at which the allocator gives back what is free.
+#[cfg(target_env = "gnu")]
+const GIVE_BACK_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Has a thread give memory back that is free, once a minute.
+///
+/// glibc by itself gives back what is free at the end of an arena only. One block there, such as the state of a
+/// connection that lives for hours, keeps all that was free before it. `malloc_trim` gives back each free page, in a
+/// few milliseconds; an arena is locked meanwhile, and what workers allocate and free mostly comes from caches
+/// of their own.
+///
+/// # Errors
+///
+/// The system gives no thread.
+pub fn start_giving_back() -> std::io::Result<()> {
+    #[cfg(target_env = "gnu")]
+    std::thread::Builder::new()
+        .name("memory".into())
+        .stack_size(64 << 10)
+        .spawn(|| {
+            loop {
+                std::thread::sleep(GIVE_BACK_EVERY);
+                give_back();
+            }
+        })?;
+    Ok(())
+}
+
+/// Gives memory back that is free in the allocator.
+#[cfg(target_env = "gnu")]
+fn give_back() {
+    // SAFETY: it takes a number, and may be called by any thread at any time.
+    unsafe { libc::malloc_trim(0) };
 }
 
 #[cfg(test)]
@@ -231,6 +287,36 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+
+    #[cfg(target_env = "gnu")]
+    #[test]
+    fn memory_that_is_free_between_blocks_in_use_is_given_back() {
+        let resident = || {
+            let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: u64 = text.split(' ').nth(1).unwrap().parse().unwrap();
+            pages * rustix::param::page_size() as u64
+        };
+        // As connections leave their state behind: one of 64 blocks lives on, at the end of an arena, too.
+        let mut blocks: Vec<Option<Box<[u8]>>> =
+            (0..64 << 10).map(|_| Some(vec![1; 1024].into())).collect();
+        let full = resident();
+        for (number, block) in blocks.iter_mut().enumerate() {
+            if number % 64 != 63 {
+                *block = None;
+            }
+        }
+        give_back();
+        let left = resident();
+        assert!(left + 40 * MIB < full, "{left} of {full}");
+        assert_eq!(blocks.iter().flatten().count(), 1024);
+    }
+
+    #[cfg(target_env = "gnu")]
+    #[test]
+    fn there_are_arenas_for_workers_and_for_others() {
+        assert_eq!([1, 2, 64].map(most_arenas), [4, 6, 130]);
+        assert_eq!(most_arenas(usize::MAX), i32::MAX);
+    }
 
     fn bound(left: u64) -> Bound {
         Bound {
