@@ -104,6 +104,28 @@ pub fn is_no_trailer(name: impl AsRef<[u8]>) -> bool {
     is_forwarded || NO_TRAILERS.iter().any(|not| is_same_name(name, not))
 }
 
+/// Fields that mean something to whoever carries or answers a request, and could be trailers.
+const OF_MESSAGE: [&str; 5] = [
+    "accept-encoding",
+    "date",
+    "http2-settings",
+    "server",
+    "vary",
+];
+
+/// Families of such fields.
+const FAMILIES_OF_MESSAGE: [&str; 4] = ["content", "proxy", "sec-websocket", "x-forwarded"];
+
+/// True if nobody but an application goes by a field of this name.
+pub fn is_of_application(name: impl AsRef<[u8]>) -> bool {
+    let name = name.as_ref();
+    let is_of_message = OF_MESSAGE.iter().any(|known| is_same_name(name, known))
+        || FAMILIES_OF_MESSAGE
+            .iter()
+            .any(|family| is_in_family(name, family));
+    !is_no_trailer(name) && !is_of_message
+}
+
 /// Trailers of requests that pass without being named: checksums and signatures of the body, and the status of a call.
 const REQUEST_TRAILERS: [&str; 9] = [
     "content-digest",
@@ -180,6 +202,29 @@ mod tests {
             ("X-Client", false),
         ] {
             assert_eq!(is_in_family(name, "X-Client-Cert"), is_in, "{name}");
+        }
+    }
+
+    #[test]
+    fn fields_of_applications_are_those_that_nobody_else_goes_by() {
+        for (name, is) in [
+            ("X-Remote-User", true),
+            ("Remote-User", true),
+            ("Digest", true),
+            ("Servers", true),
+            ("X-Content", true),
+            ("Server", false),
+            ("Content_Type", false),
+            ("content", false),
+            ("If-None-Match", false),
+            ("X-Forwarded-User", false),
+            ("x_forwarded_for", false),
+            ("Proxy-Authorization", false),
+            ("Sec-WebSocket-Key", false),
+            ("Set-Cookie", false),
+            ("HTTP2-Settings", false),
+        ] {
+            assert_eq!(is_of_application(name), is, "{name}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use evenkeel_config::is_name;
+use evenkeel_config::{FieldChanges, is_name};
 
 use crate::toml::{Table, Value, write_key};
 use crate::{MAX_NOTES, Note};
@@ -52,6 +52,101 @@ impl Notes {
             }
         };
         notes.map(note).collect()
+    }
+}
+
+/// Changes of the fields of a head.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    set: Vec<(String, String)>,
+    add: Vec<(String, String)>,
+    remove: Vec<String>,
+}
+
+/// Head whose fields are changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    Request,
+    Response,
+}
+
+/// Kind of a change of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Set,
+    Add,
+    Remove,
+}
+
+impl Changes {
+    /// Takes a change of the field `name`. A value is `None` if it has parts that Evenkeel does not know.
+    ///
+    /// # Errors
+    ///
+    /// Why a route cannot have the change.
+    pub(crate) fn take(
+        &mut self,
+        head: Head,
+        (change, name): (Change, &str),
+        value: Option<String>,
+    ) -> Result<(), &'static str> {
+        // These are written without being asked for.
+        let own = [
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-forwarded-host",
+            "forwarded",
+        ];
+        if head == Head::Request && own.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+            return Ok(());
+        }
+        if FieldChanges::refusal(name).is_some() {
+            return Err("this field cannot be changed");
+        }
+        if change == Change::Remove {
+            self.remove.push(name.to_owned());
+            return Ok(());
+        }
+        let fits = |value: &String| {
+            let is_plain = !value.contains(['{', '}']);
+            value.is_ascii() && value.trim() == value && (is_plain || head == Head::Request)
+        };
+        let value = value.filter(fits).ok_or(match head {
+            Head::Response => "fields of responses have fixed values",
+            Head::Request => "values of fields have {scheme}, {host}, {path}, {query} and {client} of the request only",
+        })?;
+        match change {
+            Change::Add => self.add.push((name.to_owned(), value)),
+            _ => self.set.push((name.to_owned(), value)),
+        }
+        Ok(())
+    }
+
+    /// Adds those of another list.
+    pub(crate) fn extend(&mut self, other: &Changes) {
+        self.set.extend(other.set.iter().cloned());
+        self.add.extend(other.add.iter().cloned());
+        self.remove.extend(other.remove.iter().cloned());
+    }
+
+    /// Writes the changes to a route, if there are any.
+    pub(crate) fn write_to(&self, head: Head, route: &mut Table) {
+        let mut table = Table::default();
+        for (key, list) in [("set", &self.set), ("add", &self.add)] {
+            for (name, value) in list {
+                table.table(key).set(name, value.as_str());
+            }
+        }
+        if !self.remove.is_empty() {
+            table.set("remove", self.remove.clone());
+        }
+        if !table.is_empty() {
+            let key = match head {
+                Head::Request => "request_fields",
+                Head::Response => "response_fields",
+            };
+            route.set(key, table);
+        }
     }
 }
 

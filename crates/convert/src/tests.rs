@@ -665,3 +665,67 @@ fn fields_that_no_route_may_change_are_told() {
         }
     }
 }
+
+#[test]
+fn errorfiles_become_error_pages() {
+    let text = "defaults\n mode http\n errorfile 502 /e/502.http\n\
+                frontend f\n bind :8080\n errorfile 429 /e/429.http\n errorfile 200 /e/200.http\n errorloc 503 /sorry\n\
+                use_backend api if { path_beg /api/ }\n default_backend web\n\
+                backend api\n errorfile 503 /e/api.http\n server b 10.0.0.2:80\n\
+                backend web\n server a 10.0.0.1:80\n";
+    let converted = convert(text).unwrap();
+    let toml = &converted.toml;
+    for part in [
+        r#"error_pages = { 502 = "/e/502.http", 429 = "/e/429.http" }"#,
+        r#"error_pages = { 502 = "/e/502.http", 503 = "/e/api.http" }"#,
+        "take its head away",
+        "statuses from 400 to 599",
+        "docs/routing.md#error-pages",
+    ] {
+        assert!(toml.contains(part), "{part}\nis not in\n{toml}");
+    }
+    let tcp = "listen t\n mode tcp\n bind :1\n errorfile 503 /e/503.http\n server a 10.0.0.1:80\n";
+    let (_, converted) = accepted(tcp);
+    assert!(
+        !body(&converted).contains("error_pages"),
+        "{}",
+        converted.toml
+    );
+    let text = "http { server { listen 80; error_page 502 /50x.html; location / { proxy_pass http://10.0.0.1; } } }";
+    has(text, &["docs/routing.md#error-pages"]);
+}
+
+/// Both languages have one function for them.
+#[test]
+fn values_that_fields_cannot_have_are_told_in_both_languages() {
+    let nginx = |directive: &str| {
+        format!(
+            "http {{ server {{ listen 80; location / {{ proxy_pass http://10.0.0.1; {directive}; }} }} }}"
+        )
+    };
+    let (of_requests, fixed) = (
+        "values of fields have {scheme}",
+        "fields of responses have fixed values",
+    );
+    for (text, told) in [
+        (
+            frontend(" http-request set-header X-A %[rand]"),
+            of_requests,
+        ),
+        (nginx("proxy_set_header X-A $pid"), of_requests),
+        (frontend(" http-response set-header X-A %[src]"), fixed),
+        (nginx("add_header X-A $remote_addr"), fixed),
+        (
+            frontend(" http-response set-header Content-Length 1"),
+            "cannot be changed",
+        ),
+        (nginx("add_header Content-Length 1"), "cannot be changed"),
+    ] {
+        let converted = has(&text, &[told]);
+        assert!(
+            !body(&converted).contains("_fields"),
+            "{text}\n{}",
+            converted.toml
+        );
+    }
+}

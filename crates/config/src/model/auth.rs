@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_core::key;
 
 use super::group::unknown_group;
+use crate::fields::is_of_application;
 use crate::schema::document::Item;
 use crate::schema::document::Span;
 use crate::schema::field::{Field, FileName, Limits, Texts, blank};
@@ -87,45 +88,9 @@ fn is_authorization(name: &str) -> bool {
     name.eq_ignore_ascii_case("authorization")
 }
 
-/// Fields that mean something to whoever carries or answers a request: its framing, its
-/// connection, its conditions, its cookies.
-const TAKEN: [&str; 26] = [
-    "accept-encoding",
-    "authorization",
-    "connection",
-    "content",
-    "cookie",
-    "date",
-    "expect",
-    "forwarded",
-    "host",
-    "http2-settings",
-    "if-match",
-    "if-modified-since",
-    "if-none-match",
-    "if-range",
-    "if-unmodified-since",
-    "keep-alive",
-    "max-forwards",
-    "range",
-    "server",
-    "set-cookie",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "vary",
-    "via",
-];
-
-/// Whether nothing else goes by a field of this name. There are servers for which `_` and `-` are
-/// the same.
+/// True if nothing else goes by a field of this name.
 fn is_own(name: &str) -> bool {
-    let plain = name.to_ascii_lowercase().replace('_', "-");
-    let begins = ["content-", "proxy-", "x-forwarded", "sec-websocket-"];
-    key::is_field_name(name)
-        && !TAKEN.contains(&plain.as_str())
-        && !begins.iter().any(|begins| plain.starts_with(begins))
+    key::is_field_name(name) && is_of_application(name)
 }
 
 impl AsTable for Auth {

@@ -11,39 +11,9 @@ use conditions::Acls;
 use words::{Line, Section, sections};
 
 use crate::ConvertError;
-use crate::model::{Model, Notes};
+use crate::model::{Changes, Model, Notes};
 use crate::toml::Table;
 use crate::units::{DAY, TEN_MINUTES, millis, time};
-
-/// What is changed in heads.
-#[derive(Clone, Debug, Default)]
-struct Changes {
-    set: Vec<(String, String)>,
-    add: Vec<(String, String)>,
-    remove: Vec<String>,
-}
-
-impl Changes {
-    /// The table of a route; `None` if nothing changes.
-    fn table(&self) -> Option<Table> {
-        let mut table = Table::default();
-        for (key, list) in [("set", &self.set), ("add", &self.add)] {
-            for (name, value) in list {
-                table.table(key).set(name, value.as_str());
-            }
-        }
-        if !self.remove.is_empty() {
-            table.set("remove", self.remove.clone());
-        }
-        (!table.is_empty()).then_some(table)
-    }
-
-    fn extend(&mut self, other: &Changes) {
-        self.set.extend(other.set.iter().cloned());
-        self.add.extend(other.add.iter().cloned());
-        self.remove.extend(other.remove.iter().cloned());
-    }
-}
 
 /// What is done with requests, instead of a member's answer.
 #[derive(Clone, Debug)]
@@ -301,9 +271,12 @@ impl Proxy {
                 id.set("field", line.word(1));
                 self.http.set("request_id", id);
             }
-            "errorfile" | "errorfiles" | "errorloc" | "errorloc302" | "errorloc303"
-            | "http-error" => {
-                notes.add(line.number, "pages of errors: docs/limits.md has the page of maintenance; members' pages pass");
+            "errorfile" => self.error_page(line, notes),
+            "errorfiles" | "errorloc" | "errorloc302" | "errorloc303" | "http-error" => {
+                notes.add(
+                    line.number,
+                    "`error_pages` names a file for each status: docs/routing.md#error-pages",
+                );
             }
             "stats" => notes.add(
                 line.number,
@@ -427,6 +400,29 @@ impl Proxy {
                     self.limits
                         .set(&format!("period of {key}"), period.trim_end_matches(')'));
                 }
+            }
+        }
+    }
+
+    /// Takes `errorfile STATUS FILE`.
+    fn error_page(&mut self, line: &Line, notes: &mut Notes) {
+        let status = line.word(1).parse().ok();
+        match (
+            status.filter(|status| (400..=599_u16).contains(status)),
+            line.word(2),
+        ) {
+            (None, _) | (_, "") => {
+                notes.add(line.number, "`error_pages` has statuses from 400 to 599");
+            }
+            (_, "/dev/null") => notes.add(line.number, "each error has an answer"),
+            (Some(status), file) => {
+                self.rule
+                    .table("error_pages")
+                    .set(&status.to_string(), file);
+                notes.add(
+                    line.number,
+                    "in `error_pages`; the file is the page alone: take its head away, up to the first empty line",
+                );
             }
         }
     }

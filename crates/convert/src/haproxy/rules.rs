@@ -1,12 +1,10 @@
 //! Rules and routes of frontends: what is done with requests, and where they go.
 
-use evenkeel_config::FieldChanges;
-
 use super::conditions::{Alternatives, Facts, TWICE, read};
 use super::servers::Bind;
 use super::words::Line;
 use super::{Action, Proxy, Table};
-use crate::model::{Conditions, Group, Model, Notes, Rule};
+use crate::model::{Change, Conditions, Group, Head, Model, Notes, Rule};
 use crate::toml::Value;
 
 /// Place of the condition in the words of a line.
@@ -167,16 +165,6 @@ impl Proxy {
         line: usize,
         notes: &mut Notes,
     ) {
-        let is_own = [
-            "x-forwarded-for",
-            "x-forwarded-proto",
-            "x-forwarded-host",
-            "forwarded",
-        ];
-        if is_own.iter().any(|own| own.eq_ignore_ascii_case(name)) {
-            // It is written without being asked for.
-            return;
-        }
         // Members get the scheme of the client in any case, so a condition on it changes little.
         if !when.is_empty() {
             return notes.add(
@@ -184,23 +172,18 @@ impl Proxy {
                 "fields are changed for all requests of a route: give the route that condition",
             );
         }
-        if FieldChanges::refusal(name).is_some() {
-            return notes.add(line, "this field cannot be changed");
-        }
-        let value = match (template(value), is_response) {
-            (Some(value), true) if value != value.replace('{', "") => None,
-            (value, _) => value.filter(|value| value.is_ascii() && value.trim() == value),
+        let change = match how {
+            "set-header" => Change::Set,
+            "add-header" => Change::Add,
+            "del-header" => Change::Remove,
+            _ => return notes.add(line, "fields are set, added and removed, not edited"),
         };
-        let changes = if is_response {
-            &mut self.response
-        } else {
-            &mut self.request
+        let (head, changes) = match is_response {
+            true => (Head::Response, &mut self.response),
+            false => (Head::Request, &mut self.request),
         };
-        match (how, value) {
-            ("del-header", _) => changes.remove.push(name.to_owned()),
-            ("set-header", Some(value)) => changes.set.push((name.to_owned(), value)),
-            ("add-header", Some(value)) => changes.add.push((name.to_owned(), value)),
-            _ => notes.add(line, "values of fields have {scheme}, {host}, {path}, {query} and {client} of the request only"),
+        if let Err(why) = changes.take(head, (change, name), template(value)) {
+            notes.add(line, why);
         }
     }
 
@@ -400,6 +383,7 @@ impl Proxy {
                 "keep_alive_timeout",
                 "response_timeout",
                 "compression",
+                "error_pages",
             ] {
                 rule.keys.remove(key);
             }
@@ -673,9 +657,7 @@ impl Proxy {
             }
             let mut route = conditions.route();
             act(&mut route, action);
-            if let Some(fields) = self.response.table() {
-                route.set("response_fields", fields);
-            }
+            self.response.write_to(Head::Response, &mut route);
             rule.routes.push(route);
         }
     }
@@ -698,12 +680,14 @@ impl Proxy {
             request.extend(&backend.request);
             response.extend(&backend.response);
         }
-        for (key, changes) in [("request_fields", request), ("response_fields", response)] {
-            if let Some(fields) = changes.table() {
-                route.set(key, fields);
-            }
-        }
+        request.write_to(Head::Request, route);
+        response.write_to(Head::Response, route);
         if let Some(backend) = backend {
+            if let Some(pages) = backend.rule.get("error_pages")
+                && self.rule.get("error_pages") != Some(pages)
+            {
+                route.set("error_pages", pages.clone());
+            }
             route.add_missing(&backend.route);
             route.add_missing(&backend.times);
         }

@@ -5,7 +5,7 @@ use evenkeel_config::FieldChanges;
 use super::servers::{group_of, push_network, set_time, zone};
 use super::words::Directive;
 use super::{Variable, World, argument};
-use crate::model::{Conditions, Model, Wanted};
+use crate::model::{Change, Changes, Conditions, Head, Model, Wanted};
 use crate::toml::{Table, Value};
 use crate::units::{DAY, TEN_MINUTES, is_network, size};
 
@@ -272,10 +272,15 @@ impl Scope {
             "rewrite"
             | "set"
             | "sub_filter"
-            | "error_page"
             | "recursive_error_pages"
             | "proxy_intercept_errors" => {
                 model.notes.add(line, "there is no counterpart: routes have `redirect`, `rewrite_prefix` and `answer`");
+            }
+            "error_page" => {
+                model.notes.add(
+                    line,
+                    "`error_pages` names a file for each status: docs/routing.md#error-pages",
+                );
             }
             "proxy_cache" | "proxy_cache_valid" | "proxy_cache_key" | "proxy_cache_path"
             | "expires" | "proxy_store" => {
@@ -875,70 +880,44 @@ fn answer(line: usize, words: &[String], route: &mut Table, model: &mut Model) {
 
 /// Adds changes of the fields of requests.
 fn request(scope: &Scope, route: &mut Table, model: &mut Model) {
-    let own = [
-        "x-forwarded-for",
-        "x-forwarded-proto",
-        "x-forwarded-host",
-        "forwarded",
-        "via",
-        "connection",
-        "upgrade",
-        "keep-alive",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "content-length",
-        "proxy-connection",
-    ];
+    let mut changes = Changes::default();
     for (line, name, value) in &scope.request {
-        if own.contains(&name.to_ascii_lowercase().as_str()) {
-            continue;
-        }
+        // How to speak with members over which connection is for the balancer to say.
+        let is_name = name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let is_of_balancer = is_name && FieldChanges::refusal(name).is_some();
         let is_host = name.eq_ignore_ascii_case("host");
-        if is_host
-            && matches!(
-                value.as_str(),
-                "$host" | "$http_host" | "$host:$server_port"
-            )
-        {
+        let is_kept = matches!(
+            value.as_str(),
+            "$host" | "$http_host" | "$host:$server_port"
+        );
+        if is_of_balancer || is_host && is_kept {
             continue;
         }
-        match (value.as_str(), template(value)) {
-            ("", _) if !is_host && is_field(name) => {
-                let fields = route.table("request_fields");
-                fields.push("remove", name.as_str());
-            }
-            (_, Some(value)) if is_field(name) && value.is_ascii() && value.trim() == value => {
-                route.table("request_fields").table("set").set(name, value);
-            }
-            _ => model.notes.add(*line, "values of fields have {scheme}, {host}, {path}, {query} and {client} of the request only"),
+        let change = match value.is_empty() && !is_host {
+            true => Change::Remove,
+            false => Change::Set,
+        };
+        if let Err(why) = changes.take(Head::Request, (change, name), template(value)) {
+            model.notes.add(*line, why);
         }
     }
+    changes.write_to(Head::Request, route);
 }
 
 /// Adds changes of the fields of responses.
 fn respond(scope: &Scope, route: &mut Table, model: &mut Model) {
+    let mut changes = Changes::default();
     for (line, name, value) in &scope.response {
-        if value.is_empty() && is_field(name) {
-            route.table("response_fields").push("remove", name.as_str());
-        } else if is_field(name)
-            && !value.contains(['$', '{', '}'])
-            && value.is_ascii()
-            && value.trim() == value
-        {
-            route
-                .table("response_fields")
-                .table("set")
-                .set(name, value.as_str());
-        } else {
-            model
-                .notes
-                .add(*line, "fields of responses have fixed values");
+        let change = match value.is_empty() {
+            true => Change::Remove,
+            false => Change::Set,
+        };
+        let value = Some(value.clone()).filter(|value| !value.contains('$'));
+        if let Err(why) = changes.take(Head::Response, (change, name), value) {
+            model.notes.add(*line, why);
         }
     }
-}
-
-/// True if a route may change the field.
-fn is_field(name: &str) -> bool {
-    FieldChanges::refusal(name).is_none()
+    changes.write_to(Head::Response, route);
 }
