@@ -299,3 +299,39 @@ fn b15_how_many_members_are_tried_for_a_tcp_client_is_configured() {
     let served = (0..10).filter(|_| is_served(&balancer)).count();
     assert!(served < 10, "{served}");
 }
+
+#[test]
+fn a_group_in_maintenance_refuses_clients_of_tcp_and_ftp() {
+    let member = Member::start(|_, mut wire| {
+        wire.send("220 hello\r\n");
+        let _ = wire.read_to_end();
+    });
+    let rule = |name: &str| {
+        format!("[rule.{name}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"{name}\"\ngroup = \"app\"\n")
+    };
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n{}{}[group.app]\nmembers = [\"{}\"]\nhealth_check = false\n",
+        rule("tcp"),
+        rule("ftp"),
+        member.address()
+    ));
+    let greeting = |name: &str| Wire::connect(balancer.address(name)).try_read_exact(3);
+    let mut open = Wire::connect(balancer.address("tcp"));
+    assert_eq!(open.try_read_exact(3).unwrap(), b"220");
+    assert_eq!(greeting("ftp").unwrap(), b"220");
+    balancer.ctl("maintain app on").unwrap();
+    eventually("the worker knows", || greeting("tcp").is_none());
+    assert_eq!(greeting("ftp").unwrap(), b"421");
+    for name in ["tcp", "ftp"] {
+        let series =
+            format!("evenkeel_rule_refused_total{{rule=\"{name}\",reason=\"maintenance\"}}");
+        assert!(balancer.metric(&series) >= Some(1.0), "{name}");
+    }
+    // Who is there already stays.
+    assert_eq!(open.try_read_exact(6).unwrap(), b" hello");
+    balancer.ctl("maintain app off").unwrap();
+    eventually("the worker knows", || {
+        greeting("tcp").as_deref() == Some(b"220")
+    });
+    assert_eq!(greeting("ftp").unwrap(), b"220");
+}

@@ -113,3 +113,21 @@ fn what_a_log_advises_comes_true_when_it_is_followed() {
         "{share} instead of {new_share} in {told}"
     );
 }
+
+#[test]
+fn m5_a_log_of_several_groups_asks_for_the_option_and_names_them() {
+    let folder = Folder::new();
+    let two = "[rule.echo]\nlisten = \"127.0.0.1:1\"\nmembers = [\"127.0.0.1:2\"]\n\
+               [rule.ws]\nlisten = \"127.0.0.1:3\"\nmembers = [\"127.0.0.1:4\"]\n";
+    let file = folder.write("evenkeel.toml", two).display().to_string();
+    let log = folder.write("access.log", "").display().to_string();
+    let complaint = evenkeel(&["sim", &file, "--from-log", &log]).unwrap_err();
+    assert!(
+        complaint.contains("with --group NAME, one of echo, ws"),
+        "{complaint}"
+    );
+    assert!(
+        !complaint.contains("toml:1"),
+        "nothing is wrong in the file: {complaint}"
+    );
+}
