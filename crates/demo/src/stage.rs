@@ -81,7 +81,9 @@ impl Stage {
             .into_iter()
             .chain(haproxy.is_some().then_some(HAPROXY))
             .collect();
-        let mut ports = free_addresses(names.len() + 1).map_err(DemoError::Backends)?;
+        // Kept until the balancers start, so that no back-end gets one of these ports.
+        let mut held = free_listeners(names.len() + 1).map_err(DemoError::Backends)?;
+        let mut ports = addresses(&held).map_err(DemoError::Backends)?;
         let admin = ports.pop().ok_or_else(lost_world)?;
         let (tell_backends, backends) = mpsc::channel();
         let (start_load, load_may_start) = mpsc::channel();
@@ -132,15 +134,19 @@ impl Stage {
             // Ctrl-C goes to the whole foreground group: the balancer stays until it is
             // told, so that the last figures can still be read.
             .process_group(0);
+        // Without it the demo has an arm less, which is no reason not to show the others.
+        let haproxy = haproxy.and_then(|binary| {
+            held.remove(arms.len().checked_sub(1)?);
+            Haproxy::start(&binary, arms.last()?, &base).ok()
+        });
+        if haproxy.is_none() {
+            arms.retain(|arm| arm.name != HAPROXY);
+        }
+        drop(held);
         let balancer = command.spawn().map_err(|source| DemoError::Balancer {
             log: log.clone(),
             reason: source.to_string(),
         })?;
-        // Without it the demo has an arm less, which is no reason not to show the others.
-        let haproxy = haproxy.and_then(|binary| Haproxy::start(&binary, arms.last()?, &base).ok());
-        if haproxy.is_none() {
-            arms.retain(|arm| arm.name != HAPROXY);
-        }
         Ok(Stage {
             arms,
             rate,
@@ -326,13 +332,17 @@ fn world(
     });
 }
 
-/// Addresses that nobody listens on. Another process could take one in between; then the
-/// balancer says so.
-fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
-    let held: Vec<_> = (0..count)
+/// Listeners on ports that nobody else uses. Whoever is to listen on one gets its port when the
+/// listener here is dropped.
+fn free_listeners(count: usize) -> io::Result<Vec<TcpListener>> {
+    (0..count)
         .map(|_| TcpListener::bind("127.0.0.1:0"))
-        .collect::<io::Result<_>>()?;
-    held.iter().map(TcpListener::local_addr).collect()
+        .collect()
+}
+
+/// Addresses of the listeners.
+fn addresses(listeners: &[TcpListener]) -> io::Result<Vec<SocketAddr>> {
+    listeners.iter().map(TcpListener::local_addr).collect()
 }
 
 /// The name of a location: what a back-end's load is reported for.
