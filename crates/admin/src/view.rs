@@ -299,7 +299,9 @@ impl MemberView {
             count(self.in_flight),
             latency(self.p50),
             latency(self.p99),
-            latency(self.first_byte),
+            // Empty rather than a dash: without streams there is no such column.
+            self.first_byte
+                .map_or_else(Cell::default, |time| latency(Some(time))),
             self.pace
                 .map_or_else(Cell::default, |pace| Cell::number(pace, digits(pace))),
             Cell::number(self.failures, percent(self.failures)),
