@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test e2e test-papers test-vm counts properties bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel lab experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test e2e test-papers test-vm counts properties bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel lab regret experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
 	@echo "make lab     the experiments of five papers in virtual time: figures, verdicts and pages in lab/results (LAB=NAME selects)"
+	@echo "make regret  how far each strategy is from the best one in 2,000 random worlds (half an hour): bench/results/regret"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
 	@echo "make build   the binary that users run: target/dist/evenkeel (scripts/setup kernel before, for BPF and RDMA)"
 	@echo "make build-lab  the workbench, target/dist/evenkeel-lab: experiments, load generator, demonstration"
@@ -196,6 +197,13 @@ bench-arm:
 
 # The experiments of the five papers in virtual time. LAB="cygnus --real" selects.
 LAB ?= all
+# Strategies in random worlds: REGRET="--worlds 300 --seeds 4" are those for tuning.
+REGRET ?= --judge --worlds 2000 --seeds 8 --out bench/results/regret
+regret:
+	@scripts/setup lab
+	cargo build --release -p evenkeel-lab
+	target/release/evenkeel-lab regret $(REGRET)
+
 lab:
 	@scripts/setup lab
 	cargo build --profile dist -p evenkeel -p evenkeel-lab $(FEATURES)

@@ -21,6 +21,7 @@ pub mod papers;
 pub mod product;
 mod programs;
 pub mod record;
+pub mod regret;
 pub mod run;
 mod search_path;
 pub mod worlds;

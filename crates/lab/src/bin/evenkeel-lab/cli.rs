@@ -29,6 +29,10 @@ pub(crate) enum Command {
     ///
     /// docs/lab.md has the manual.
     Run(Experiments),
+    /// Play strategies in random worlds, and tell how far each is from the best one
+    ///
+    /// docs/lab.md has the manual.
+    Regret(Regret),
     /// Send load to a server or balancer, and tell how it answers
     ///
     /// With --rate requests are due at planned times, whatever answers do (open loop), and a latency counts
@@ -73,6 +77,41 @@ pub(crate) struct Experiments {
     /// The first seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u32,
+    /// No progress bar, which a terminal gets otherwise
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+/// `evenkeel-lab regret`.
+#[derive(Debug, Args)]
+pub(crate) struct Regret {
+    /// Number of worlds
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub worlds: usize,
+    /// Worlds to leave out before the first one that is played
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 60))]
+    pub first: u64,
+    /// Play the worlds that are kept for judging, and name none of them
+    #[arg(long)]
+    pub judge: bool,
+    /// Play one world, by its number, and print the figures of each strategy
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["worlds", "first", "judge", "out"])]
+    pub world: Option<u64>,
+    /// Runs of each strategy in each world
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub seeds: u64,
+    /// Threads; as many as there are processors if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+    /// Play these strategies only, and take the others from --known where it has them
+    #[arg(long, value_name = "STRATEGY", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Figures of an earlier run (figures.json in its folder)
+    #[arg(long, value_name = "FILE")]
+    pub known: Option<PathBuf>,
+    /// Folder of the results: a page with plots, the tables as text, and all figures
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
     /// No progress bar, which a terminal gets otherwise
     #[arg(long)]
     pub quiet: bool,

@@ -3,6 +3,7 @@
 mod cli;
 mod experiments;
 mod load;
+mod regret;
 
 use std::process::ExitCode;
 
@@ -26,6 +27,7 @@ fn run_command() -> Result<(), String> {
     match Cli::parse().command {
         Command::List => print(experiments::list()),
         Command::Run(args) => experiments::run(&args),
+        Command::Regret(args) => regret::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Demo { seconds } => {
             let evenkeel = product::find()?;
