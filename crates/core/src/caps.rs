@@ -8,6 +8,11 @@
 //! way the member works on another. Answers by the time for which there were so many requests say the
 //! same only if requests come independently: bursts that are answered at once look like few workers.
 //!
+//! A member that works on all its requests at once (processor sharing) answers no more of them in a second
+//! either, but requests that cost little overtake there those that cost much: waiting in the balancer
+//! would take that away. So it is seen how often a request is answered before older ones, which happens
+//! hardly ever where a worker takes one after the other; where it happens often there is no cap.
+//!
 //! Only low caps are looked for. With many requests at once a place becomes free all the time, and
 //! there is nothing to be gained by waiting for a certain one (`late.rs` has figures).
 
@@ -31,6 +36,13 @@ const ENOUGH: f32 = 32.0;
 /// Which part of what a further worker would bring is too little to be one.
 const PART: f32 = 0.3;
 
+/// Share of answers to requests that have overtaken older ones above which a member has no cap of 1, 2, or 3:
+/// those that are worked on beside each other overtake each other, too.
+const OVERTAKING: [f32; HIGHEST as usize] = [0.15, 0.3, 0.3];
+
+/// Answers over which that share reaches.
+const ORDER_MEMORY: f32 = 64.0;
+
 /// Standard errors by which throughput must be below that.
 const CERTAIN: f32 = 1.0;
 
@@ -41,6 +53,9 @@ pub(crate) struct Caps {
     levels: [AtomicU64; LEVELS],
     /// The cap; 0 is not known, or higher than [`HIGHEST`].
     cap: AtomicU32,
+    /// Share of answers to requests that have overtaken older ones (f32 bits), where one, two, and more others
+    /// were without an answer.
+    overtaking: [AtomicU32; HIGHEST as usize],
     /// What caps are multiplied by, less 1 (f32 bits): other than 0 in tests of what a wrong one costs.
     error: AtomicU32,
 }
@@ -52,6 +67,9 @@ impl Caps {
             visit("caps.levels", Word::Long(level));
         }
         visit("caps.cap", Word::Short(&self.cap));
+        for share in &self.overtaking {
+            visit("caps.overtaking", Word::Short(share));
+        }
     }
 
     /// A request that has found so many others is answered after so many seconds. Of workers that do so
@@ -66,6 +84,32 @@ impl Caps {
             (latencies, answers) = (latencies / 2.0, answers / 2.0);
         }
         level.store(pack(latencies + latency, answers + 1.0), Ordering::Relaxed);
+    }
+
+    /// Takes the order of an answer that came while `others` requests were without one: true if the request
+    /// has overtaken them, as they are older on average.
+    #[inline]
+    pub(crate) fn note_order(&self, others: u32, has_overtaken: bool) {
+        let bucket = others.min(HIGHEST).wrapping_sub(1) as usize;
+        let Some(share) = self.overtaking.get(bucket) else {
+            return;
+        };
+        let held = f32::from_bits(share.load(Ordering::Relaxed));
+        let seen = f32::from(u8::from(has_overtaken));
+        let next = held + (seen - held) / ORDER_MEMORY;
+        share.store(next.to_bits(), Ordering::Relaxed);
+    }
+
+    /// True if requests overtake each other more than they would with `cap` workers that take one after
+    /// the other.
+    fn is_shared(&self, cap: u32) -> bool {
+        // With more workers than one there must be requests that wait for them.
+        let bucket = if cap == 1 { 0 } else { HIGHEST as usize - 1 };
+        let most = OVERTAKING.get(cap.wrapping_sub(1) as usize);
+        let share = self.overtaking.get(bucket);
+        share
+            .zip(most)
+            .is_some_and(|(share, most)| f32::from_bits(share.load(Ordering::Relaxed)) > *most)
     }
 
     /// The cap; `None` is not known, or too high to matter.
@@ -107,6 +151,9 @@ impl Caps {
                 break;
             }
         }
+        if self.is_shared(cap) {
+            cap = 0;
+        }
         if cap > 0 {
             let error = f32::from_bits(self.error.load(Ordering::Relaxed));
             cap = ((cap as f32 * (1.0 + error)) as u32).max(1);
@@ -129,9 +176,20 @@ mod tests {
         has_arrived: bool,
     }
 
-    /// What is learnt of a member of so many workers, behind a network on which a request and its
-    /// answer take `network` service times together, that has one to six requests at once.
+    /// Order in which a member works on its requests.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Order {
+        First,
+        Shared,
+    }
+
     fn learnt(workers: usize, network: f64, seed: u64) -> Option<u32> {
+        learnt_of(Order::First, workers, network, seed)
+    }
+
+    /// Cap that is learnt of a member of so many workers, behind a network on which a request and its
+    /// answer take `network` service times together, that has one to six requests at once.
+    fn learnt_of(order: Order, workers: usize, network: f64, seed: u64) -> Option<u32> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let caps = Caps::default();
         let (mut now, mut wanted) = (0.0, 1);
@@ -152,9 +210,13 @@ mod tests {
                 of.map(|(index, _)| index).collect::<Vec<_>>()
             };
             let (mut served, arriving) = (indices(true), indices(false));
-            served.truncate(workers);
+            // Where all share the workers, each is as likely as the others to be done next.
+            let busy = served.len().min(workers) as f64;
+            if order == Order::First {
+                served.truncate(workers);
+            }
             let arrivals = arriving.len() as f64 / network.max(1e-9);
-            let rate = served.len() as f64 + arrivals;
+            let rate = busy + arrivals;
             now -= libm::log(1.0 - rng.f64()) / rate;
             if rng.f64() * rate < arrivals {
                 let mut job = jobs.remove(arriving[rng.usize(..arriving.len())]);
@@ -164,6 +226,9 @@ mod tests {
             }
             let job = jobs.remove(served[rng.usize(..served.len())]);
             caps.answered(job.found as f32, (now - job.since) as f32);
+            let others = jobs.len();
+            let since = jobs.iter().map(|job| job.since).sum::<f64>() / others as f64;
+            caps.note_order(others as u32, since < job.since);
             wanted = rng.usize(1..=6);
         }
         caps.learn(1.0)
@@ -180,6 +245,16 @@ mod tests {
             assert_ne!(learnt(3, 0.0, seed), Some(1));
             assert_ne!(learnt(3, 0.0, seed), Some(2));
             assert_eq!(learnt(8, 0.0, seed), None);
+        }
+    }
+
+    #[test]
+    fn a_member_on_which_requests_overtake_each_other_has_no_cap() {
+        for seed in 0..20 {
+            for workers in 1..=3 {
+                let cap = learnt_of(Order::Shared, workers, 0.0, seed);
+                assert_eq!(cap, None, "{workers} workers");
+            }
         }
     }
 

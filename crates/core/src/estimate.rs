@@ -11,8 +11,8 @@
 //! service time = (sum of latencies + ages of what is unanswered) / (sum of places)
 //! ```
 //!
-//! over about the last 12 answers, or more where they differ more: 12 for each time that their variance
-//! is the square of their mean, as it is if they are exponential, and 32 at most. Counting the unanswered with their ages is what the
+//! over about the last 20 answers, or more where they differ more: 20 for each time that their variance
+//! is the square of their mean, as it is if they are exponential, and 40 at most. Counting the unanswered with their ages is what the
 //! maximum likelihood estimator for censored lifetimes does ("total time on test";
 //! Epstein and Sobel, "Life Testing", 1953): a member that has become slow looks slow at
 //! once, not when its first late answer arrives, and one that is busy with a costly
@@ -26,12 +26,15 @@ use crate::time::{Horizon, Instant, keep_old, millis, millis_since};
 
 /// Most answers over which the average reaches. With fewer, costs that differ by a factor of twenty look
 /// like members that differ.
-const MOST_ANSWERS: f32 = 32.0;
+const MOST_ANSWERS: f32 = 40.0;
 
-/// Fewest, and those for each squared coefficient of variation of the latencies. Fewer follow a change
-/// faster: with 8, a slow member that moves is seen sooner still, and one that stays is taken for a fast one
-/// more often.
-const FEWEST_ANSWERS: f32 = 12.0;
+/// Fewest, and those for each squared coefficient of variation of the latencies. With fewer a member that
+/// changes is seen sooner, and equal members look different: over random worlds that costs more
+/// (`docs/design/adaptive.md` has figures).
+const FEWEST_ANSWERS: f32 = 20.0;
+
+/// Answers over which the average reaches where weights differ: with more, shares are off by more than a point.
+const WEIGHTED_ANSWERS: f32 = 32.0;
 
 /// Answers after which it is known how much they differ.
 const KNOWN: u32 = 32;
@@ -43,14 +46,32 @@ const OUTLIER: f32 = 16.0;
 /// What a failure costs, in requests.
 pub(crate) const FAILURE_COST: f32 = 30.0;
 
+/// An answer that took more than so many times as long as was expected counts only for the time since
+/// the answer before: all requests that wait at a member that stands still for a moment see the same
+/// stall, which is one observation and not as many as there are requests.
+const SURPRISE: f32 = 6.0;
+
+/// Least weight of such an answer: a member on which thousands wait, and which stays that slow, is to be seen
+/// after some hundred answers.
+const LEAST_NEWS: f32 = 1.0 / 64.0;
+
 /// An estimate is stale after so many service times without an answer, or after the
 /// group's decay time: the member may have changed.
-const STALE: f32 = 20.0;
+const STALE: f32 = 100.0;
 
 /// Answers that a stale estimate counts for when a new one comes. Fewer find a member
 /// that has recovered sooner; with fewer, all estimates are noise where traffic is so
 /// low that they are always stale.
 const STALE_ANSWERS: f32 = 8.0;
+
+/// Reach of an average.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Reach {
+    /// Number of answers that count.
+    pub(crate) answers: f32,
+    /// See [`SURPRISE`]; infinite where weights differ, as shares are off by more than a point otherwise.
+    pub(crate) surprise: f32,
+}
 
 /// The estimate of one member.
 #[derive(Debug, Default)]
@@ -141,17 +162,24 @@ impl Regression {
         self.spread.store(pack(mean, square), Ordering::Relaxed);
     }
 
-    /// Over how many answers the average is to reach.
-    pub(crate) fn window(&self, is_weighted: bool) -> f32 {
+    /// Reach of the average of service times, by how much latencies differ.
+    pub(crate) fn reach(&self, is_weighted: bool) -> Reach {
         if is_weighted {
-            return MOST_ANSWERS;
+            return Reach {
+                answers: WEIGHTED_ANSWERS,
+                surprise: f32::INFINITY,
+            };
         }
-        match self.variation() {
+        let answers = match self.variation() {
             Some(variation) => lower(
                 higher(FEWEST_ANSWERS * variation, FEWEST_ANSWERS),
                 MOST_ANSWERS,
             ),
             None => MOST_ANSWERS,
+        };
+        Reach {
+            answers,
+            surprise: SURPRISE,
         }
     }
 
@@ -367,7 +395,7 @@ impl Estimate {
 
     /// Takes the latency of a success that with those that it found at the member counts for
     /// `places` requests of cost 1, of which what costs `in_flight` is there now. The average reaches over
-    /// so many answers as `window` says ([`Regression::window`]).
+    /// so many answers as `reach` says ([`Regression::reach`]).
     pub(crate) fn sample(
         &self,
         latency: Duration,
@@ -375,22 +403,29 @@ impl Estimate {
         in_flight: f32,
         now: Instant,
         decay: Duration,
-        window: f32,
+        reach: Reach,
     ) {
         // Not zero, or nothing could be expected of the next one.
         let latency = latency.as_secs_f32().max(1e-6);
         let stale = self.is_stale(in_flight, now, decay);
-        let fade = fade(self.silence(now), decay);
-        let keep = 1.0 - 1.0 / window;
+        let silence = self.silence(now);
+        let fade = fade(silence, decay);
+        let news = higher(lower(silence.as_secs_f32() / latency, 1.0), LEAST_NEWS);
         let update = |sums: u64| {
             let (latencies, sum) = unpack(sums);
             if sum <= 0.0 {
                 return Some(pack(latency, places));
             }
             let service = latencies / sum;
+            let share = match latency > reach.surprise * service * places {
+                true => news,
+                false => 1.0,
+            };
             let latency = latency.min(OUTLIER * service * places);
             if !stale {
-                return Some(pack(latencies * keep + latency, sum * keep + places));
+                let keep = 1.0 - share / reach.answers;
+                let (latencies, sum) = (latencies * keep, sum * keep);
+                return Some(pack(latencies + share * latency, sum + share * places));
             }
             // What was slow long ago has faded, down to what is seen now.
             let service = service.min((service * fade).max(latency / places));
@@ -525,6 +560,15 @@ mod tests {
     use super::*;
 
     const DECAY: Duration = Duration::from_secs(10);
+    /// Answers over which averages reach in these tests.
+    const ANSWERS: Reach = Reach {
+        answers: 32.0,
+        surprise: SURPRISE,
+    };
+    const FEW: Reach = Reach {
+        answers: FEWEST_ANSWERS,
+        surprise: SURPRISE,
+    };
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
@@ -537,14 +581,14 @@ mod tests {
         close(estimate.service_time(0.0, at(1000)), 0.1);
         estimate.guess(0.5, at(1001));
         close(estimate.mean(), 0.1);
-        for n in 0..40 {
-            estimate.sample(10 * MS, 1.0, 0.0, at(1000 + 10 * n), DECAY, FEWEST_ANSWERS);
+        for n in 0..80 {
+            estimate.sample(10 * MS, 1.0, 0.0, at(1000 + 10 * n), DECAY, FEW);
         }
         let seconds = estimate.mean().unwrap();
         assert!((0.01..0.013).contains(&seconds), "{seconds}");
         // Nor does one come after an answer.
         let estimate = Estimate::default();
-        estimate.sample(10 * MS, 1.0, 0.0, at(0), DECAY, FEWEST_ANSWERS);
+        estimate.sample(10 * MS, 1.0, 0.0, at(0), DECAY, FEW);
         estimate.guess(0.5, at(1));
         close(estimate.mean(), 0.01);
     }
@@ -571,7 +615,7 @@ mod tests {
                 (places - 1) as f32,
                 at(u64::from(step)),
                 DECAY,
-                MOST_ANSWERS,
+                ANSWERS,
             );
         }
         close(estimate.service_time(1.0, at(200)), 0.010);
@@ -581,7 +625,7 @@ mod tests {
     fn what_is_unanswered_raises_it_before_the_answer() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, MOST_ANSWERS);
+            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
         }
         estimate.begin(at(200));
         estimate.begin(at(210));
@@ -600,7 +644,7 @@ mod tests {
     #[test]
     fn clocks_that_differ_a_little_do_no_harm() {
         let estimate = Estimate::default();
-        estimate.sample(10 * MS, 1.0, 0.0, at(1), DECAY, MOST_ANSWERS);
+        estimate.sample(10 * MS, 1.0, 0.0, at(1), DECAY, ANSWERS);
         estimate.begin(at(105));
         close(estimate.service_time(1.0, at(100)), 0.010);
     }
@@ -611,7 +655,7 @@ mod tests {
         for hung in [1u32, 100, 10_000] {
             let estimate = Estimate::default();
             for step in 1..200 {
-                estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, MOST_ANSWERS);
+                estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
             }
             for request in 0..hung {
                 estimate.begin(at(200 + u64::from(request % 10)));
@@ -631,43 +675,48 @@ mod tests {
     fn one_outlier_is_bounded_and_a_change_is_followed() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, MOST_ANSWERS);
+            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
         }
-        estimate.sample(
-            Duration::from_secs(3600),
-            1.0,
-            0.0,
-            at(200),
-            DECAY,
-            MOST_ANSWERS,
-        );
+        estimate.sample(Duration::from_secs(3600), 1.0, 0.0, at(200), DECAY, ANSWERS);
         assert!(estimate.service_time(1.0, at(200)).unwrap() < 0.016);
-        for step in 200..400 {
-            estimate.sample(
-                Duration::from_secs(1),
-                1.0,
-                0.0,
-                at(step),
-                DECAY,
-                MOST_ANSWERS,
-            );
+        for step in 200..1400 {
+            estimate.sample(Duration::from_secs(1), 1.0, 0.0, at(step), DECAY, ANSWERS);
         }
-        close(estimate.service_time(1.0, at(400)), 1.0);
+        close(estimate.service_time(1.0, at(1400)), 1.0);
+    }
+
+    /// Twenty requests wait at a member that stands still for a moment, and are answered together.
+    #[test]
+    fn a_stall_counts_as_one_observation() {
+        let after = |waiting: u64| {
+            let estimate = Estimate::default();
+            for step in 1..200 {
+                estimate.sample(10 * MS, 1.0, 0.0, at(10 * step), DECAY, ANSWERS);
+            }
+            for n in 0..waiting {
+                let answered = at(2300 + n / 10);
+                estimate.sample(310 * MS, 1.0, 0.0, answered, DECAY, ANSWERS);
+            }
+            estimate.service_time(0.0, at(2303)).unwrap()
+        };
+        assert!(after(1) < 0.016, "{}", after(1));
+        // Each of them in full would make it six times as much.
+        assert!(after(20) < 1.2 * after(1), "{} {}", after(20), after(1));
     }
 
     #[test]
     fn a_stale_estimate_yields_to_new_answers() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(50 * MS, 1.0, 0.0, at(step), DECAY, MOST_ANSWERS);
+            estimate.sample(50 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
         }
-        assert!(!estimate.is_stale(0.0, at(1000), DECAY));
-        assert!(estimate.is_stale(0.0, at(1300), DECAY));
-        estimate.sample(10 * MS, 1.0, 0.0, at(2000), DECAY, MOST_ANSWERS);
+        assert!(!estimate.is_stale(0.0, at(5_000), DECAY));
+        assert!(estimate.is_stale(0.0, at(5_300), DECAY));
+        estimate.sample(10 * MS, 1.0, 0.0, at(6000), DECAY, ANSWERS);
         // Eight old answers, faded a little, and the new one.
-        let faded = 0.050 * fade(Duration::from_millis(1800), DECAY);
+        let faded = 0.050 * fade(Duration::from_millis(5800), DECAY);
         close(
-            estimate.service_time(1.0, at(2000)),
+            estimate.service_time(1.0, at(6000)),
             (8.0 * faded + 0.010) / 9.0,
         );
     }
@@ -680,10 +729,10 @@ mod tests {
             for step in 0..2000 {
                 let latency = Duration::from_secs_f64(draw());
                 estimate.learn(latency, 1.0, 0.0, 1.0, &regression);
-                let window = regression.window(false);
+                let window = regression.reach(false);
                 estimate.sample(latency, 1.0, 0.0, at(step), DECAY, window);
             }
-            regression.window(false)
+            regression.reach(false).answers
         };
         let mut rng = fastrand::Rng::with_seed(1);
         assert_eq!(window(&mut || 0.010), FEWEST_ANSWERS);

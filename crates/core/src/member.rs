@@ -595,6 +595,9 @@ impl Slot {
         if digest.learns_cap {
             self.caps
                 .answered(others / cost, latency.as_secs_f32() / cost);
+            let age = self.mean_age(&Moment::new(now, digest.decay));
+            self.caps
+                .note_order(self.unanswered(), age > latency.as_secs_f32());
         }
         let places = cost + digest.growth * others;
         // Where all share the server those count, too, that came later: half of what was found
@@ -610,9 +613,9 @@ impl Slot {
             let usual = self.usual(digest.typical);
             self.filter.answered(seconds, silence, usual);
         }
-        let window = self.regression.window(digest.is_weighted);
+        let reach = self.regression.reach(digest.is_weighted);
         self.estimate
-            .sample(latency, places, others, now, digest.decay, window);
+            .sample(latency, places, others, now, digest.decay, reach);
     }
 
     /// Keeps times of observations (latency, penalty, share of failures) from seeming to be new:

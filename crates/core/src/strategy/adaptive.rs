@@ -7,7 +7,7 @@
 //! ```
 //!
 //! - *Service time* is what the member takes for one request, queueing excluded, over
-//!   its last 12 to 32 answers, with the ages of what is unanswered counted in (see
+//!   its last 20 to 40 answers, with the ages of what is unanswered counted in (see
 //!   `estimate.rs`); where requests wait for members that work on few at once, what is most likely now
 //!   (`filter.rs`). Times in flight plus one, that is the shortest expected delay
 //!   policy (Weber, "On the Optimal Assignment of Customers to Parallel Servers", 1978)
@@ -38,7 +38,7 @@
 //!
 //! - A member that has not answered yet counts as typical: the geometric mean of the
 //!   others, which neither a slow nor a lucky member moves far.
-//! - A stale estimate (no answer for twenty service times or `latency_decay`) fades towards
+//! - A stale estimate (no answer for a hundred service times or `latency_decay`) fades towards
 //!   that, if it is above, with time constant `latency_decay`, and counts as typical within a
 //!   factor of two: small differences are noise, and without this a member would starve for a
 //!   bad sample.

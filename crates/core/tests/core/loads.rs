@@ -73,7 +73,7 @@ fn b4_a_service_time_is_compared_with_those_of_the_others() {
     // Both are stale. Three times the other's is more than the factor of two within which
     // that makes them equal; of the mean of both it is 1.7.
     let mut rng = fastrand::Rng::with_seed(1);
-    let decision = group.explain_next(&Request::at(at(90_800)), &mut rng);
+    let decision = group.explain_next(&Request::at(at(93_200)), &mut rng);
     let candidates = &decision.explanation.candidates;
     let slow = candidates.iter().find(|candidate| candidate.index == 0);
     assert!(slow.unwrap().verdict.contains("service time 2"), "{slow:?}");
