@@ -1,6 +1,6 @@
 //! Machines that are none: network namespaces with a cable between them.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
@@ -93,9 +93,23 @@ impl Namespace {
         }
         let mut made = Command::new("ip");
         made.args(["netns", "add", &name]).stderr(Stdio::null());
-        made.status()
+        let namespace = made
+            .status()
             .is_ok_and(|status| status.success())
-            .then_some(Self(name))
+            .then_some(Self(name))?;
+        namespace.use_addresses_at_once();
+        Some(namespace)
+    }
+
+    /// Switches off the detection of duplicate addresses: for a second after an interface is up its link-local
+    /// address cannot be used, and who is to be asked for a neighbour's address from there waits as long.
+    fn use_addresses_at_once(&self) {
+        self.inside(|| {
+            for which in ["all", "default"] {
+                // Without IPv6 there is no such file, and nothing to detect.
+                let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{which}/accept_dad"), "0");
+            }
+        });
     }
 
     /// The file that stands for it.
