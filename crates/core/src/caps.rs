@@ -36,9 +36,9 @@ const ENOUGH: f32 = 32.0;
 /// Which part of what a further worker would bring is too little to be one.
 const PART: f32 = 0.3;
 
-/// Share of answers to requests that have overtaken older ones above which a member has no cap of 1, 2, or 3:
-/// those that are worked on beside each other overtake each other, too.
-const OVERTAKING: [f32; HIGHEST as usize] = [0.15, 0.3, 0.3];
+/// Share of answers to requests that have overtaken older ones above which a member has no cap of 1, and none
+/// above 1: those that are worked on beside each other overtake each other, too.
+const OVERTAKING: [f32; 2] = [0.15, 0.3];
 
 /// Answers over which that share reaches.
 const ORDER_MEMORY: f32 = 64.0;
@@ -53,9 +53,9 @@ pub(crate) struct Caps {
     levels: [AtomicU64; LEVELS],
     /// The cap; 0 is not known, or higher than [`HIGHEST`].
     cap: AtomicU32,
-    /// Share of answers to requests that have overtaken older ones (f32 bits), where one, two, and more others
-    /// were without an answer.
-    overtaking: [AtomicU32; HIGHEST as usize],
+    /// Share of answers to requests that have overtaken older ones (f32 bits), where one other was without an
+    /// answer, and where [`HIGHEST`] others or more were.
+    overtaking: [AtomicU32; OVERTAKING.len()],
     /// What caps are multiplied by, less 1 (f32 bits): other than 0 in tests of what a wrong one costs.
     error: AtomicU32,
 }
@@ -90,9 +90,11 @@ impl Caps {
     /// has overtaken them, as they are older on average.
     #[inline]
     pub(crate) fn note_order(&self, others: u32, has_overtaken: bool) {
-        let bucket = others.min(HIGHEST).wrapping_sub(1) as usize;
-        let Some(share) = self.overtaking.get(bucket) else {
-            return;
+        let [beside_one, beside_many] = &self.overtaking;
+        let share = match others {
+            1 => beside_one,
+            HIGHEST.. => beside_many,
+            _ => return,
         };
         let held = f32::from_bits(share.load(Ordering::Relaxed));
         let seen = f32::from(u8::from(has_overtaken));
@@ -104,12 +106,8 @@ impl Caps {
     /// the other.
     fn is_shared(&self, cap: u32) -> bool {
         // With more workers than one there must be requests that wait for them.
-        let bucket = if cap == 1 { 0 } else { HIGHEST as usize - 1 };
-        let most = OVERTAKING.get(cap.wrapping_sub(1) as usize);
-        let share = self.overtaking.get(bucket);
-        share
-            .zip(most)
-            .is_some_and(|(share, most)| f32::from_bits(share.load(Ordering::Relaxed)) > *most)
+        let several = usize::from(cap > 1);
+        f32::from_bits(self.overtaking[several].load(Ordering::Relaxed)) > OVERTAKING[several]
     }
 
     /// The cap; `None` is not known, or too high to matter.
