@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
+use std::f64::consts::PI;
 use std::time::Duration;
 
 use evenkeel_core::time::Instant;
@@ -166,6 +167,21 @@ pub fn nanos(duration: Duration) -> f64 {
 pub fn exponential(mean: f64, rng: &mut fastrand::Rng) -> f64 {
     // Not the C library's logarithm, whose last bit differs between machines.
     -libm::log(1.0 - rng.f64()) * mean
+}
+
+/// A random number whose logarithm has a normal distribution with mean `mu` and deviation `sigma`. Its mean
+/// is exp(`mu` + `sigma`² / 2).
+pub fn lognormal(mu: f64, sigma: f64, rng: &mut fastrand::Rng) -> f64 {
+    // Box and Muller, A Note on the Generation of Random Normal Deviates (1958).
+    let (one, other) = (1.0 - rng.f64(), rng.f64());
+    let normal = (-2.0 * libm::log(one)).sqrt() * libm::cos(2.0 * PI * other);
+    libm::exp(mu + sigma * normal)
+}
+
+/// A random number of `least` or more with a Pareto distribution. Its mean is `alpha` / (`alpha` - 1) times
+/// `least`.
+pub fn pareto(least: f64, alpha: f64, rng: &mut fastrand::Rng) -> f64 {
+    least * libm::pow(1.0 - rng.f64(), -1.0 / alpha)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ const MOST: f64 = 3.0;
 const POINTS: usize = 200;
 
 /// HTML of the page: two plots, and the tables of [`Summary::text`].
-pub fn html(summary: &Summary, own: &str, names_worst: usize, origin: &str) -> String {
+pub fn html(summary: &Summary, tables: &str, origin: &str) -> String {
     let mean = plot(summary, "regret of the mean", |regret| regret.mean);
     let p99 = plot(summary, "regret of the 99th percentile", |regret| {
         regret.p99
@@ -24,7 +24,7 @@ pub fn html(summary: &Summary, own: &str, names_worst: usize, origin: &str) -> S
         escaped(origin),
         mean.svg(),
         p99.svg(),
-        escaped(&summary.text(own, names_worst)),
+        escaped(tables),
     )
 }
 

@@ -131,17 +131,10 @@ pub fn play_strategy(world: &World, name: &str, seeds: u64) -> Option<Figures> {
     for seed in 1..=seeds {
         let seed = world.number.wrapping_mul(1_000).wrapping_add(seed);
         let outcomes = play(&world.scenario, &dispatch, world.sources(), seed);
-        let measured = outcomes.latencies.len().max(1) as f64;
         let in_time = outcomes.latencies.partition_point(|&took| took <= useful);
         // Requests before the warm-up's end fail, too, but are not among the latencies.
         let asked = outcomes.requests as f64 * (1.0 - evenkeel_sim::requests::WARM_UP);
-        sum.mean += outcomes
-            .latencies
-            .iter()
-            .map(|&took| took as f64)
-            .sum::<f64>()
-            / measured
-            / 1e6;
+        sum.mean += outcomes.mean().as_secs_f64() * 1e3;
         sum.p99 += outcomes.quantile(0.99).as_secs_f64() * 1e3;
         sum.failed += outcomes.failed_share();
         sum.useful += in_time as f64 / asked.max(1.0);

@@ -54,6 +54,8 @@ pub struct Summary {
     pub regrets: BTreeMap<String, Vec<(u64, Regret)>>,
     /// Best share of useful answers to the strategy's own, in worlds that are overloaded.
     pub overloaded: BTreeMap<String, Vec<(u64, f64)>>,
+    /// Features of the worlds that are not overloaded.
+    tags: BTreeMap<u64, Vec<&'static str>>,
 }
 
 impl Summary {
@@ -63,7 +65,8 @@ impl Summary {
         for world in played {
             let all = || world.figures.values();
             let least = |figure: fn(&Figures) -> f64| all().map(figure).fold(f64::MAX, f64::min);
-            if World::draw(world.world).is_overloaded {
+            let drawn = World::draw(world.world);
+            if drawn.is_overloaded {
                 let best = all().map(|of| of.useful).fold(0.0, f64::max);
                 for (name, figures) in &world.figures {
                     let regrets = summary.overloaded.entry(name.clone()).or_default();
@@ -71,6 +74,7 @@ impl Summary {
                 }
                 continue;
             }
+            summary.tags.insert(world.world, drawn.tags);
             let (mean, p99) = (least(|of| of.mean), least(|of| of.p99));
             let failed = least(|of| of.failed);
             for (name, figures) in &world.figures {
@@ -118,16 +122,7 @@ impl Summary {
 
     /// Features that some world has.
     pub fn tags(&self) -> Vec<&'static str> {
-        let worlds: BTreeSet<u64> = self
-            .regrets
-            .values()
-            .flatten()
-            .map(|(world, _)| *world)
-            .collect();
-        let tags: BTreeSet<&'static str> = worlds
-            .iter()
-            .flat_map(|&world| World::draw(world).tags)
-            .collect();
+        let tags: BTreeSet<&'static str> = self.tags.values().flatten().copied().collect();
         tags.into_iter().collect()
     }
 
@@ -174,7 +169,11 @@ impl Summary {
             "\n{own} by feature, and the best other strategy there"
         );
         for tag in self.tags() {
-            let has = |world: u64| World::draw(world).tags.contains(&tag);
+            let has = |world: u64| {
+                self.tags
+                    .get(&world)
+                    .is_some_and(|tags| tags.contains(&tag))
+            };
             let (mean, p99, count) = self.spreads(own, has);
             let others = self.strategies().into_iter().filter(|name| *name != own);
             let best = others

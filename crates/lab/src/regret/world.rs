@@ -1,9 +1,9 @@
 //! Worlds drawn at random from their number.
 
-use std::f64::consts::PI;
 use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
+use evenkeel_sim::engine::{exponential, lognormal, pareto};
 use evenkeel_sim::work::{Arrivals, Ask, Bursts, Source, Visit, Work};
 use evenkeel_sim::{Change, Discipline, MemberModel, Reports, Scenario, To, Way};
 
@@ -82,19 +82,14 @@ enum Shape {
 
 impl Work for Times {
     fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
-        let luck = 1.0 - rng.f64();
         let cost = match self.shape {
             Shape::Constant => 1.0,
-            Shape::Exponential => -libm::log(luck),
-            Shape::Lognormal(sigma) => {
-                // Box and Muller, A Note on the Generation of Random Normal Deviates (1958).
-                let normal = (-2.0 * libm::log(luck)).sqrt() * libm::cos(2.0 * PI * rng.f64());
-                libm::exp(sigma * normal - sigma * sigma / 2.0)
-            }
-            Shape::Pareto(alpha) => (alpha - 1.0) / alpha * libm::pow(luck, -1.0 / alpha),
+            Shape::Exponential => exponential(1.0, rng),
+            Shape::Lognormal(sigma) => lognormal(-sigma * sigma / 2.0, sigma, rng),
+            Shape::Pareto(alpha) => pareto((alpha - 1.0) / alpha, alpha, rng),
             Shape::Mixed(share, factor) => {
                 let usual = 1.0 / (1.0 - share + share * factor);
-                usual * if luck < share { factor } else { 1.0 }
+                usual * if rng.f64() < share { factor } else { 1.0 }
             }
         };
         Ask {
@@ -137,7 +132,7 @@ impl Draw {
         let seconds = scenario.requests as f64 / rate;
         scenario.network = self.draw_network();
         scenario.balancers = self.draw_balancers();
-        let left = self.draw_events(&mut scenario, seconds, times);
+        let left = self.draw_events(&mut scenario, seconds);
         // What is asked for is that share of what is left while events last.
         rate *= left;
         self.draw_reports(&mut scenario);
@@ -307,9 +302,8 @@ impl Draw {
     }
 
     /// Draws what happens; answers which share of the capacity is left.
-    fn draw_events(&mut self, scenario: &mut Scenario, seconds: f64, times: Times) -> f64 {
+    fn draw_events(&mut self, scenario: &mut Scenario, seconds: f64) -> f64 {
         let members = scenario.members.clone();
-        let at = Duration::from_secs_f64;
         let whole = capacity(&members);
         let without = |member: usize| 1.0 - speed(&members[member]) / whole;
         let changes = &mut scenario.changes;
@@ -319,15 +313,9 @@ impl Draw {
                 let every = pause + self.between(0.5, 5.0);
                 let (mut now, mut member) = (every, 0);
                 while now < seconds {
-                    let (start, end) = (at(now), at(now + pause));
                     // So slow that nothing is done before the end.
-                    for (at, to) in [(start, 1e9), (end, members[member].slowness)] {
-                        changes.push(Change {
-                            at,
-                            member,
-                            to: To::Slowness(to),
-                        });
-                    }
+                    let speeds = [1e9, members[member].slowness].map(To::Slowness);
+                    changes.extend(change_twice(member, [now, now + pause], speeds));
                     now += every;
                     member = (member + 1) % members.len();
                 }
@@ -340,14 +328,9 @@ impl Draw {
                 let step = (members.len() / 3).max(1) | 1;
                 let (mut now, mut member) = (0.0, 0);
                 while now < seconds {
-                    let slow = members[member].slowness * factor;
-                    for (at, to) in [(at(now), slow), (at(now + every), members[member].slowness)] {
-                        changes.push(Change {
-                            at,
-                            member,
-                            to: To::Slowness(to),
-                        });
-                    }
+                    let usual = members[member].slowness;
+                    let speeds = [usual * factor, usual].map(To::Slowness);
+                    changes.extend(change_twice(member, [now, now + every], speeds));
                     now += every;
                     member = (member + step) % members.len();
                 }
@@ -360,50 +343,33 @@ impl Draw {
             }
             25..33 => {
                 let failing = self.between(0.05, 1.0);
-                let (from, to) = match self.chance(0.5) {
-                    true => (0.0, 2.0 * seconds),
-                    false => (0.2 * seconds, 0.7 * seconds),
+                let parts = match self.chance(0.5) {
+                    true => [0.0, 2.0],
+                    false => [0.2, 0.7],
                 };
-                for (at, share) in [(at(from), failing), (at(to), 0.0)] {
-                    changes.push(Change {
-                        at,
-                        member: 0,
-                        to: To::Failing(share),
-                    });
-                }
+                let moments = parts.map(|part| part * seconds);
+                changes.extend(change_twice(0, moments, [failing, 0.0].map(To::Failing)));
                 self.tag("one fails");
                 self.say(format!("one fails {:.0} %", 100.0 * failing));
                 1.0 - failing * (1.0 - without(0))
             }
             33..40 => {
-                for (at, dead) in [(at(0.3 * seconds), true), (at(0.5 * seconds), false)] {
-                    changes.push(Change {
-                        at,
-                        member: 0,
-                        to: To::Dead(dead),
-                    });
-                }
+                let moments = [0.3, 0.5].map(|part| part * seconds);
+                changes.extend(change_twice(0, moments, [true, false].map(To::Dead)));
                 self.tag("one dies");
                 self.say("one dies and comes back");
                 without(0).max(0.3)
             }
             40..50 if members[0].discipline == Discipline::Sharing => {
                 let tasks = self.between(0.5, 3.0) * members[0].slots as f64;
-                let (from, to) = (0.2 * seconds, 0.7 * seconds);
-                for (at, tasks) in [(at(from), tasks), (at(to), 0.0)] {
-                    changes.push(Change {
-                        at,
-                        member: 0,
-                        to: To::Background(tasks),
-                    });
-                }
+                let moments = [0.2, 0.7].map(|part| part * seconds);
+                changes.extend(change_twice(0, moments, [tasks, 0.0].map(To::Background)));
                 self.tag("load of others");
                 self.say(format!("{tasks:.0} tasks of others at one"));
                 1.0 - 0.7 * (1.0 - without(0))
             }
             _ => {
                 self.tag("no events");
-                let _ = times;
                 1.0
             }
         }
@@ -489,6 +455,15 @@ impl Draw {
             }
         }
     }
+}
+
+/// Changes of a member at two moments, in seconds: to what it is between them, and to what it is afterwards.
+fn change_twice(member: usize, moments: [f64; 2], to: [To; 2]) -> impl Iterator<Item = Change> {
+    moments.into_iter().zip(to).map(move |(at, to)| Change {
+        at: Duration::from_secs_f64(at),
+        member,
+        to,
+    })
 }
 
 /// Speed of a member: requests of the mean cost in a mean service time.

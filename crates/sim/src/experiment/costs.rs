@@ -1,12 +1,10 @@
 //! What requests of a scenario cost, and what they are about. All arithmetic is the same on all
 //! machines: logarithms and powers come from `libm`, not from the C library.
 
-use std::f64::consts::PI;
-
 use evenkeel_manager::config::scenario::{Distribution, Keys, Service};
 use evenkeel_manager::config::{Problem, duration, read_file};
 
-use crate::engine::{exponential, nanos};
+use crate::engine::{exponential, lognormal, nanos, pareto};
 use crate::work::{Ask, Cache, Popularity, Work};
 
 /// The largest file of times, in bytes.
@@ -65,13 +63,8 @@ impl Times {
         let time = match self {
             Times::Constant(time) => *time,
             Times::Exponential(mean) => exponential(*mean, rng),
-            Times::Lognormal { mu, sigma } => {
-                // Box and Muller, A Note on the Generation of Random Normal Deviates (1958).
-                let (one, other) = (1.0 - rng.f64(), rng.f64());
-                let normal = (-2.0 * libm::log(one)).sqrt() * libm::cos(2.0 * PI * other);
-                libm::exp(mu + sigma * normal)
-            }
-            Times::Pareto { least, alpha } => least * libm::pow(1.0 - rng.f64(), -1.0 / alpha),
+            Times::Lognormal { mu, sigma } => lognormal(*mu, *sigma, rng),
+            Times::Pareto { least, alpha } => pareto(*least, *alpha, rng),
             Times::Listed(all) => {
                 let index = (rng.f64() * all.len() as f64) as usize;
                 all.get(index).copied().unwrap_or_default()

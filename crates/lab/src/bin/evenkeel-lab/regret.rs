@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Regret) -> Result<(), String> {
         return print(played.iter().map(describe).collect());
     }
     let summary = Summary::new(&played);
-    let names_worst = if args.judge { 0 } else { NAMED };
+    let tables = summary.text(own, if args.judge { 0 } else { NAMED });
     if let Some(folder) = &args.out {
         let origin = Origin::here(env!("CARGO_PKG_VERSION"));
         let commit = origin.commit.as_deref().unwrap_or("unknown");
@@ -62,13 +62,13 @@ pub(crate) fn run(args: &Regret) -> Result<(), String> {
             args.seeds,
             origin.version,
         );
-        let text = serde_json::to_string(&played).map_err(|error| error.to_string())?;
-        let html = page::html(&summary, own, names_worst, &origin);
-        write_file(folder, FIGURES, &text)?;
+        let figures = serde_json::to_string(&played).map_err(|error| error.to_string())?;
+        let html = page::html(&summary, &tables, &origin);
+        write_file(folder, FIGURES, &figures)?;
         write_file(folder, "index.html", &html)?;
-        write_file(folder, "regret.txt", &summary.text(own, names_worst))?;
+        write_file(folder, "regret.txt", &tables)?;
     }
-    print(summary.text(own, names_worst))
+    print(tables)
 }
 
 fn read_figures(path: &Path) -> Result<Vec<Played>, String> {
