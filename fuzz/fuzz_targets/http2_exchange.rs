@@ -54,7 +54,7 @@ const STREAM: &str = "x-stream";
 /// Name and value.
 type Field = (Vec<u8>, Vec<u8>);
 
-/// What a stream has sent.
+/// Bytes that a stream has sent.
 #[derive(Clone, Default)]
 struct Sent {
     /// Of the first field block.
@@ -72,7 +72,7 @@ impl Sent {
 }
 
 struct Script {
-    /// What is written, and where the proxy may read.
+    /// Bytes that are written, and the places up to which the proxy may read.
     frames: Vec<Vec<u8>>,
     answers: Vec<Reply>,
     sent: BTreeMap<u32, Sent>,
@@ -192,7 +192,7 @@ impl Script {
         self.frame(DATA, stream, flags, bytes);
     }
 
-    /// What ends all streams that have begun, and then the connection.
+    /// Frames that end all streams that have begun, and then the connection.
     fn cancels(&self) -> Vec<u8> {
         let streams = self.sent.keys().filter(|stream| **stream % 2 == 1);
         let mut bytes: Vec<u8> = streams
@@ -329,16 +329,16 @@ fn put_length(length: usize, out: &mut Vec<u8>) {
     out.push(rest as u8);
 }
 
-/// What the client got in a stream.
+/// Response that the client got in a stream.
 #[derive(Debug, Default)]
 struct Answer {
-    /// Its status is 200.
+    /// True if the status is 200.
     is_ok: bool,
     body: Vec<u8>,
     ended: bool,
 }
 
-/// What the client got.
+/// Responses that the client got.
 #[derive(Debug, Default)]
 struct Got {
     answers: BTreeMap<u32, Answer>,

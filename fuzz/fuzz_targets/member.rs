@@ -34,7 +34,7 @@ use tokio::task::LocalSet;
 /// A path that is always answered.
 pub const GOOD: &str = "/good";
 
-/// What the member says there.
+/// Bytes that the member sends there.
 pub const GOOD_ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood";
 
 /// Runs `client` with a connection to the proxy, before a member that has these `answers`. Returns what the client
@@ -167,9 +167,9 @@ pub struct Served {
     /// The request as it came.
     pub bytes: Vec<u8>,
     pub answer: Vec<u8>,
-    /// Whether the connection was closed then.
+    /// True if the connection was closed then.
     pub closed: bool,
-    /// Whether more was written when the answer was complete and the next request may have
+    /// True if more was written when the answer was complete and the next request may have
     /// been on its way: no proxy can tell whose answer that is.
     pub late: bool,
 }
@@ -266,7 +266,7 @@ impl Member {
         })
     }
 
-    /// Whether a request is one of this run.
+    /// True if a request is one of this run.
     fn is_asked(&self, request: &[u8]) -> bool {
         let mut parts = request.windows(self.client.len());
         parts.any(|part| part == self.client)
@@ -284,7 +284,7 @@ pub struct Message {
     pub line: (String, String),
     pub body: Vec<u8>,
     pub complete: bool,
-    /// What follows it is no HTTP: a tunnel.
+    /// True if the bytes after the head are no HTTP: a tunnel.
     pub tunnel: bool,
 }
 
@@ -299,7 +299,7 @@ pub enum Read {
     Bad(&'static str),
 }
 
-/// How long a body is.
+/// Length of a body.
 enum Framing {
     Length(u64),
     Chunked,
@@ -378,7 +378,7 @@ pub fn read_answer(bytes: &[u8], request: &Message, closed: bool) -> Read {
     }
 }
 
-/// Whether a CR or LF is no part of a CR LF.
+/// True if a CR or LF is no part of a CR LF.
 fn has_bare_line_ends(bytes: &[u8]) -> bool {
     let count = |is: fn(&u8) -> bool| bytes.iter().filter(|&byte| is(byte)).count();
     let pairs = bytes.windows(2).filter(|two| two == b"\r\n").count();

@@ -40,7 +40,7 @@ pub(crate) struct LoggedIn {
     pub(crate) user: String,
     /// The user's role.
     pub(crate) role: Role,
-    /// What requests that change anything must carry as `X-Csrf-Token`.
+    /// Token that requests which change anything carry as `X-Csrf-Token`.
     pub(crate) csrf: String,
 }
 
@@ -76,7 +76,7 @@ pub struct SetEnabled {
     pub enabled: bool,
 }
 
-/// Whether a rule or a group shall be in maintenance.
+/// Maintenance of a rule or a group: on or off.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetMaintenance {

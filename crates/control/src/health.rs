@@ -76,7 +76,7 @@ pub enum Check {
     Passed,
     /// It is not.
     Failed,
-    /// It is not, for certain: where clients would be sent nobody listens, or whoever answers says so.
+    /// Certainly not alive: where clients would be sent nobody listens, or whoever answers says so.
     Certain,
 }
 
@@ -85,7 +85,7 @@ pub enum Check {
 pub struct Checked {
     /// Whether the member has changed its state.
     pub change: Option<Change>,
-    /// Whether it is dead: down, for certain. That is no matter of opinion, and panic must not override it.
+    /// True if the member is dead: down, for certain. That is no matter of opinion, and panic must not override it.
     pub dead: bool,
     /// Whether requests that wait may find a member now.
     pub makes_room: bool,

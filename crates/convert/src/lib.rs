@@ -30,9 +30,9 @@ const MAX_NOTES: usize = 500;
 /// A configuration of Evenkeel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
-    /// Its text, with the notes as comments at the beginning.
+    /// Text of the configuration, with the notes as comments at the beginning.
     pub toml: String,
-    /// What was not translated, in the order of the original.
+    /// Notes about directives that were not translated, in the order of the original.
     pub notes: Vec<Note>,
 }
 
@@ -64,18 +64,18 @@ impl fmt::Display for Note {
 /// Why a text is not translated at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConvertError {
-    /// It is too long.
+    /// The file is too long.
     #[error("is longer than {MAX_BYTES} bytes")]
     TooLong,
-    /// It is in another language.
+    /// The file is in another language.
     #[error("is neither a configuration of HAProxy nor one of nginx")]
     Unknown,
-    /// It is not well-formed.
+    /// The file is not well-formed.
     #[error("line {line}: {why}")]
     Syntax {
         /// Number of the line, from 1.
         line: usize,
-        /// What is wrong.
+        /// Reason why the file is refused.
         why: &'static str,
     },
     /// There is nothing in it that has a counterpart.

@@ -63,7 +63,7 @@ pub enum Reply {
 /// Why a broker binds no client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Its word for it.
+    /// Word with which the broker refuses.
     pub error: String,
     /// The same for people.
     pub detail: String,

@@ -1,4 +1,4 @@
-//! What is in the files that rules, their routes and groups name: answers, pages and users.
+//! Contents of the files that rules, their routes and groups name: answers, pages and users.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::auth::{self, UserFiles};
 use crate::config::{self, Config, Problem, Rule};
 
-/// What files with answers have in them, by their paths.
+/// Contents of files with answers, by their paths.
 pub type Answers = HashMap<PathBuf, Arc<[u8]>>;
 
-/// What is in the files that rules, their routes and groups name.
+/// Contents of the files that rules, their routes and groups name.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     /// Answers.

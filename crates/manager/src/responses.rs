@@ -22,9 +22,9 @@ pub struct ResponsePolicy {
 /// A page of the administrator's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
-    /// Its media type.
+    /// Media type of the body.
     pub media_type: Box<str>,
-    /// What is in it.
+    /// Body of the page.
     pub body: Bytes,
 }
 
@@ -38,7 +38,7 @@ impl Page {
     }
 }
 
-/// What a client gets while the service is in maintenance.
+/// Response to clients while the service is in maintenance.
 #[derive(Clone, Copy, Debug)]
 pub struct MaintenanceAnswer<'a> {
     /// Status.
@@ -69,7 +69,7 @@ impl ResponsePolicy {
         }
     }
 
-    /// What the configuration says.
+    /// State that the configuration says.
     pub(crate) fn config(&self) -> &Responses {
         &self.config
     }
@@ -87,7 +87,7 @@ impl ResponsePolicy {
         maintenance.is_some_and(|own| own.is_for(client))
     }
 
-    /// What a client gets while that is so.
+    /// Response to clients while the maintenance lasts.
     pub fn maintenance(&self) -> MaintenanceAnswer<'_> {
         let own = self.config.maintenance.as_ref();
         let seconds = |time: Duration| {

@@ -24,7 +24,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Those of `rule`, the groups of which have these places: `responses` are those of the rule and the one at a place.
+    /// Routes of `rule`, the groups of which have these places: `responses` are those of the rule and the one at a place.
     pub fn new<'t>(
         rule: &Rule,
         places: &HashMap<&str, u32>,

@@ -357,7 +357,7 @@ pub struct OpinionStatus {
     pub age_seconds: f64,
     /// It does not work.
     pub down: bool,
-    /// It certainly does not work: it refuses connections, answers its health check
+    /// The member certainly does not work: it refuses connections, answers its health check
     /// wrongly, or is not there.
     pub dead: bool,
     /// It wants no new clients.
@@ -464,7 +464,7 @@ pub struct LoadStatus {
     pub value: f32,
     /// How long ago it was reported.
     pub age_seconds: f64,
-    /// It counts as unknown: it is older than the `load_max_age` of each group with members there, or the monitor that
+    /// The value counts as unknown: it is older than the `load_max_age` of each group with members there, or the monitor that
     /// read it has no news.
     #[serde(default)]
     pub expired: bool,

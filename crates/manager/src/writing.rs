@@ -14,7 +14,7 @@ pub fn obstacle(file: &Path) -> Option<String> {
     Some(format!("{}: {error}. {remedy}", file.display()))
 }
 
-/// What to do so that `file` can be replaced, where `error` was in the way: whole sentences.
+/// Advice on how `file` can be replaced, where `error` was in the way: whole sentences.
 pub(crate) fn remedy(file: &Path, error: &io::Error) -> String {
     let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     let folder = real.parent().unwrap_or(Path::new("/")).display();

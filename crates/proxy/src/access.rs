@@ -142,7 +142,7 @@ pub struct Record<'a> {
     pub details: Option<Box<Details>>,
     /// HTTP: the status that the client got; `None` if it got none.
     pub status: Option<u16>,
-    /// How a call of gRPC has ended, as its client was told; `None` if it was not, or if it is no call.
+    /// Status of a call of gRPC, as its client was told; `None` if it was not, or if it is no call.
     pub grpc_status: Option<CallStatus>,
     /// Bytes from the client: HTTP the request's body, TCP all.
     pub bytes_received: u64,

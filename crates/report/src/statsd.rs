@@ -45,11 +45,11 @@ const ORIGIN: Origin = Origin("statsd");
 /// A gauge, as a line says it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gauge<'a> {
-    /// Its name, without tags.
+    /// Name without tags.
     pub name: &'a str,
     /// Its value; finite.
     pub value: f64,
-    /// Its name with the tags that are in it.
+    /// Name with the tags that are in it.
     whole_name: &'a str,
     /// Tags in the name: `TAG=VALUE`, with commas or semicolons between them.
     name_tags: &'a str,
@@ -124,7 +124,7 @@ impl<'a> Gauge<'a> {
         }))
     }
 
-    /// Its tags of DogStatsD, as they stand there.
+    /// Tags of DogStatsD, as they stand there.
     pub fn tags(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.tags.split(',').filter(|tag| !tag.is_empty())
     }

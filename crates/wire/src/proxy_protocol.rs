@@ -40,7 +40,7 @@ pub enum Problem {
     /// They begin like one, and go on otherwise.
     #[error("a PROXY header that breaks the protocol's rules")]
     Malformed,
-    /// Its checksum is not that of its bytes.
+    /// The header's checksum is not that of its bytes.
     #[error("a PROXY header with a wrong checksum")]
     Checksum,
     /// It does not end within [`MAX_BYTES`], or the line of version 1 within its limit.

@@ -56,9 +56,9 @@ impl HeadScan {
 /// The head of a response.
 #[derive(Clone, Copy, Debug)]
 struct Head {
-    /// Where the value of `Content-Type` begins and ends; nowhere without one.
+    /// Range of the value of `Content-Type`; nowhere without one.
     media_type: (usize, usize),
-    /// Where the value of the first `Set-Cookie` begins and ends; nowhere without one.
+    /// Range of the value of the first `Set-Cookie`; nowhere without one.
     cookie: (usize, usize),
     code: u16,
     length: usize,

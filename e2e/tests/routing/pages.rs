@@ -11,7 +11,7 @@ use evenkeel_e2e::process::{curl, installed};
 /// The two protocols of clients, as options of curl.
 const CLIENTS: [&str; 2] = ["--http1.1", "--http2-prior-knowledge"];
 
-/// What curl gets for a host: the head in lower case, and the body.
+/// Response that curl gets for a host: the head in lower case, and the body.
 fn ask(balancer: &Balancer, client: &str, host: &str) -> (String, String) {
     let url = format!("http://{}/x", balancer.address("web"));
     let host = format!("Host: {host}");

@@ -15,7 +15,7 @@ section! {
     /// Changes to the fields of a head: first `remove`, then `set`, then `add`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct FieldChanges {
-        /// What is written, in the file's order of names.
+        /// Fields that are written, in the file's order of names.
         written: Vec<(String, Template)> = Vec::new(),
     }
     keys CHANGES {
@@ -35,7 +35,7 @@ impl FieldChanges {
         self.written.is_empty() && self.remove.is_empty()
     }
 
-    /// What is written: names and values.
+    /// Names and values of the fields that are written.
     pub fn written(&self) -> impl Iterator<Item = (&str, &Template)> {
         self.written
             .iter()

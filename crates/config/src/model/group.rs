@@ -201,7 +201,7 @@ pub struct Said {
     pub granularity: bool,
     /// The share of the clients that leave in each step of an alert.
     pub move_share: bool,
-    /// How long a member takes to get its full share.
+    /// Time in which a member gets its full share.
     pub slow_start: bool,
 }
 

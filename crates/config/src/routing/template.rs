@@ -7,7 +7,7 @@ pub enum Part {
     Scheme,
     /// Its host, without the port.
     Host,
-    /// Its port with the colon, or nothing.
+    /// Port of the host with the colon, or nothing.
     Port,
     /// Its path.
     Path,

@@ -71,7 +71,7 @@ struct Advice {
     has: &'static str,
     /// Keys of others.
     keys: &'static str,
-    /// What to write.
+    /// Text to write instead.
     advice: &'static str,
 }
 

@@ -68,7 +68,7 @@ impl TableDoc {
         )
     }
 
-    /// Its chapter of the reference, in Markdown.
+    /// Chapter of the reference, in Markdown.
     pub(crate) fn markdown(&self) -> String {
         let title = self.title();
         let keys = self.keys.iter().map(KeyDoc::markdown).collect::<String>();

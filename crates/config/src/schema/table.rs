@@ -446,7 +446,7 @@ pub fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// Where in the file a key of the table at `path` would belong: in a table whose keys are about the same.
+/// Place in the file for a key of the table at `path`: in a table whose keys are about the same.
 fn home_of(tables: &[TableDoc], path: &str, key: &str) -> Option<String> {
     let table = format!("[{key}]");
     // Not every file has rules.

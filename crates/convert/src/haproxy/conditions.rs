@@ -33,7 +33,7 @@ pub(crate) struct Facts {
     pub(crate) has_tls: bool,
 }
 
-/// What a condition comes to: requests that one of the alternatives matches. Without a condition that is each request,
+/// Meaning of a condition: requests that one of the alternatives matches. Without a condition that is each request,
 /// and if it can never hold, there are no alternatives.
 ///
 /// # Errors
@@ -169,7 +169,7 @@ fn named(name: &str) -> Option<Vec<String>> {
     Some(words.split(' ').map(str::to_owned).collect())
 }
 
-/// What holds where none of the terms does.
+/// Alternatives that hold where none of the terms does.
 fn negate(terms: &[Vec<Literal>]) -> Result<Vec<Vec<Literal>>, String> {
     let mut all = vec![Vec::new()];
     for term in terms {
@@ -220,7 +220,7 @@ fn meaning(literal: &Literal, facts: Facts) -> Result<Alternatives, String> {
     Ok(vec![found])
 }
 
-/// What holds where `one` does not; `None` if that is never.
+/// Alternatives that hold where `one` does not; `None` if that is never.
 fn negated(one: &Conditions) -> Result<Option<Conditions>, String> {
     if one.is_any() {
         return Ok(None);
@@ -415,7 +415,7 @@ fn criterion(words: &[String], facts: Facts) -> Result<Alternatives, String> {
     }
 }
 
-/// What is looked at, without the suffix that says how it is compared.
+/// Splits the name of a sample from the suffix that says how it is compared.
 fn suffix_of(fetch: &str) -> (&str, Option<&'static str>) {
     let suffixes = ["beg", "end", "dir", "dom", "len", "reg", "sub"];
     for suffix in suffixes {

@@ -15,7 +15,7 @@ use crate::model::{Changes, Model, Notes};
 use crate::toml::Table;
 use crate::units::{DAY, TEN_MINUTES, millis, time};
 
-/// What is done with requests, instead of a member's answer.
+/// Action for requests, instead of a member's answer.
 #[derive(Clone, Debug)]
 enum Action {
     Redirect {

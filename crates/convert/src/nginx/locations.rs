@@ -9,7 +9,7 @@ use crate::model::{Change, Changes, Conditions, Head, Model, Wanted};
 use crate::toml::{Table, Value};
 use crate::units::{DAY, TEN_MINUTES, is_network, size};
 
-/// What directives of a server or a location say; a location has what its server says.
+/// Directives of a server or a location; a location has what its server says.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scope {
     /// Keys of the rule.
@@ -658,7 +658,7 @@ fn group_at(server: &Directive, path: &str, model: &mut Model) -> Option<String>
     group_of(to.split(['/', '$']).next()?, None, model)
 }
 
-/// Where requests of some conditions go: to one address, or to several with their weights.
+/// Destination of the requests of some conditions: to one address, or to several with their weights.
 type Target = (Conditions, Vec<(Option<u64>, String)>);
 
 /// Conditions on the values of a variable, each with where requests go.

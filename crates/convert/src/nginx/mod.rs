@@ -29,7 +29,7 @@ enum Variable {
     },
 }
 
-/// What stands outside of servers.
+/// Directives outside of servers.
 #[derive(Clone, Debug, Default)]
 struct World {
     variables: HashMap<String, Variable>,

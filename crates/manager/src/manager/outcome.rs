@@ -189,7 +189,7 @@ pub enum ChangeError {
         file: String,
         /// Reason.
         why: String,
-        /// What to do, in whole sentences.
+        /// Advice, in whole sentences.
         remedy: String,
     },
     /// The file could not be written, and what was in force before could not be put back.

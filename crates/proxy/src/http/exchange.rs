@@ -35,7 +35,7 @@ pub(super) struct Delivered {
     received: u64,
     has_waited: bool,
     pub(super) limit: Option<Limit>,
-    /// What was wrong with the rest of the response, if that is why it ended.
+    /// Fault in the rest of the response, if the exchange ended for that.
     pub(super) member_error: Option<MemberError>,
 }
 
@@ -615,13 +615,13 @@ enum Fault {
     Exhausted(Shortage),
 }
 
-/// What is wrong with the rest of a response whose head the client has got.
+/// Fault in the rest of a response whose head the client has got.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum MemberError {
     /// The connection has ended.
     #[error("it ends within its body")]
     Cut,
-    /// Its chunks are not valid.
+    /// The chunks are not valid.
     #[error(transparent)]
     Chunks(ChunkError),
 }

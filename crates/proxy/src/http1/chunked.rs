@@ -82,7 +82,7 @@ pub enum Trailers {
     /// All pass.
     #[default]
     All,
-    /// Those of a list pass, and others are taken out.
+    /// Fields of a list pass, and others are taken out.
     Listed(Arc<RequestTrailers>),
     /// All pass, and load reports are kept for the balancer.
     Reports {
@@ -111,7 +111,7 @@ impl ReportLines {
 /// Fate of the trailer that is being read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fate {
-    /// Its name is not known yet.
+    /// The field's name is not known yet.
     #[default]
     Open,
     Passes,

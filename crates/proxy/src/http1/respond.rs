@@ -22,11 +22,11 @@ pub struct Answer<'a> {
     pub retry_after: Option<u32>,
     /// What stands in the place of the text, with its media type: a page of the administrator's.
     pub page: Option<(&'a str, &'a Bytes)>,
-    /// What it may have beside.
+    /// Parts beside status and text.
     pub more: More<'a>,
 }
 
-/// What an answer may have beside status and text.
+/// Parts of an answer beside status and text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct More<'a> {
     /// Value of `Location`.

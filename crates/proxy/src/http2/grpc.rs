@@ -9,7 +9,7 @@ use http::header::CONTENT_TYPE;
 /// Name of the field with the status of a call.
 pub(crate) const STATUS: &str = "grpc-status";
 
-/// How a call has ended: one of the codes of the protocol, or something else.
+/// Status with which a call ended: one of the codes of the protocol, or something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallStatus(u8);
 
@@ -36,7 +36,7 @@ impl CallStatus {
         "other",
     ];
 
-    /// What is none of the codes.
+    /// A value that is none of the codes.
     pub(crate) const OTHER: CallStatus = CallStatus(17);
 
     /// Reads the value of the field.
@@ -45,12 +45,12 @@ impl CallStatus {
         code.map_or(Self::OTHER, CallStatus)
     }
 
-    /// Its place in [`CallStatus::NAMES`].
+    /// Place in [`CallStatus::NAMES`].
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// Its name.
+    /// Name of the status.
     pub fn name(self) -> &'static str {
         Self::NAMES.get(self.index()).copied().unwrap_or("other")
     }

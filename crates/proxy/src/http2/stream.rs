@@ -138,7 +138,7 @@ impl Stream {
         Some(status)
     }
 
-    /// How a call of gRPC has ended, as far as its client was told; `None` if it is no call.
+    /// Status of a call of gRPC, as far as its client was told; `None` if it is no call.
     pub(crate) fn call(&self) -> Option<Option<CallStatus>> {
         self.grpc.then_some(self.call_status)
     }

@@ -489,7 +489,7 @@ fn statuses_and_load_reports_in_trailers_count() {
     }));
 }
 
-/// What HTTP/1.1 takes, and the library for HTTP/2 does not.
+/// Requests that HTTP/1.1 takes, and the library for HTTP/2 does not.
 #[test]
 fn http_d5_what_http2_cannot_say_is_encoded_or_refused_and_no_fault_of_the_member() {
     let address = h2_member(100, &Arc::default(), |_, request, mut respond| async move {

@@ -183,7 +183,7 @@ pub struct Conversation {
     greeting: Option<u16>,
     /// Code of the reply to which the server's last line belongs.
     last_code: Option<u16>,
-    /// How many commands named somebody else's address, and how many lines were no command.
+    /// Number of commands that named somebody else's address, and of lines that were no command.
     bounces: u8,
     malformed: u8,
     /// Lines in a row that belong to no reply.
