@@ -94,6 +94,8 @@ pub const LIMITS: &[Limit] = &[
     limit("http-close", CPU_PER_REQUEST, Bound::ToBestPeer(1.0)),
     limit("http-close", REQUESTS, Bound::ToBestPeer(1.0)),
     limit("http-close", P99, Bound::ToBestPeer(1.0)),
+    limit("http-apart", REQUESTS, Bound::ToBestPeer(1.0)),
+    limit("http-apart", P99, Bound::ToBestPeer(1.0)),
     limit(
         "http-members",
         CPU_PER_REQUEST,

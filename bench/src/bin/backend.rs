@@ -4,7 +4,7 @@
 //! line, and serves until it is ended.
 //!
 //! HTTP: a path that starts with `/64k` is answered with 64 KiB, any other with
-//! [`SMALL_BODY`]; a request with `Connection: close` also closes. TCP: the first byte of
+//! [`SMALL_BODY`], for one that starts with `/apart` in two writes, head and body, under Nagle's algorithm; a request with `Connection: close` also closes. TCP: the first byte of
 //! a connection says what it is for, see [`evenkeel_bench::load`]. HTTP/2 (by prior knowledge, in a
 //! thread of its own): a call of gRPC is answered with a message and a status, any other request
 //! with [`SMALL_BODY`]. FTP, in passive mode: the user says where files go, see
@@ -315,6 +315,20 @@ impl Connection {
             let head = &rest[..end];
             rest = &rest[end..];
             let close = asks_to_close(head);
+            if head.starts_with(b"GET /apart") {
+                // As servers do that know neither `TCP_NODELAY` nor one write for both.
+                self.stream.set_nodelay(false)?;
+                let answer = if close {
+                    &answers.small_close
+                } else {
+                    &answers.small
+                };
+                let (head, body) = answer.split_at(answer.len() - SMALL_BODY.len());
+                self.send(head)?;
+                self.send(body)?;
+                self.close_when_sent |= close;
+                continue;
+            }
             let answer = match (head.starts_with(b"GET /64k"), close) {
                 (false, false) => &answers.small,
                 (false, true) => &answers.small_close,

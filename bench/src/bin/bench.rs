@@ -82,6 +82,8 @@ impl Front {
 
 const SMALL: &str = "/";
 const LARGE: &str = "/64k";
+/// Answered in two small segments.
+const APART: &str = "/apart";
 
 const ROWS: &[Row] = &[
     row("http-small", Front::Http, Traffic::Http { path: SMALL }, 32),
@@ -92,6 +94,8 @@ const ROWS: &[Row] = &[
         Traffic::HttpClose { path: SMALL },
         32,
     ),
+    // The second segment waits for the first one's acknowledgement, which a proxy may delay.
+    row("http-apart", Front::Http, Traffic::Http { path: APART }, 32),
     row(
         "http-members",
         Front::Members,
