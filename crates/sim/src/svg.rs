@@ -10,10 +10,13 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 40.0;
 
-/// What a file has above the plot, and for each row of its legend, which has so many columns.
+/// Room that a file has above the plot, and for each row of its legend, which has this many columns at most.
 const HEAD: f64 = 24.0;
 const LEGEND_ROW: f64 = 17.0;
 const LEGEND_COLUMNS: usize = 3;
+
+/// Room of a line and its margins in the legend, beside the name.
+const LEGEND_MARK: f64 = 30.0;
 
 /// About how wide a character of a label is.
 const CHARACTER: f64 = 6.0;
@@ -209,8 +212,9 @@ impl Plot {
     /// The plot as a file of its own: with a title, and a legend below it.
     pub fn file(&self, title: &str) -> String {
         let lines = self.lines.iter().enumerate().take(NAMED);
-        let room = (WIDTH - LEFT - RIGHT) / LEGEND_COLUMNS as f64;
-        let rows = self.lines.len().min(NAMED).div_ceil(LEGEND_COLUMNS);
+        let columns = self.legend_columns();
+        let room = (WIDTH - LEFT - RIGHT) / columns as f64;
+        let rows = self.lines.len().min(NAMED).div_ceil(columns);
         let height = HEAD + HEIGHT + LEGEND_ROW * rows as f64 + 6.0;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
@@ -225,8 +229,8 @@ impl Plot {
             self.drawn()
         );
         for (index, line) in lines {
-            let left = LEFT + room * (index % LEGEND_COLUMNS) as f64;
-            let down = HEAD + HEIGHT + LEGEND_ROW * (index / LEGEND_COLUMNS) as f64 + 8.0;
+            let left = LEFT + room * (index % columns) as f64;
+            let down = HEAD + HEIGHT + LEGEND_ROW * (index / columns) as f64 + 8.0;
             let dashes = if line.is_published {
                 " stroke-dasharray=\"5 4\""
             } else {
@@ -239,10 +243,19 @@ impl Plot {
                 colour(index),
                 left + 24.0,
                 down + 4.0,
-                escaped(&shortened(&line.name, room - 30.0))
+                escaped(&shortened(&line.name, room - LEGEND_MARK))
             );
         }
         svg + "</svg>\n"
+    }
+
+    /// Columns of the legend of a file: as many as leave each name its room.
+    fn legend_columns(&self) -> usize {
+        let names = self.lines.iter().take(NAMED);
+        let longest = names.map(|line| line.name.chars().count()).max();
+        let needed = longest.unwrap_or(0) as f64 * CHARACTER + LEGEND_MARK;
+        let columns = (WIDTH - LEFT - RIGHT) / needed;
+        (columns as usize).clamp(1, LEGEND_COLUMNS)
     }
 
     /// Axes, lines and labels, without the element around them.
@@ -382,7 +395,7 @@ fn colour(index: usize) -> &'static str {
 
 /// A name that is to fit into so many units of the plot.
 fn shortened(name: &str, room: f64) -> String {
-    let count = (room / CHARACTER).clamp(6.0, 40.0) as usize;
+    let count = (room / CHARACTER).clamp(6.0, 80.0) as usize;
     match name.char_indices().nth(count) {
         Some((end, _)) => format!("{}…", &name[..end]),
         None => name.to_owned(),
@@ -431,6 +444,28 @@ mod tests {
             .collect();
         assert_eq!(labels, ["0.1", "1", "10", "100"]);
         assert!((powers.place(1.0) - 1.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn names_in_the_legend_of_a_file_are_whole() {
+        let plot = |name: &str| {
+            let lines = vec![Line::new(name, vec![(0.0, 1.0)]); 4];
+            Plot::over_time("up", lines)
+        };
+        for (name, columns) in [
+            ("round robin", 3),
+            ("on demand, no pulses, dampening 0.95", 2),
+            (
+                "KLM, CPU load since the last reading, which a front-end makes every 50 ms",
+                1,
+            ),
+        ] {
+            let plot = plot(name);
+            assert_eq!(plot.legend_columns(), columns, "{name}");
+            assert_eq!(plot.file("title").matches(name).count(), 4, "{name}");
+        }
+        let long = "a".repeat(100);
+        assert!(!plot(&long).file("title").contains(&long));
     }
 
     #[test]
