@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::claim::{Claim, Rule};
+use crate::claim::{Claim, Contradiction, Rule, Side};
 use crate::paper::{By, Experiment, Paper, Play, Row};
+use crate::record::Mode;
 
 /// Reads the file of the paper called `name`.
 ///
@@ -226,6 +227,7 @@ impl<'t> File<'t> {
             }
             claims.push(claim);
         }
+        self.expect_pairs(section.at, &claims);
         Experiment {
             title: self.read_text(section, "title"),
             set_up: self.read_text(section, "set_up"),
@@ -238,16 +240,59 @@ impl<'t> File<'t> {
     }
 
     fn read_claim(&mut self, section: Section<'_>) -> Claim {
-        let rules = ["at_most", "at_least", "within"];
-        let known = ["id", "says", "published", "measured", "unit"];
-        self.expect_keys(section, &[&known[..], &rules].concat());
+        const RULES: [&str; 6] = ["at_most", "at_least", "within", "about", "order", "excess"];
+        const KNOWN: [&str; 12] = [
+            "id",
+            "says",
+            "published",
+            "measured",
+            "unit",
+            "better",
+            "draws",
+            "own",
+            "by_set_up",
+            "contradicts",
+            "excludes",
+            "why",
+        ];
+        self.expect_keys(section, &[&KNOWN[..], &RULES].concat());
+        let claim = Claim {
+            id: self.read_text(section, "id"),
+            says: self.read_text(section, "says"),
+            published: self.read_text(section, "published"),
+            measured: self.read_text(section, "measured"),
+            unit: self.read_optional(section, "unit"),
+            rule: self.read_rule(section, &RULES),
+            better: self.read_word(section, "better", &SIDES),
+            is_draw: self.read_flag(section, "draws"),
+            is_own: self.read_flag(section, "own"),
+            by_set_up: self
+                .read_word(section, "by_set_up", &SET_UPS)
+                .unwrap_or_default()
+                .to_vec(),
+            contradiction: self.read_contradiction(section),
+            why: self.read_optional(section, "why"),
+        };
+        if matches!(
+            (claim.rule, claim.better),
+            (Rule::AtMost(_), Some(Side::Higher)) | (Rule::AtLeast(_), Some(Side::Lower))
+        ) {
+            self.refuse(section.at, "better: with this rule no value fails");
+        }
+        if claim.contradiction.is_some() && claim.is_own {
+            let error = "own: a claim that the paper does not make cannot contradict the paper";
+            self.refuse(section.at, error);
+        }
+        claim
+    }
+
+    /// The one rule of a claim.
+    fn read_rule(&mut self, section: Section<'_>, rules: &[&'static str]) -> Rule {
         let stated: Vec<_> = (rules.iter())
             .filter_map(|&key| Some((key, section.value(key)?)))
             .collect();
-        let rule = match stated[..] {
-            [("at_most", (at, value))] => Rule::AtMost(self.read_number(at, "at_most", value)),
-            [("at_least", (at, value))] => Rule::AtLeast(self.read_number(at, "at_least", value)),
-            [(key, (at, DeValue::Array(pair)))] if pair.len() == 2 => {
+        match stated[..] {
+            [(key @ "within", (at, DeValue::Array(pair)))] if pair.len() == 2 => {
                 let numbers: Vec<f64> = (pair.iter())
                     .map(|value| self.read_number(value.span().start, key, value.get_ref()))
                     .collect();
@@ -256,23 +301,136 @@ impl<'t> File<'t> {
                 }
                 Rule::Within(numbers[0], numbers[1])
             }
+            [(key, (at, value))] if key != "within" => {
+                let number = self.read_number(at, key, value);
+                match key {
+                    "at_most" => Rule::AtMost(number),
+                    "at_least" => Rule::AtLeast(number),
+                    "about" => Rule::About(number),
+                    "order" => {
+                        if number == 1.0 {
+                            self.refuse(at, "order: a ratio of 1 is no order");
+                        }
+                        Rule::Order(number)
+                    }
+                    _ => {
+                        if number <= 0.0 {
+                            self.refuse(at, "excess: must be above 0");
+                        }
+                        Rule::Excess(number)
+                    }
+                }
+            }
             _ => {
-                let error =
-                    "needs one rule: at_most = NUMBER, at_least = NUMBER or within = [FROM, TO]";
+                let error = "needs one rule: at_most, at_least, about, order or excess = NUMBER, or \
+                             within = [FROM, TO]";
                 self.refuse(section.at, error);
                 Rule::AtMost(0.0)
             }
+        }
+    }
+
+    /// True if a key is `true`.
+    fn read_flag(&mut self, section: Section<'_>, key: &str) -> bool {
+        match section.value(key) {
+            None => false,
+            Some((_, DeValue::Boolean(flag))) => *flag,
+            Some((at, _)) => {
+                self.refuse(at, &format!("{key}: must be true or false"));
+                false
+            }
+        }
+    }
+
+    /// Meaning of a key that has one of several words.
+    fn read_word<T: Copy>(
+        &mut self,
+        section: Section<'_>,
+        key: &str,
+        words: &[(&str, T)],
+    ) -> Option<T> {
+        let (at, _) = section.value(key)?;
+        let word = self.read_optional(section, key);
+        let found = words.iter().find(|(name, _)| *name == word);
+        if found.is_none() {
+            let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+            self.refuse(at, &format!("{key}: must be {}", names.join(" or ")));
+        }
+        found.map(|(_, meaning)| *meaning)
+    }
+
+    /// Other statement of the paper that a claim contradicts.
+    fn read_contradiction(&mut self, section: Section<'_>) -> Option<Contradiction> {
+        let other = self.read_optional(section, "excludes");
+        let Some((at, value)) = section.value("contradicts") else {
+            return (!other.is_empty()).then_some(Contradiction::Excludes(other));
         };
-        Claim {
-            id: self.read_text(section, "id"),
-            says: self.read_text(section, "says"),
-            published: self.read_text(section, "published"),
-            measured: self.read_text(section, "measured"),
-            unit: self.read_optional(section, "unit"),
-            rule,
+        if !other.is_empty() {
+            self.refuse(
+                at,
+                "contradicts: there is excludes, too: one of them is enough",
+            );
+        }
+        let DeValue::Table(keys) = value else {
+            self.refuse(
+                at,
+                "contradicts: must be a table { number, at_most or at_least, arithmetic }",
+            );
+            return None;
+        };
+        let section = Section { at, keys };
+        self.expect_keys(section, &["number", "at_most", "at_least", "arithmetic"]);
+        let mut bound = |key: &str, none: f64| match section.value(key) {
+            Some((at, value)) => self.read_number(at, key, value),
+            None => none,
+        };
+        let number = bound("number", f64::NAN);
+        let possible = (
+            bound("at_least", f64::NEG_INFINITY),
+            bound("at_most", f64::INFINITY),
+        );
+        let contradiction = Contradiction::Arithmetic {
+            number,
+            possible,
+            text: self.read_text(section, "arithmetic"),
+        };
+        if !contradiction.is_proven() {
+            let error = "contradicts: number must be there, and below at_least or above at_most";
+            self.refuse(at, error);
+        }
+        Some(contradiction)
+    }
+
+    /// Refuses claims that exclude none, or one that does not exclude them.
+    fn expect_pairs(&mut self, at: usize, claims: &[Claim]) {
+        let excludes = |claim: &Claim, other: &str| {
+            claim.contradiction == Some(Contradiction::Excludes(other.to_owned()))
+        };
+        for claim in claims {
+            if let Some(Contradiction::Excludes(other)) = &claim.contradiction
+                && !claims
+                    .iter()
+                    .any(|one| one.id == *other && excludes(one, &claim.id))
+            {
+                let error = format!(
+                    "{}: excludes {other}, which must be a claim that excludes {}",
+                    claim.id, claim.id
+                );
+                self.refuse(at, &error);
+            }
         }
     }
 }
+
+/// Words of `better`.
+const SIDES: [(&str, Side); 2] = [("lower", Side::Lower), ("higher", Side::Higher)];
+
+/// Words of `by_set_up`.
+const SET_UPS: [(&str, &[Mode]); 3] = [
+    ("virtual", &[Mode::Simulated]),
+    ("real", &[Mode::Real]),
+    ("both", &[Mode::Simulated, Mode::Real]),
+];
 
 /// Joins the lines of paragraphs and of items of lists, as Markdown does: an empty line separates
 /// paragraphs, a line that begins with `- ` begins an item.
@@ -399,12 +557,93 @@ within = [1, 2.5]
                 "within = [2, 1]",
                 "p.toml:33: within: the lower",
             ),
+            (
+                "within = [1, 2.5]",
+                "within = 1",
+                "p.toml:27: needs one rule",
+            ),
+            ("within = [1, 2.5]", "order = 1", "p.toml:33: order: "),
+            ("within = [1, 2.5]", "excess = 0", "p.toml:33: excess: "),
+            (
+                "unit = \"ms\"",
+                "better = \"more\"",
+                "p.toml:32: better: must be lower or higher",
+            ),
+            (
+                "within = [1, 2.5]",
+                "at_most = 1\nbetter = \"higher\"",
+                "p.toml:27: better: with this rule no value fails",
+            ),
+            (
+                "unit = \"ms\"",
+                "draws = 1",
+                "p.toml:32: draws: must be true",
+            ),
+            (
+                "unit = \"ms\"",
+                "by_set_up = \"all\"",
+                "p.toml:32: by_set_up: must be virtual or real or both",
+            ),
+            (
+                "unit = \"ms\"",
+                "contradicts = 1",
+                "p.toml:32: contradicts: must be a table",
+            ),
+            (
+                "unit = \"ms\"",
+                "contradicts = { number = 1, at_most = 2, arithmetic = \"T\" }",
+                "p.toml:32: contradicts: number must be there, and below",
+            ),
+            (
+                "unit = \"ms\"",
+                "contradicts = { number = 3, at_most = 2 }",
+                "p.toml:32: arithmetic: missing",
+            ),
+            (
+                "unit = \"ms\"",
+                "own = true\ncontradicts = { number = 3, at_most = 2, arithmetic = \"T\" }",
+                "p.toml:27: own: a claim that the paper does not make",
+            ),
+            (
+                "unit = \"ms\"",
+                "excludes = \"other\"",
+                "faster: excludes other, which must be a claim",
+            ),
         ] {
             let text = FILE.replacen(from, to, 1);
             assert_ne!(text, FILE);
             let error = read("p", &text, PLAYS).unwrap_err();
             assert!(error.contains(wanted), "{wanted}: {error}");
         }
+    }
+
+    #[test]
+    fn a_claim_says_how_it_is_judged() {
+        let claim = |keys: &str| {
+            let text = FILE.replacen("within = [1, 2.5]", keys, 1);
+            let paper = read("p", &text, PLAYS).unwrap_or_else(|errors| panic!("{errors}"));
+            paper.experiments[0].claims[0].clone()
+        };
+        let number = claim("about = 3\nbetter = \"higher\"\ndraws = true\nwhy = \"W\"");
+        assert_eq!(number.rule, Rule::About(3.0));
+        assert_eq!(number.better, Some(Side::Higher));
+        assert!(number.is_draw && !number.is_own && number.by_set_up.is_empty());
+        assert_eq!(number.why, "W");
+        let own = claim("excess = 3\nown = true\nby_set_up = \"real\"");
+        assert_eq!((own.rule, own.is_own), (Rule::Excess(3.0), true));
+        assert_eq!(own.by_set_up, [Mode::Real]);
+        let impossible = claim(
+            "order = 0.5\ncontradicts = { number = 3, at_least = 4, arithmetic = \"2 + 2 = 4\" }",
+        );
+        assert_eq!(impossible.rule, Rule::Order(0.5));
+        assert_eq!(
+            impossible.contradiction,
+            Some(Contradiction::Arithmetic {
+                number: 3.0,
+                possible: (4.0, f64::INFINITY),
+                text: "2 + 2 = 4".into()
+            })
+        );
     }
 
     #[test]

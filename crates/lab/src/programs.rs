@@ -277,7 +277,8 @@ impl Meter {
         100.0 * all as f64 / elapsed
     }
 
-    /// Memory in kB, of which each process has its share where several have it in common.
+    /// Anonymous memory in kB: what the processes have allocated and written. Pages of files, which other processes
+    /// share, are not in it: a share of them changes whenever another process that has them starts or ends.
     pub(crate) fn memory(&self) -> f64 {
         tree(self.process).into_iter().map(memory_of).sum()
     }
@@ -321,7 +322,9 @@ fn used_by(process: u32) -> u64 {
 
 fn memory_of(process: u32) -> f64 {
     let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"));
     let value = line.and_then(|line| line.trim().split(' ').next()?.parse().ok());
     value.unwrap_or(0.0)
 }

@@ -123,6 +123,56 @@ pub fn may_write(
     }
 }
 
+/// Judges the stored values of a run by the rules that the claims have now, and keeps the verdicts. Answers the
+/// number of verdicts that differ; nothing if there is no such run.
+///
+/// # Errors
+///
+/// If the file cannot be written.
+pub fn judge_again(
+    folder: &Path,
+    (paper, experiment): (&Paper, &Experiment),
+    mode: Mode,
+) -> Result<Option<usize>, Error> {
+    let Some(record) = read(folder, paper, experiment, mode) else {
+        return Ok(None);
+    };
+    let path = file(folder, paper, experiment, mode);
+    let failed = |error: std::io::Error| Error(format!("{}: {error}", path.display()));
+    let mut text = fs::read_to_string(&path).map_err(failed)?;
+    let mut changed = 0;
+    for claim in &experiment.claims {
+        if let Some(judged) = record.claims.get(&claim.id) {
+            let verdict = claim.judge(&judged.values);
+            if verdict != judged.verdict && replace_verdict(&mut text, &claim.id, verdict) {
+                changed += 1;
+            }
+        }
+    }
+    if changed > 0 {
+        fs::write(&path, text).map_err(failed)?;
+    }
+    Ok(Some(changed))
+}
+
+/// Replaces the verdict of a claim in the text of a record, whose numbers stay as they were written. False if the claim is
+/// not there.
+fn replace_verdict(text: &mut String, claim: &str, verdict: Verdict) -> bool {
+    const KEY: &str = "\"verdict\": ";
+    let after = |text: &str, from: usize, what: &str| {
+        let rest = text.get(from..)?;
+        Some(from + rest.find(what)? + what.len())
+    };
+    let place = after(text, 0, &format!("\"{claim}\": {{"))
+        .and_then(|at| after(text, at, KEY))
+        .and_then(|from| Some((from, after(text, from + 1, "\"")?)));
+    let (Some((from, to)), Ok(word)) = (place, serde_json::to_string(&verdict)) else {
+        return false;
+    };
+    text.replace_range(from..to, &word);
+    true
+}
+
 /// A run that has ended.
 pub struct Ended<'a> {
     /// Of which paper.
@@ -144,19 +194,23 @@ pub struct Ended<'a> {
 /// Judges what was measured by the rules of the claims.
 pub fn judge(claims: &[Claim], findings: &Findings) -> BTreeMap<String, Judged> {
     let judged = |claim: &Claim| {
-        let values = findings.values.get(claim.id.as_str())?.clone();
-        let verdict = claim.rule.judge(&values);
+        let mut values = findings.values.get(claim.id.as_str())?.clone();
         // JSON has no infinity; what is not finite was not measured.
-        let values = values
-            .into_iter()
-            .filter(|value| value.is_finite())
-            .collect();
-        Some((claim.id.clone(), Judged { values, verdict }))
+        if values.iter().any(|value| !value.is_finite()) {
+            values.clear();
+        }
+        Some((claim.id.clone(), Judged::new(claim, values)))
     };
     claims.iter().filter_map(judged).collect()
 }
 
 impl Judged {
+    /// Judges the values of a claim.
+    fn new(claim: &Claim, values: Vec<f64>) -> Self {
+        let verdict = claim.judge(&values);
+        Judged { values, verdict }
+    }
+
     /// The mean, and its interval.
     pub fn mean(&self) -> Option<Mean> {
         (!self.values.is_empty()).then(|| Mean::of(&self.values))
@@ -242,4 +296,21 @@ fn pictures(place: &Path, charts: &[Shown]) -> Result<Option<String>, Error> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_verdict_leaves_the_numbers_of_a_record_as_they_are() {
+        let text = "{\n  \"claims\": {\n    \"a\": {\n      \"values\": [\n        0.30000000000000004\n      ],\n      \
+                    \"verdict\": \"does_not\"\n    },\n    \"b\": {\n      \"values\": [],\n      \"verdict\": \"holds\"\n    }\n  }\n}\n";
+        let mut new = text.to_owned();
+        assert!(replace_verdict(&mut new, "a", Verdict::CannotBeTold));
+        assert_eq!(new, text.replace("does_not", "cannot_be_told"));
+        assert!(replace_verdict(&mut new, "b", Verdict::Better));
+        assert!(new.contains("\"verdict\": \"better\""), "{new}");
+        assert!(!replace_verdict(&mut new, "c", Verdict::Holds));
+    }
 }

@@ -2,6 +2,13 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::findings::Findings;
+use crate::papers;
+
+/// Time after which rounds of a real run are not repeated any more.
+const LONGEST: Duration = Duration::from_secs(40 * 60);
 
 /// How much is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +42,36 @@ impl Run<'_> {
     pub fn seeds(&self, full: u64) -> Vec<u64> {
         let count = self.scale(full, 3);
         (0..count).map(|index| self.seed + index).collect()
+    }
+
+    /// Repeats rounds of a real run: `least` of them, and then until each claim of the experiment can be told or 40
+    /// minutes are over. Answers what `found` makes of all rounds. A quick run has `least` rounds.
+    ///
+    /// # Errors
+    ///
+    /// If a round fails.
+    pub(crate) fn repeat<T>(
+        &self,
+        experiment: &str,
+        least: usize,
+        mut round: impl FnMut(usize) -> Result<T, String>,
+        found: impl Fn(&[T]) -> Findings,
+    ) -> Result<Findings, String> {
+        let begun = Instant::now();
+        let mut rounds = Vec::new();
+        loop {
+            rounds.push(round(rounds.len())?);
+            (self.progress)((rounds.len() as f64 / least.max(1) as f64).min(1.0));
+            if rounds.len() < least {
+                continue;
+            }
+            let findings = found(&rounds);
+            let next = begun.elapsed() + begun.elapsed() / rounds.len() as u32;
+            let is_over = self.scale == Scale::Quick || next > LONGEST;
+            if is_over || papers::is_told(experiment, &findings) {
+                return Ok(findings);
+            }
+        }
     }
 
     /// Does all jobs on all processors; answers in their order.
@@ -89,6 +126,51 @@ impl Run<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounds_are_repeated_until_all_can_be_told() {
+        let rounds = |scale, off: f64| {
+            let run = Run {
+                scale,
+                seed: 1,
+                progress: &|_| {},
+            };
+            let count = std::cell::Cell::new(0);
+            let round = |index: usize| {
+                count.set(index + 1);
+                // Whoever looks at two rounds only cannot tell.
+                Ok(if index.is_multiple_of(2) {
+                    1.0
+                } else {
+                    1.0 + off
+                })
+            };
+            let found = |values: &[f64]| {
+                let mut findings = Findings::default();
+                findings.measured("static-suffices", values.to_vec());
+                findings
+            };
+            let found = run.repeat("broker-homogeneous", 2, round, found);
+            assert!(found.is_ok_and(|found| found.values["static-suffices"].len() == count.get()));
+            count.get()
+        };
+        // At most 1.1 is wanted: told at once, after some rounds, and never asked.
+        assert_eq!(rounds(Scale::Full, 0.0), 2);
+        assert!(rounds(Scale::Full, 0.1) > 2);
+        assert_eq!(rounds(Scale::Quick, 0.1), 2);
+        let run = Run {
+            scale: Scale::Full,
+            seed: 1,
+            progress: &|_| {},
+        };
+        let failed = run.repeat(
+            "broker-homogeneous",
+            2,
+            |_| Err::<(), _>("no".into()),
+            |_| Findings::default(),
+        );
+        assert_eq!(failed.err().as_deref(), Some("no"));
+    }
 
     #[test]
     fn a_grid_answers_in_the_order_of_variants_and_seeds() {

@@ -92,7 +92,15 @@ fn each_command_has_completions_and_a_page() {
     let (code, _, stderr) = outcome(&["man", &folder]);
     assert_eq!(code, 0, "{stderr}");
     let (_, completions, _) = outcome(&["completions", "bash"]);
-    for name in ["list", "run", "load", "load-compare", "load-site", "demo"] {
+    for name in [
+        "list",
+        "run",
+        "judge",
+        "load",
+        "load-compare",
+        "load-site",
+        "demo",
+    ] {
         let page = Path::new(&folder).join(format!("evenkeel-lab-{name}.1"));
         assert!(page.exists(), "{}", page.display());
         let first = name.split('-').next().unwrap();
@@ -143,6 +151,19 @@ fn the_lab_lists_runs_and_keeps_full_results() {
         "{stderr}"
     );
     assert_eq!(read(&record), full);
+
+    // Verdicts are those of the values and rules, and of nothing else.
+    let wrong = full.replace("\"verdict\": \"holds\"", "\"verdict\": \"does_not\"");
+    assert_ne!(wrong, full);
+    std::fs::write(Path::new(&folder).join(&record), wrong).unwrap();
+    let (code, stdout, stderr) = outcome(&["judge", "--out", &folder]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.starts_with("runs judged: 1; "), "{stdout}");
+    assert_eq!(read(&record), full);
+    assert!(!read(&format!("{paper}.md")).contains("says little"));
+    let (code, _, stderr) = outcome(&["judge", "--out", &directory.path("none")]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("none: there are no results"), "{stderr}");
 }
 
 /// Whatever a machine lacks is said before anything starts.

@@ -98,16 +98,17 @@ const KLM_50: &str = "KLM, asked every 50 ms";
 
 /// Mean absolute error in each scene.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
-    let mut csv = String::from("scene,arm,mean_absolute_error,p95_error,readings\n");
+    let mut csv =
+        String::from("scene,arm,mean_absolute_error,p95_error,error_when_read,readings\n");
     let mut heads = vec!["monitor"];
     heads.extend(Scene::ALL.map(Scene::name));
     let mut table = Table::new(&heads);
     let mut errors: Vec<(&str, Scene, f64)> = Vec::new();
     for scene in Scene::ALL {
-        for (name, mean, p95, readings) in play(run, scene)? {
+        for (name, mean, p95, when_read, readings) in play(run, scene)? {
             writeln!(
                 csv,
-                "{},\"{name}\",{mean:.4},{p95:.4},{readings}",
+                "{},\"{name}\",{mean:.4},{p95:.4},{when_read:.4},{readings}",
                 scene.name()
             )?;
             println!("{:7} {name:36} {mean:.4}", scene.name());
@@ -265,9 +266,9 @@ impl Drop for Desk {
     }
 }
 
-/// What came of an arm: its name, the mean and 95th percentile of its error, and how many
-/// readings it is of.
-type Error = (&'static str, f64, f64, usize);
+/// Outcome of an arm: its name, the mean and 95th percentile of its error at each tick, the mean error at the moments of
+/// its readings, and the number of readings.
+type Error = (&'static str, f64, f64, f64, usize);
 
 fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
     let folder = Folder::new()?;
@@ -416,7 +417,11 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
         errors.sort_by(f64::total_cmp);
         let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
         let p95 = *errors.get(errors.len() * 95 / 100)?;
-        Some((arm.name, mean, p95, arm.readings.len()))
+        let when_read: Vec<f64> = (arm.readings.iter())
+            .filter_map(|reading| Some((reading.cpu - truth_at(reading.at)?).abs()))
+            .collect();
+        let when_read = when_read.iter().sum::<f64>() / when_read.len().max(1) as f64;
+        Some((arm.name, mean, p95, when_read, arm.readings.len()))
     });
     Ok(errors.collect())
 }

@@ -60,10 +60,15 @@ pub(super) fn play(sessions: &Sessions, seed: u64) -> Played {
 
 /// Rates of each member in whole seconds, as means over so many of them.
 pub(super) fn rates(played: &Played, seconds: usize) -> Vec<Line> {
-    let members = played.served.first().map_or(0, Vec::len);
+    rates_of(&played.served, seconds)
+}
+
+/// Rates of each member, of the requests that each served in each second.
+pub(super) fn rates_of(served: &[Vec<u32>], seconds: usize) -> Vec<Line> {
+    let members = served.first().map_or(0, Vec::len);
     let seconds = seconds.max(1);
     // The last second is not a whole one.
-    let whole = played.served.split_last().map_or(&[][..], |(_, rest)| rest);
+    let whole = served.split_last().map_or(&[][..], |(_, rest)| rest);
     let mut lines: Vec<Line> = (1..=members)
         .map(|member| Line {
             name: format!("member {member}"),

@@ -9,6 +9,8 @@ mod strategies;
 
 use std::sync::LazyLock;
 
+use crate::claim::Verdict;
+use crate::findings::Findings;
 use crate::paper::{Experiment, Paper, Play};
 use crate::paper_file::read;
 
@@ -62,12 +64,22 @@ pub fn find(name: &str) -> Vec<(&'static Paper, &'static Experiment)> {
         .collect()
 }
 
+/// True if each claim of the experiment that was measured can be told. Single draws are left out: most of them
+/// cannot be told however many there are.
+pub(crate) fn is_told(experiment: &str, findings: &Findings) -> bool {
+    let of = |name: &str| find(name).into_iter().map(|(_, experiment)| experiment);
+    let mut claims = of(experiment).flat_map(|experiment| &experiment.claims);
+    claims.all(|claim| {
+        let values = findings.values.get(claim.id.as_str());
+        claim.is_draw || values.is_none_or(|values| claim.judge(values) != Verdict::CannotBeTold)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::claim::Verdict;
     use crate::paper::By;
     use crate::run::{Run, Scale};
 
@@ -133,10 +145,19 @@ mod tests {
     fn each_claim_can_hold_and_can_fail() {
         for experiment in all().iter().flat_map(|paper| &paper.experiments) {
             for claim in &experiment.claims {
-                let (good, bad) = claim.rule.examples();
                 let place = format!("{}: {}", experiment.name, claim.id);
-                assert_eq!(claim.rule.judge(&[good; 3]), Verdict::Holds, "{place}");
-                assert_eq!(claim.rule.judge(&[bad; 3]), Verdict::DoesNot, "{place}");
+                let (from, to) = claim.rule.range();
+                let off = |value: f64| 0.1 * value.abs() + 1e-9;
+                let (good, bad) = match (from.is_finite(), to.is_finite()) {
+                    (true, true) => ((from + to) / 2.0, [from - off(to), to + off(to)]),
+                    (true, false) => (from + off(from), [from - off(from); 2]),
+                    _ => (to - off(to), [to + off(to); 2]),
+                };
+                assert_eq!(claim.judge(&[good; 40]), Verdict::Holds, "{place}");
+                let fails = bad.map(|bad| claim.judge(&[bad; 40]));
+                let is_failure =
+                    |verdict: &Verdict| matches!(verdict, Verdict::DoesNot | Verdict::Contradicts);
+                assert!(fails.iter().any(is_failure), "{place}: {fails:?}");
             }
         }
     }

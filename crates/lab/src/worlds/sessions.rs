@@ -165,11 +165,15 @@ impl Answered {
 impl Played {
     /// The largest share by which a member's rate differs from the mean, in second `at`.
     pub fn dispersion(&self, at: usize) -> f64 {
-        let served = &self.served[at];
-        let mean = f64::from(served.iter().sum::<u32>()) / served.len() as f64;
-        let off = |&count: &u32| (f64::from(count) - mean).abs() / mean;
-        served.iter().map(off).fold(0.0, f64::max)
+        dispersion(&self.served[at])
     }
+}
+
+/// The largest share by which a member's number of requests differs from the mean.
+pub fn dispersion(served: &[u32]) -> f64 {
+    let mean = f64::from(served.iter().sum::<u32>()) / served.len() as f64;
+    let off = |&count: &u32| (f64::from(count) - mean).abs() / mean;
+    served.iter().map(off).fold(0.0, f64::max)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -29,6 +29,14 @@ pub(crate) enum Command {
     ///
     /// docs/lab.md has the manual.
     Run(Experiments),
+    /// Judge the results of earlier runs by the rules that claims have now
+    ///
+    /// Nothing is run. Verdicts and pages are written anew.
+    Judge {
+        /// Folder of the results
+        #[arg(long, value_name = "FOLDER", default_value = "lab-results")]
+        out: PathBuf,
+    },
     /// Play strategies in random worlds, and tell how far each is from the best one
     ///
     /// docs/lab.md has the manual.

@@ -171,16 +171,46 @@ fn shown(experiment: &Experiment, record: &Record) -> String {
     for (claim, judged) in page::claims(experiment, record) {
         let _ = writeln!(
             text,
-            "  {:14} {}\n                 {}: {}; {}; published: {}",
+            "  {:28} {}\n                               {}: {}; {}; published: {}",
             judged.verdict.text(),
             claim.says,
             claim.measured,
             page::seen(judged, claim),
-            claim.rule.text(&claim.unit),
+            claim.rule_text(),
             claim.published
         );
     }
     text
+}
+
+/// Judges stored results by the rules that claims have now, and writes the pages anew.
+pub(crate) fn judge(folder: &Path) -> Result<(), String> {
+    let (mut runs, mut changed) = (0, 0);
+    for paper in papers::all() {
+        let mut is_there = false;
+        for experiment in &paper.experiments {
+            for mode in [Mode::Simulated, Mode::Real] {
+                let judged = record::judge_again(folder, (paper, experiment), mode);
+                if let Some(verdicts) = judged.map_err(|error| error.to_string())? {
+                    is_there = true;
+                    runs += 1;
+                    changed += verdicts;
+                }
+            }
+        }
+        if is_there {
+            write_page(folder, paper)?;
+        }
+    }
+    if runs == 0 {
+        return Err(format!(
+            "{}: there are no results: `evenkeel-lab run NAME --out FOLDER` writes some",
+            folder.display()
+        ));
+    }
+    print(format!(
+        "runs judged: {runs}; verdicts that have changed: {changed}\n"
+    ))
 }
 
 /// Lists all experiments, by paper.

@@ -27,6 +27,7 @@ fn run_command() -> Result<(), String> {
     match Cli::parse().command {
         Command::List => print(experiments::list()),
         Command::Run(args) => experiments::run(&args),
+        Command::Judge { out } => experiments::judge(&out),
         Command::Regret(args) => regret::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Demo { seconds } => {

@@ -36,6 +36,8 @@ pub(super) struct Service {
     pub(super) ranks: [&'static str; 2],
     /// Names of the plots of the servers' CPU with each algorithm.
     charts: [&'static str; 4],
+    /// Names of the plots of the clients' response times with each algorithm.
+    client_charts: [&'static str; 4],
 }
 
 /// Table 1.
@@ -56,6 +58,12 @@ pub(super) const HTTP: Service = Service {
     table: "table 1",
     ranks: ["HIP, RR, LC, RD", "LC, HIP, RD, RR"],
     charts: ["http-cpu-rr", "http-cpu-hip", "http-cpu-lc", "http-cpu-rd"],
+    client_charts: [
+        "http-clients-rr",
+        "http-clients-hip",
+        "http-clients-lc",
+        "http-clients-rd",
+    ],
 };
 
 /// Table 7.
@@ -76,6 +84,12 @@ pub(super) const FTP: Service = Service {
     table: "table 7",
     ranks: ["LC, RR, HIP, RD", "LC, RR, RD, HIP"],
     charts: ["ftp-cpu-rr", "ftp-cpu-hip", "ftp-cpu-lc", "ftp-cpu-rd"],
+    client_charts: [
+        "ftp-clients-rr",
+        "ftp-clients-hip",
+        "ftp-clients-lc",
+        "ftp-clients-rd",
+    ],
 };
 
 impl Service {
@@ -119,7 +133,7 @@ fn deviation(values: &[f64]) -> f64 {
 impl Played {
     /// The average response time: that of the clients' averages, as the paper has it. Clients that have
     /// ended nothing do not count.
-    fn response(&self) -> f64 {
+    pub(super) fn response(&self) -> f64 {
         let clients = (0..self.sessions.len()).filter_map(|client| self.client(client));
         mean(clients)
     }
@@ -137,7 +151,7 @@ impl Played {
     }
 
     /// The mean CPU of a server.
-    fn load(&self) -> f64 {
+    pub(super) fn load(&self) -> f64 {
         mean(self.cpu.iter().flatten().copied())
     }
 
@@ -187,7 +201,7 @@ pub(super) fn above(values: &Values, more: usize, less: usize) -> Vec<f64> {
 }
 
 /// How far apart the algorithms are, in % of their mean.
-fn apart(values: &Values) -> Vec<f64> {
+pub(super) fn apart(values: &Values) -> Vec<f64> {
     let apart = |all: &[f64; 4]| {
         let (low, high) = (all.iter().copied()).fold((f64::INFINITY, 0.0), |(low, high), value| {
             (f64::min(low, value), f64::max(high, value))
@@ -237,6 +251,11 @@ pub(super) fn note(service: &Service, arms: &[Vec<Played>], findings: &mut Findi
         findings.measured("ftp-least-evenest", is_least(&uneven, LEAST));
         findings.measured("ftp-random-last", is_most(&uneven, RANDOM));
         findings.measured("ftp-hash-last", is_most(&uneven, HASH));
+        let blind = uneven.iter().map(|all| {
+            let larger = |one: usize, other: usize| f64::max(all[one], all[other]);
+            larger(RANDOM, HASH) - larger(ROUND_ROBIN, LEAST)
+        });
+        findings.measured("ftp-blind-last", blind.collect());
         findings.measured("ftp-hash-steadiest", is_least(&fluctuation, HASH));
         findings.measured("ftp-random-fluctuates", is_most(&fluctuation, RANDOM));
     }
@@ -267,6 +286,7 @@ pub(super) fn note(service: &Service, arms: &[Vec<Played>], findings: &mut Findi
         ],
     ));
     findings.charts.push(responses(service, arms));
+    findings.charts.extend(client_responses(service, arms));
     for (arm, (name, _)) in ALGORITHMS.iter().enumerate() {
         let Some(played) = arms.get(arm).and_then(|runs| runs.first()) else {
             continue;
@@ -431,12 +451,69 @@ fn responses(service: &Service, arms: &[Vec<Played>]) -> Chart {
             lines: vec![here, published],
             across: "algorithm",
             up: "seconds",
-            scales: (Scale::Even, Scale::FromZero),
+            // They differ by a few percent.
+            scales: (Scale::Even, Scale::Even),
             most: None,
             marks: Vec::new(),
             names: ALGORITHMS.map(|(name, _)| name.into()).to_vec(),
         },
     }
+}
+
+/// Response times of each client beside the published ones: a plot for each algorithm, all on one scale.
+fn client_responses(service: &Service, arms: &[Vec<Played>]) -> Vec<Chart> {
+    let count = service.clients.len();
+    let means = |runs: &Vec<Played>| -> Vec<Mean> {
+        let client = |client: usize| {
+            let times = runs.iter().filter_map(|played| played.client(client));
+            Mean::of(&times.collect::<Vec<f64>>())
+        };
+        (0..count).map(client).collect()
+    };
+    let all: Vec<Vec<Mean>> = arms.iter().map(means).collect();
+    let ours = (all.iter().flatten()).map(|mean| mean.mean + mean.within.unwrap_or(0.0));
+    let most = (ours.chain(service.clients.iter().flatten().copied()))
+        .filter(|value| value.is_finite())
+        .fold(0.0, f64::max);
+    let chart = |(arm, means): (usize, &Vec<Mean>)| {
+        let points = means.iter().enumerate();
+        let here = Line {
+            name: "here".into(),
+            points: points.map(|(at, mean)| (at as f64, mean.mean)).collect(),
+            within: means
+                .iter()
+                .map(|mean| mean.within.unwrap_or(0.0))
+                .collect(),
+            ..Line::default()
+        };
+        let points = service.clients.iter().enumerate();
+        let published = Line {
+            name: "published".into(),
+            points: points
+                .map(|(at, client)| (at as f64, client[arm]))
+                .collect(),
+            is_published: true,
+            ..Line::default()
+        };
+        let (name, _) = ALGORITHMS[arm];
+        Chart {
+            name: service.client_charts[arm],
+            title: format!(
+                "{} response time of each client with {name} ({})",
+                service.name, service.table
+            ),
+            plot: Plot {
+                lines: vec![here, published],
+                across: "client",
+                up: "seconds",
+                scales: (Scale::Even, Scale::FromZero),
+                most: Some(most),
+                marks: Vec::new(),
+                names: (1..=count).map(|client| client.to_string()).collect(),
+            },
+        }
+    };
+    all.iter().enumerate().map(chart).collect()
 }
 
 #[cfg(test)]

@@ -25,11 +25,13 @@ pub(super) const EXPERIMENT: Play = Play {
             Need::Quiet(0.2),
         ],
         run: |run| {
-            let rounds = real::rounds(run, "equal_servers_need_no_reports", "homogeneous")?;
-            let mut found = Findings::default();
-            judge(&mut found, &rounds);
-            found.tables.push(table(&rounds));
-            Ok(found)
+            let test = ("equal_servers_need_no_reports", "homogeneous");
+            real::repeat(run, "broker-homogeneous", test, |rounds| {
+                let mut found = Findings::default();
+                judge(&mut found, rounds);
+                found.tables.push(table(rounds));
+                found
+            })
         },
     }),
 };

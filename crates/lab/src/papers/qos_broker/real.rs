@@ -4,24 +4,32 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::world::{POLICIES, Seen};
+use super::world::{POLICIES, REAL, Seen};
 use crate::csv::{Csv, cell};
+use crate::findings::Findings;
 use crate::programs::{self, Folder, last};
 use crate::run::Run;
 
-/// Runs a test several times. Answers what was seen of each policy, by round.
-pub(super) fn rounds(run: &Run<'_>, test: &str, table: &str) -> Result<Vec<Vec<Seen>>, String> {
-    let (rounds, times) = run.scale((3, "2"), (2, "1"));
-    let mut all = vec![Vec::new(); POLICIES.len()];
-    for round in 0..rounds {
-        (run.progress)(f64::from(round) / f64::from(rounds));
+/// Repeats a test of an experiment, and answers what `found` makes of what was seen of each policy, by round.
+pub(super) fn repeat(
+    run: &Run<'_>,
+    experiment: &str,
+    (test, table): (&str, &str),
+    found: impl Fn(&[Vec<Seen>]) -> Findings,
+) -> Result<Findings, String> {
+    let (least, times) = run.scale((3, "2"), (2, "1"));
+    let round = |_| {
         let folder = Folder::new("broker")?;
-        let text = play(test, table, times, folder.path())?;
-        for (seen, one) in all.iter_mut().zip(read(&text)?) {
-            seen.push(one);
-        }
-    }
-    Ok(all)
+        read(&play(test, table, times, folder.path())?)
+    };
+    let found = |rounds: &[Vec<Seen>]| {
+        let of_policy = |policy: usize| rounds.iter().map(move |round| round[policy].clone());
+        let all: Vec<Vec<Seen>> = (0..REAL)
+            .map(|policy| of_policy(policy).collect())
+            .collect();
+        found(&all)
+    };
+    run.repeat(experiment, least, round, found)
 }
 
 /// Runs the test once; answers its table. What the test itself says of the figures does not count here.
@@ -56,7 +64,7 @@ fn play(test: &str, table: &str, times: &str, folder: &Path) -> Result<String, S
 
 /// What the table says of each policy.
 fn read(text: &str) -> Result<Vec<Seen>, String> {
-    let mut all = vec![Seen::default(); POLICIES.len()];
+    let mut all = vec![Seen::default(); REAL];
     let csv = Csv::parse(text);
     for row in &csv.rows {
         let bad = || format!("the table of the test has a line that is none: {row:?}");
@@ -94,7 +102,7 @@ mod tests {
         let mut text = String::from(
             "policy,server,requests,share,utilization,mean_response_s,p50_s,p95_s,p99_s\n",
         );
-        for (policy, _) in POLICIES {
+        for (policy, _) in &POLICIES[..REAL] {
             for (server, share) in [("S1", 0.5), ("S2", 0.3), ("S3", 0.2)] {
                 text += &format!("{policy},{server},100,{share},0.8,0.01,0.01,0.02,0.03\n");
             }

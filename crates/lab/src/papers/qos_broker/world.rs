@@ -10,18 +10,24 @@ use evenkeel_sim::Discipline;
 use crate::run::Run;
 
 /// The policies, as the paper and we call them.
-pub(super) const POLICIES: [(&str, &str); 4] = [
+pub(super) const POLICIES: [(&str, &str); 5] = [
     ("RR", "round_robin"),
     ("RAN", "random"),
     ("LU", "least_utilization"),
     ("LAS", "least_active_sessions"),
+    ("LAS, r reported", "least_active_sessions"),
 ];
+
+/// Number of the policies that real runs have: all but the last one.
+pub(super) const REAL: usize = 4;
 
 /// Indices of [`POLICIES`].
 pub(super) const RR: usize = 0;
 pub(super) const RAN: usize = 1;
 pub(super) const LU: usize = 2;
 pub(super) const LAS: usize = 3;
+/// LAS as the paper has it: the response time is the reported one.
+pub(super) const REPORTED: usize = 4;
 
 /// Over which a utilisation is taken.
 pub(super) const WINDOW: u64 = 10;
@@ -40,6 +46,10 @@ pub(super) fn cluster(
     policy: usize,
 ) -> Option<Negotiated> {
     let (_, name) = POLICIES.get(policy)?;
+    let mut strategy = Values::defaults(strategy::find(name)?);
+    if policy == REPORTED {
+        strategy.set("reported_response", 1.0).ok()?;
+    }
     Some(Negotiated {
         service_times: micros.map(Duration::from_micros).to_vec(),
         discipline: Discipline::Sharing,
@@ -51,7 +61,7 @@ pub(super) fn cluster(
         in_step: false,
         averaged: Duration::ZERO,
         think_averaged: Duration::ZERO,
-        strategy: Values::defaults(strategy::find(name)?),
+        strategy,
         warm_up: Duration::from_secs(run.scale(60, 10)),
         length: Duration::from_secs(run.scale(600, 20)),
         window: Duration::from_secs(WINDOW),

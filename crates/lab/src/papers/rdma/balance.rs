@@ -6,7 +6,9 @@ use crate::worlds::monitored::{Arrivals, Background, DataCentre, Site};
 use evenkeel_sim::svg::{Line, Scale};
 
 use super::real;
-use super::world::{Arm, FRONT_ENDS, INTERVAL, PING_PONG, Played, Runs, centre, plot, published};
+use super::world::{
+    Arm, FRONT_ENDS, INTERVAL, PING_PONG, Played, Runs, centre, front_ends_text, plot, published,
+};
 use crate::findings::{Chart, Findings};
 use crate::paper::{Play, Real};
 use crate::run::Run;
@@ -64,7 +66,7 @@ pub(super) const ZIPF: Play = Play {
 
 fn zipf(run: &Run<'_>) -> Findings {
     let (all, by) = worlds(&ALPHAS, |front_ends, alpha| centre(run, front_ends, alpha));
-    let runs = Runs::play(run, &all, &ALL, 6);
+    let runs = Runs::play(run, &all, &ALL, 20);
     let mut findings = Findings::default();
     let ids = [
         [
@@ -100,7 +102,10 @@ fn zipf(run: &Run<'_>) -> Findings {
     }
     let names = [["throughput-16", "gain-16"], ["throughput-1", "gain-1"]];
     for ((worlds, front_ends), names) in by.iter().zip(FRONT_ENDS).zip(names) {
-        let title = format!("Requests per second (figure 5 a), {front_ends} front-ends");
+        let title = format!(
+            "Requests per second (figure 5 a), {}",
+            front_ends_text(front_ends)
+        );
         let lines = runs.lines(&Arm::FIVE, worlds, throughput);
         findings.charts.push(Chart {
             name: names[0],
@@ -112,7 +117,10 @@ fn zipf(run: &Run<'_>) -> Findings {
             .tables
             .push(runs.table(head, &heads(worlds), throughput));
         let gain = |runs: &Runs, world, arm| runs.gains(world, arm, Played::throughput);
-        let title = format!("Improvement over random (figure 5 b), {front_ends} front-ends");
+        let title = format!(
+            "Improvement over random (figure 5 b), {}",
+            front_ends_text(front_ends)
+        );
         let mut lines = runs.lines(&[Arm::Ulm, Arm::Pklm, Arm::Klm], worlds, gain);
         // The text gives the largest ones, and says that they are at the smallest exponents.
         lines.push(published("KLM", (0.1, 22.0)));
@@ -191,12 +199,16 @@ fn loaded(run: &Run<'_>) -> Findings {
             "pklm-over-ulm-16",
             "klm-over-static-16",
             "pending-counts-16",
+            "klm-over-ulm-16",
+            "ulm-over-static-16",
         ],
         [
             "klm-over-pklm-1",
             "pklm-over-ulm-1",
             "klm-over-static-1",
             "pending-counts-1",
+            "klm-over-ulm-1",
+            "ulm-over-static-1",
         ],
     ];
     for (at, (worlds, front_ends)) in by.iter().zip(FRONT_ENDS).enumerate() {
@@ -212,19 +224,22 @@ fn loaded(run: &Run<'_>) -> Findings {
                 .map(|(_, world)| world)
                 .collect()
         };
-        if let Some(&[over_pklm, pklm, over_static, pending]) = ids.get(at) {
+        if let Some(&[over_pklm, pklm, over_static, pending, over_ulm, ulm]) = ids.get(at) {
             let ratio = |kind, pair| runs.ratios(&judged(kind), pair, Played::throughput);
             findings.measured(over_pklm, ratio(0, (Arm::Klm, Arm::Pklm)));
             findings.measured(pklm, ratio(0, (Arm::Pklm, Arm::Ulm)));
             findings.measured(over_static, ratio(0, (Arm::Klm, Arm::RoundRobin)));
             findings.measured(pending, ratio(1, (Arm::PaperKlm, Arm::Pklm)));
+            findings.measured(over_ulm, ratio(0, (Arm::Klm, Arm::Ulm)));
+            findings.measured(ulm, ratio(0, (Arm::Ulm, Arm::RoundRobin)));
         }
         for (kind, &(what, names, _)) in kinds.iter().enumerate() {
             let these = of_kind(kind);
             let points: Vec<(f64, usize)> =
                 these.iter().map(|&(x, world)| (x as f64, world)).collect();
             let title = format!(
-                "Requests per second, other work: {what} (figure 6), {front_ends} front-ends"
+                "Requests per second, other work: {what} (figure 6), {}",
+                front_ends_text(front_ends)
             );
             let lines = runs.lines(&arms, &points, throughput);
             let Some(&name) = names.get(at) else { continue };
@@ -281,7 +296,7 @@ fn shared(run: &Run<'_>) -> Findings {
     let (all, by) = worlds(&OTHERS, |front_ends, alpha| {
         shared_centre(run, front_ends, alpha)
     });
-    let runs = Runs::play(run, &all, &ALL, 6);
+    let runs = Runs::play(run, &all, &ALL, 14);
     let mut findings = Findings::default();
     let ids = [
         [
@@ -321,8 +336,10 @@ fn shared(run: &Run<'_>) -> Findings {
             } else {
                 "the other site"
             };
-            let title =
-                format!("Improvement over random of {which} (figure 7), {front_ends} front-ends");
+            let title = format!(
+                "Improvement over random of {which} (figure 7), {}",
+                front_ends_text(front_ends)
+            );
             let gain = |runs: &Runs, world, arm| runs.gains(world, arm, |of| site(of, at));
             let mut lines = runs.lines(&[Arm::Ulm, Arm::Pklm, Arm::Klm], worlds, gain);
             let [klm, ulm] = figures;
@@ -384,7 +401,8 @@ fn variance(run: &Run<'_>) -> Findings {
         }
         let name = if front_ends == 1 { "mean-1" } else { "mean-16" };
         let title = format!(
-            "Variance of CPU load between back-ends in 50 ms, mean over time, {front_ends} front-ends"
+            "Variance of CPU load between back-ends in 50 ms, mean over time, {}",
+            front_ends_text(front_ends)
         );
         let worlds: Vec<(&str, usize)> = worlds
             .iter()
@@ -409,7 +427,8 @@ fn variance(run: &Run<'_>) -> Findings {
         findings.charts.push(Chart {
             name: if front_ends == 1 { "time-1" } else { "time-16" },
             title: format!(
-                "Variance of CPU load between back-ends (figure 8), {front_ends} front-ends"
+                "Variance of CPU load between back-ends (figure 8), {}",
+                front_ends_text(front_ends)
             ),
             plot: plot(
                 "seconds",
@@ -480,7 +499,8 @@ fn interval(run: &Run<'_>) -> Findings {
             "throughput-16"
         };
         let title = format!(
-            "Requests per second against the polling interval (figure 9), {front_ends} front-ends"
+            "Requests per second against the polling interval (figure 9), {}",
+            front_ends_text(front_ends)
         );
         let points: Vec<(f64, usize)> =
             worlds.iter().map(|&(x, world)| (x as f64, world)).collect();

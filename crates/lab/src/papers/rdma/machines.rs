@@ -86,6 +86,14 @@ fn judge(csv: &Csv) -> Result<Findings, String> {
         steady(rate, "pKLM by query", "ULM by query"),
     );
     findings.measured(
+        "klm-over-ulm-rdma",
+        steady(rate, "KLM by RDMA", "ULM by RDMA"),
+    );
+    findings.measured(
+        "klm-over-ulm-query",
+        steady(rate, "KLM by query", "ULM by query"),
+    );
+    findings.measured(
         "klm-over-static",
         steady(rate, "KLM by RDMA", "round robin"),
     );

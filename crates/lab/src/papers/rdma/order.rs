@@ -3,7 +3,7 @@
 use crate::worlds::monitored::{Arrivals, Background, DataCentre};
 use evenkeel_sim::svg::Scale;
 
-use super::world::{Arm, FRONT_ENDS, PING_PONG, Played, Runs, centre, plot};
+use super::world::{Arm, FRONT_ENDS, PING_PONG, Played, Runs, centre, front_ends_text, plot};
 use crate::findings::{Chart, Findings};
 use crate::paper::Play;
 use crate::run::Run;
@@ -81,7 +81,10 @@ fn simulate(run: &Run<'_>) -> Findings {
                 .map(|(world, (_, clients))| (*clients as f64, world))
                 .collect();
             let of = |runs: &Runs, world, arm| runs.figures(world, arm, figure);
-            let title = format!("Four loaded back-ends: {up}, {front_ends} front-ends");
+            let title = format!(
+                "Four loaded back-ends: {up}, {}",
+                front_ends_text(front_ends)
+            );
             findings.charts.push(Chart {
                 name,
                 title: title.clone(),

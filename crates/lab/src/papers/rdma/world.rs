@@ -13,6 +13,14 @@ use evenkeel_sim::experiment::Mean;
 /// Front-ends: the paper's, and one for comparison. Claims come in this order.
 pub(super) const FRONT_ENDS: [usize; 2] = [16, 1];
 
+/// Words for a number of front-ends.
+pub(super) fn front_ends_text(count: usize) -> String {
+    match count {
+        1 => "one front-end".into(),
+        _ => format!("{count} front-ends"),
+    }
+}
+
 /// Time between two readings, and two turns of ULM's process, where nothing else is said.
 pub(super) const INTERVAL: Duration = Duration::from_millis(50);
 
