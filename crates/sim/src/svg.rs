@@ -190,7 +190,7 @@ impl Plot {
         if self.lines.len() > 1 {
             svg += "<p class=\"legend\">";
             for (index, line) in self.lines.iter().enumerate().take(NAMED) {
-                let colour = colour(index);
+                let colour = self.colour_of(index);
                 let name = escaped(&line.name);
                 let _ = write!(
                     svg,
@@ -240,13 +240,27 @@ impl Plot {
                 svg,
                 "<path stroke=\"{}\" stroke-width=\"2\"{dashes} d=\"M{left:.1} {down:.1}h18\"/>\
                  <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                colour(index),
+                self.colour_of(index),
                 left + 24.0,
                 down + 4.0,
                 escaped(&shortened(&line.name, room - LEGEND_MARK))
             );
         }
         svg + "</svg>\n"
+    }
+
+    /// Colour of a line. A published line has that of the line beside which it stands, by its name: `X (published)`,
+    /// `X, published` or `published: X`.
+    fn colour_of(&self, index: usize) -> &'static str {
+        let line = self.lines.get(index).filter(|line| line.is_published);
+        let base = line.and_then(|line| {
+            let name = line.name.as_str();
+            let end = name.strip_suffix(" (published)");
+            end.or_else(|| name.strip_suffix(", published"))
+                .or_else(|| name.strip_prefix("published: "))
+        });
+        let is_base = |line: &Line| !line.is_published && Some(line.name.as_str()) == base;
+        colour(self.lines.iter().position(is_base).unwrap_or(index))
     }
 
     /// Columns of the legend of a file: as many as leave each name its room.
@@ -334,7 +348,7 @@ impl Plot {
         let grey = self.lines.iter().enumerate().skip(NAMED);
         let order = grey.chain(self.lines.iter().enumerate().take(NAMED));
         for (index, line) in order {
-            let colour = colour(index);
+            let colour = self.colour_of(index);
             let mut path = String::new();
             for (at, point) in line.points.iter().enumerate() {
                 let step = if at == 0 { 'M' } else { 'L' };
@@ -466,6 +480,26 @@ mod tests {
         }
         let long = "a".repeat(100);
         assert!(!plot(&long).file("title").contains(&long));
+    }
+
+    #[test]
+    fn what_was_published_has_the_colour_of_what_it_stands_beside() {
+        let line = |name: &str, is_published| Line {
+            is_published,
+            ..Line::new(name, vec![(0.0, 1.0)])
+        };
+        let lines = vec![
+            line("a", false),
+            line("b", false),
+            line("b (published)", true),
+            line("a, published", true),
+            line("published: b", true),
+            line("published", true),
+        ];
+        let plot = Plot::over_time("up", lines);
+        let colours: Vec<&str> = (0..6).map(|index| plot.colour_of(index)).collect();
+        let wanted = [0, 1, 1, 0, 1, 5].map(colour);
+        assert_eq!(colours, wanted);
     }
 
     #[test]
