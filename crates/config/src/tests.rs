@@ -2290,18 +2290,118 @@ fn m9_members_that_report_from_one_location_are_a_warning() {
             r#"prometheus = {{ url = "http://{{host}}:{port}/m", loads = {{ utilization = "a" }} }}"#
         )
     };
+    let shared = r#"{ address = "10.0.0.2:80", location = "a" }, { address = "10.0.0.2:81", location = "a" }"#;
+    let is_told = |told: &[crate::Problem], at: &str| {
+        let of = format!("2 members are at the location {at:?}");
+        told.iter().any(|told| told.message.contains(&of))
+    };
     for source in ["orca = true".to_owned(), page("{port}")] {
-        let told = warnings(two, &source);
-        let is_told = |told: &[crate::Problem]| {
-            told.iter().any(|told| {
-                told.message
-                    .contains("2 members are at the location \"10.0.0.2\"")
-            })
-        };
-        assert!(is_told(&told), "{told:?}");
-        assert!(warnings(apart, &source).is_empty());
+        for members in [two, apart] {
+            let told = warnings(members, &source);
+            assert!(told.is_empty(), "{members}, {source}: {told:?}");
+        }
+        let told = warnings(shared, &source);
+        assert!(is_told(&told, "a"), "{told:?}");
+        // What else is told of the host has to be that of both.
+        for other in [
+            "statsd = { listen = \"127.0.0.1:8125\", loads = { \"app.busy\" = \"disk\" } }",
+            "cgroup = { path = \"/{location}\" }",
+            "monitor = { type = \"ulm\", path = \"/run/load\" }",
+        ] {
+            let told = warnings(two, &format!("{source}\n{other}"));
+            assert!(is_told(&told, "10.0.0.2"), "{other}: {told:?}");
+        }
+        let told = warnings(
+            two,
+            &format!("{source}\n[broker]\nlisten = \"127.0.0.1:7411\"\nkey_file = \"keys\""),
+        );
+        assert!(is_told(&told, "10.0.0.2"), "{told:?}");
     }
     assert!(warnings(two, &page("9100")).is_empty());
+}
+
+/// Servers on one host, each with its own report.
+#[test]
+fn members_that_report_themselves_have_a_location_each_unless_it_is_shared_on_purpose() {
+    let locations = |text: &str| -> Vec<String> {
+        let config = parse("t", text).unwrap();
+        let members = config.groups.iter().flat_map(|group| &group.members);
+        members
+            .map(|member| member.location().into_owned())
+            .collect()
+    };
+    let group = |name: &str, members: &str, source: &str| {
+        format!("[group.{name}]\nmembers = [{members}]\n{source}\n")
+    };
+    let two = r#""10.0.0.1:80", "10.0.0.1:81", "10.0.0.2:80""#;
+    let orca = "orca = true";
+    let of = |text: &str| locations(text).join(" ");
+    assert_eq!(
+        of(&group("a", two, orca)),
+        "10.0.0.1:80 10.0.0.1:81 10.0.0.2"
+    );
+    // An agent check is about a member's weight: it reports no load.
+    let agent = "agent_check = { port = 8765 }";
+    assert_eq!(of(&group("a", two, agent)), "10.0.0.1 10.0.0.1 10.0.0.2");
+    // In two groups, of which one has the loads of the host.
+    let (one, other) = (r#""10.0.0.1:80""#, r#""10.0.0.1:81""#);
+    let text = group("a", one, orca) + &group("b", other, "");
+    assert_eq!(of(&text), "10.0.0.1:80 10.0.0.1");
+    // The same server twice has one load.
+    let text = group("a", one, orca) + &group("b", one, orca);
+    assert_eq!(of(&text), "10.0.0.1 10.0.0.1");
+    let named = r#"{ address = "[::1]:80", location = "x" }, "[::1]:81", "[::1]:82""#;
+    assert_eq!(of(&group("a", named, orca)), "x [::1]:81 [::1]:82");
+}
+
+#[test]
+fn loads_of_one_location_from_sources_of_two_groups_are_a_warning() {
+    let warnings = |one: &str, other: &str| {
+        let text = format!(
+            "[rule.x]\nlisten = \"127.0.0.1:80\"\n{one}\n[rule.y]\nlisten = \"127.0.0.1:81\"\n{other}\n"
+        );
+        let told = parse("t", &text).unwrap().warnings;
+        let told = told.into_iter().map(|told| told.message);
+        told.filter(|told| told.contains("of the group"))
+            .collect::<Vec<_>>()
+    };
+    let orca = |member: &str| format!("members = [{member}]\norca = true");
+    let (here, next) = (r#""10.0.0.1:80""#, r#""10.0.0.1:81""#);
+    let page = |member: &str, loads: &str| {
+        format!(
+            "members = [{member}]\nprometheus = {{ url = \"http://{{host}}:9100/m\", loads = {{ {loads} = \"a\" }} }}"
+        )
+    };
+    // Another source of the same server, and another server at the same location.
+    let at_a = |port: u16| {
+        orca(&format!(
+            r#"{{ address = "10.0.0.1:{port}", location = "10.0.0.1" }}"#
+        ))
+    };
+    for (one, other) in [
+        (at_a(80), at_a(81)),
+        (at_a(81), page(next, "cpu")),
+        (orca(here), page(here, "cpu")),
+        (page(here, "cpu"), orca(here)),
+    ] {
+        let told = warnings(&one, &other);
+        assert!(
+            matches!(&told[..], [told] if told.contains("load cpu of the location \"10.0.0.1\"")),
+            "{one} {other}: {told:?}"
+        );
+    }
+    // The same server, another location, the same page, another load.
+    let apart = r#"{ address = "10.0.0.1:81", location = "b" }"#;
+    for (one, other) in [
+        (orca(here), orca(here)),
+        (orca(here), orca(next)),
+        (orca(here), orca(apart)),
+        (page(here, "cpu"), page(here, "cpu")),
+        (orca(here), page(here, "disk")),
+    ] {
+        let told = warnings(&one, &other);
+        assert!(told.is_empty(), "{one} {other}: {told:?}");
+    }
 }
 
 #[test]

@@ -362,6 +362,7 @@ mod tests {
     use crate::config::{Config, HealthCheck, HealthCheckKind, MemberConfig, Rule};
     use crate::inputs::AdminState;
     use crate::lists::Lists;
+    use crate::lists::service::Service;
 
     /// What happens to the inputs.
     #[derive(Clone, Debug)]
@@ -644,5 +645,42 @@ mod tests {
         let half = LoadValue::new(0.5).unwrap();
         location(0, 0).report(LoadId::CPU, half, now).unwrap();
         assert!(location(1, 0).load(LoadId::CPU, now).is_some());
+    }
+
+    /// Members of the file, of a service and at several addresses of a name.
+    #[test]
+    fn members_that_report_themselves_have_a_location_each_whoever_names_them() {
+        let text = "[group.web]\norca = true\n\
+                    members = [{ srv = \"_http._tcp.web\" }, \"x.example:1\", \"x.example:2\", \"10.0.0.9:1\"]\n";
+        let config = crate::config::parse("x", text).unwrap();
+        let records = [80, 81].map(|port| Service::new(0, 1, port, "a.example.").unwrap());
+        let services = [("_http._tcp.web".to_owned(), records.to_vec())];
+        let lists = Lists {
+            services: services.into(),
+            ..Lists::default()
+        };
+        let mut inputs = Inputs::new().with_config(config, lists, at(1));
+        let addresses = |hosts: [[u8; 4]; 2]| hosts.map(IpAddr::from).to_vec();
+        let found = [
+            ("x.example", addresses([[10, 0, 0, 1], [10, 0, 0, 2]])),
+            ("a.example", vec![IpAddr::from([10, 0, 0, 3])]),
+        ];
+        inputs.addresses = found.map(|(host, ips)| (host.to_owned(), ips)).into();
+        let state = State::empty().next(inputs, 1, at(1));
+        let members = state.groups[0].group.members().iter();
+        let mut names: Vec<_> = members
+            .map(|member| member.location.name().to_string())
+            .collect();
+        names.sort_unstable();
+        let expected = [
+            "10.0.0.1:1",
+            "10.0.0.1:2",
+            "10.0.0.2:1",
+            "10.0.0.2:2",
+            "10.0.0.9",
+            "a.example:80",
+            "a.example:81",
+        ];
+        assert_eq!(names, expected);
     }
 }

@@ -26,6 +26,7 @@ use super::protocol::{MemberProtocol, Source};
 use super::reach::Reach;
 use super::route;
 use super::rule::{self, Defaults, Protocol, Rule};
+use super::sources::Hosts;
 use super::steer::{self, Steer};
 use super::store::{self, Store};
 use super::tls::{self, ClientTls, Tls};
@@ -384,6 +385,13 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     }
     check_cookies(&groups, &users, report);
     groups.sort_by_key(|(span, _)| span.start);
+    // Agents tell of hosts.
+    if !top.given("broker") {
+        let hosts = Hosts::of(groups.iter().map(|(_, group)| group));
+        groups
+            .iter_mut()
+            .for_each(|(_, group)| group.separate(&hosts));
+    }
 
     let placed = groups.iter().map(|(span, group)| Placed { span, group });
     let placed: Vec<Placed<'_>> = placed.collect();
@@ -471,6 +479,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     let process = &config.process;
     config.steer = steer::read(&mut top, folder, &groups, process, &mut used, report);
     let listening = listening(&config.rules);
+    warn_of_shared_loads(&groups, report);
     for (span, group) in &groups {
         warn_of_loops(&listening, group, span, report);
         warn_of_one_location(group, span, report);
@@ -557,21 +566,17 @@ fn leads_to(member: &MemberConfig, listen: &Address) -> bool {
 
 /// Warns of members at one location that report a load each: the location has one load, that of the last report.
 fn warn_of_one_location(group: &GroupConfig, span: &Span, report: &mut Report<'_>) {
-    let pages = group.sources.prometheus.as_ref();
-    let is_each_asked = pages.is_some_and(|pages| pages.url.is_of_member());
-    let key = match (&group.sources.orca, is_each_asked) {
-        (Some(_), _) => "orca",
-        (None, true) => "prometheus",
-        (None, false) => return,
+    let mut keys = ["orca", "prometheus"].into_iter();
+    let Some(key) = keys.find(|key| group.sources.asks_each_member(key)) else {
+        return;
     };
-    let mut members: HashMap<&str, u32> = HashMap::new();
+    let mut members: HashMap<_, u32> = HashMap::new();
     for member in &group.members {
-        let location = member.location.as_deref().unwrap_or(&member.host);
-        *members.entry(location).or_default() += 1;
+        *members.entry(member.location()).or_default() += 1;
     }
     let shared = group.members.iter().find_map(|member| {
-        let location = member.location.as_deref().unwrap_or(&member.host);
-        let count = *members.get(location)?;
+        let location = member.location();
+        let count = *members.get(&location)?;
         (count > 1).then_some((location, count))
     });
     if let Some((location, count)) = shared {
@@ -580,6 +585,40 @@ fn warn_of_one_location(group: &GroupConfig, span: &Span, report: &mut Report<'_
              report replaces those of the others. Give each member a `location` of its own"
         );
         report.warning(span, &group.path(), message);
+    }
+}
+
+/// Warns of a load of a location that sources of two groups report, unless both are the same: the load is that of
+/// the last report.
+fn warn_of_shared_loads(groups: &[(Span, GroupConfig)], report: &mut Report<'_>) {
+    // By location and load: the group whose source says it, that source, and the member if each one says it.
+    let mut known = HashMap::new();
+    for (span, group) in groups {
+        let mut shared = None;
+        for (key, loads) in group.sources.loads() {
+            let is_of_member = group.sources.asks_each_member(key);
+            for member in group.members.iter().filter(|_| !loads.is_empty()) {
+                let of = is_of_member.then_some((&member.host, member.port));
+                for load in &loads {
+                    let place = (member.location(), *load);
+                    let (other, other_key, other_of) =
+                        *known.entry(place).or_insert((group, key, of));
+                    let is_other = (other_key, other_of) != (key, of);
+                    if is_other && other.name != group.name && shared.is_none() {
+                        shared = Some((member.location(), *load, key, other, other_key));
+                    }
+                }
+            }
+        }
+        if let Some((location, load, key, other, other_key)) = shared {
+            let message = format!(
+                "load {load} of the location {location:?} comes from `{key}` here and from `{other_key}` of the group \
+                 \"{}\": whichever was reported last counts. Take it out of one of them, or give the members a \
+                 `location` of their own",
+                other.name
+            );
+            report.warning(span, &group.path(), message);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `[location.NAME]`: what is to be said of a place where members run.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
@@ -47,7 +48,11 @@ pub(crate) fn read(
 ) -> Vec<LocationConfig> {
     let mut known = HashSet::new();
     for member in groups.iter().flat_map(|placed| &placed.group.members) {
-        known.insert(member.location.as_deref().unwrap_or(&member.host));
+        known.insert(member.location());
+        if member.is_apart {
+            // Its zone may be that of its host.
+            known.insert((&*member.host).into());
+        }
     }
     // The addresses of a name are locations, too, if it has several.
     let names = groups.iter().flat_map(|placed| &placed.group.members);
@@ -81,7 +86,7 @@ pub(crate) fn read(
 pub(crate) fn check(groups: &[Placed<'_>], own: &[LocationConfig], report: &mut Report<'_>) {
     let own = own.iter().filter(|location| location.says_monitor);
     let own: HashSet<&str> = own.map(|location| &*location.name).collect();
-    let mut first: HashMap<&str, &GroupConfig> = HashMap::new();
+    let mut first: HashMap<Cow<'_, str>, &GroupConfig> = HashMap::new();
     for Placed { span, group } in groups {
         let Some(monitor) = &group.monitor else {
             continue;
@@ -97,17 +102,17 @@ pub(crate) fn check(groups: &[Placed<'_>], own: &[LocationConfig], report: &mut 
         }
         let mut told = HashSet::new();
         for member in &group.members {
-            let location = member.location.as_deref().unwrap_or(&member.host);
-            if own.contains(location) {
+            let location = member.location();
+            if own.contains(&*location) {
                 continue;
             }
-            let other = *first.entry(location).or_insert(group);
+            let other = *first.entry(location.clone()).or_insert(group);
             if other.monitor.as_ref() != Some(monitor) && told.insert(&other.name) {
                 let message = format!(
                     "group {:?} has its load at location {location:?} read in another way: make \
                      both the same, or say how in [location.{}.monitor]",
                     other.name,
-                    join("", location)
+                    join("", &location)
                 );
                 report.problem(span, &path, message, None);
             }

@@ -1,5 +1,6 @@
 //! Members of a group.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
@@ -31,13 +32,16 @@ section! {
         reference: Option<String> = None,
         /// The name of a service, in place of `host` and `port`: members are what SRV records name.
         srv: Option<String> = None,
+        /// True if its location is its own address and port, where it has no `location`:
+        /// [`GroupConfig::separate`](super::group::GroupConfig::separate).
+        is_apart: bool = false,
     }
     keys MEMBER {
         /// Share of the traffic relative to the other members; 0 gets none.
         weight: Weight = Weight::ONE; "2.5",
         /// Where it runs: a machine, not a path as in nginx. Members of all groups at one location
         /// share its reported load. By default the host of `address`, or all of it if that is a Unix
-        /// socket.
+        /// socket, or if members on that host [report their own loads](load-reports.md#which-source).
         location: Option<String> [Text(LOCATION_NAMES)] = None; r#""rack-7""#,
         /// The [zone](zones.md) that it is in, as a data centre: members in the balancer's own zone come first.
         /// By default that of its location, if `[location.NAME]` names one.
@@ -129,6 +133,20 @@ impl MemberConfig {
     /// The path of the Unix socket that it is, or `@` and its name in the abstract namespace.
     pub fn unix(&self) -> Option<&str> {
         self.host.strip_prefix(UNIX)
+    }
+
+    /// Name of the location of a member with one address.
+    pub fn location(&self) -> Cow<'_, str> {
+        match (&self.location, self.is_apart) {
+            (Some(location), _) => location.into(),
+            (None, true) => self.name().into(),
+            (None, false) => (&self.host).into(),
+        }
+    }
+
+    /// True if the member is a port of a host, and the file names no location for it.
+    pub(crate) fn is_at_host(&self) -> bool {
+        self.location.is_none() && self.reference.is_none() && self.unix().is_none()
     }
 
     /// Whether its addresses are those that DNS has for its host.

@@ -1,14 +1,16 @@
 //! Load sources that a group may have, all in one list. What a source has in the file stands
 //! here, too, unless it needs a language of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
 
 pub use super::agent_check::AgentCheck;
+use super::group::GroupConfig;
 pub use super::loads::NamedLoads;
+use super::member::MemberConfig;
 pub use super::orca::{Orca, OrcaService};
 pub use super::prometheus::{MetricLoad, Prometheus, Url, UrlTemplate};
 use super::tls::ClientTls;
@@ -54,7 +56,7 @@ impl Sources {
 
     /// Loads that are named here, by the key of their source. Those of cgroups are not among them: they take
     /// precedence, and others may stand in for them.
-    fn loads(&self) -> [(&'static str, Vec<LoadId>); 3] {
+    pub(crate) fn loads(&self) -> [(&'static str, Vec<LoadId>); 3] {
         let orca = self.orca.iter().flat_map(|orca| orca.loads.loads());
         let pages = self.prometheus.iter().flat_map(|pages| &pages.loads);
         let statsd = self.statsd.iter().flat_map(|statsd| statsd.loads.loads());
@@ -63,6 +65,23 @@ impl Sources {
             ("prometheus", pages.map(|known| known.load).collect()),
             ("statsd", statsd.collect()),
         ]
+    }
+
+    /// True if each member of the group is asked for the loads of the source `key` by itself, or says them.
+    pub(crate) fn asks_each_member(&self, key: &str) -> bool {
+        let pages = self.prometheus.as_ref();
+        match key {
+            "orca" => self.orca.is_some(),
+            "prometheus" => pages.is_some_and(|pages| pages.url.is_of_member()),
+            _ => false,
+        }
+    }
+
+    /// True if members say loads of their own, and no source of the group says loads of hosts.
+    fn are_of_members(&self) -> bool {
+        let of_members = ["orca", "prometheus"].map(|key| self.asks_each_member(key));
+        let pages = self.prometheus.is_some() && !of_members[1];
+        of_members.contains(&true) && !pages && self.statsd.is_none() && self.cgroup.is_none()
     }
 
     /// Warns of loads that two sources report: which of them counts then depends on the moment.
@@ -79,6 +98,42 @@ impl Sources {
                 );
                 table.warning(message, report);
             }
+        }
+    }
+}
+
+/// Hosts of members that have no `location`, with the port of each; `None` for several.
+#[derive(Debug, Default)]
+pub struct Hosts(HashMap<String, Option<u16>>);
+
+impl Hosts {
+    /// Collects the hosts of the members of groups.
+    pub fn of<'a>(groups: impl IntoIterator<Item = &'a GroupConfig>) -> Self {
+        let mut hosts = HashMap::new();
+        let members = groups.into_iter().flat_map(|group| &group.members);
+        for member in members.filter(|member| member.is_at_host()) {
+            let port = hosts
+                .entry(member.host.clone())
+                .or_insert(Some(member.port));
+            *port = port.filter(|port| *port == member.port);
+        }
+        Hosts(hosts)
+    }
+
+    fn are_shared_by(&self, member: &MemberConfig) -> bool {
+        member.is_at_host() && self.0.get(&member.host) == Some(&None)
+    }
+}
+
+impl GroupConfig {
+    /// Gives members that report their own loads a location each, if their host has other members and nothing in the
+    /// group reports loads of hosts: a location has one load, so each report would replace those of the others.
+    pub fn separate(&mut self, hosts: &Hosts) {
+        if !self.sources.are_of_members() || self.monitor.is_some() {
+            return;
+        }
+        for member in &mut self.members {
+            member.is_apart |= hosts.are_shared_by(member);
         }
     }
 }

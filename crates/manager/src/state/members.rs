@@ -16,6 +16,7 @@ use evenkeel_core::time::Instant;
 use super::State;
 use super::entry::{Endpoint, GroupEntry, Identity};
 use crate::admission::{Admission, Refused};
+use crate::config::sources::Hosts;
 use crate::config::{GroupConfig, MemberConfig};
 use crate::inputs::AdminState;
 use crate::snapshot::GroupHandle;
@@ -52,7 +53,13 @@ impl State {
             locations: old_locations,
         };
         let listed = self.inputs.lists.members(&config);
-        config.members.extend(listed);
+        if !listed.is_empty() {
+            config.members.extend(listed);
+            // What the file says of others is in its members.
+            if self.inputs.config.broker.is_none() {
+                config.separate(&Hosts::of([&config]));
+            }
+        }
         let (mut endpoints, mut refused) = (Vec::new(), Vec::new());
         for member in &config.members {
             let ips = self.addresses_of(&config, member, admission, &mut refused);
@@ -189,7 +196,17 @@ impl State {
                 None => (in_file.clone(), host.clone()),
                 Some(ip) => (format!("{in_file}/{ip}"), ip.to_string()),
             };
-            let place = member.location.clone().unwrap_or(place);
+            let zone = self.inputs.zone_of(member, &place).map(Into::into);
+            let place = match (&member.location, address.ip()) {
+                (Some(location), _) => location.clone(),
+                (None, Some(ip)) if member.is_apart && !alone => {
+                    SocketAddr::new(ip, member.port).to_string()
+                }
+                (None, _) if member.is_apart => in_file.clone(),
+                (None, _) => place,
+            };
+            let of_location = || self.inputs.zone_of(member, &place).map(Into::into);
+            let zone = zone.or_else(of_location);
             let identity = (host.as_str(), member.port, address.clone());
             let before = old.by_identity.get(&identity);
             let key = |name: &str| (config.name.clone(), name.to_owned());
@@ -214,7 +231,6 @@ impl State {
                     (id, Arc::new(Slot::new(weight)))
                 }
             };
-            let zone = self.inputs.zone_of(member, &place).map(Into::into);
             let location = self.location(&place, old.locations);
             endpoints.push(Endpoint {
                 member: Member {
