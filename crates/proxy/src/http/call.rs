@@ -112,8 +112,8 @@ impl Client {
             metrics: Arc::clone(&self.session.service.metrics),
             address: bound.address.clone(),
         };
-        let link = Links::begin(worker, bound.member, upstream, limits).await;
-        link.map(Chosen::Http2).ok_or(ConnectFailure::Refused)
+        let link = Links::begin(worker, bound.member, upstream, limits);
+        Ok(Chosen::Http2(link))
     }
 }
 

@@ -528,7 +528,7 @@ impl Client {
             return None;
         };
         let status = stream.take_grpc_status()?;
-        grpc::is_failure(status.as_bytes()).then_some(Outcome::Failure)
+        grpc::is_failure(&status).then_some(Outcome::Failure)
     }
 
     /// What becomes of the two connections.

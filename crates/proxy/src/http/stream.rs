@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use http::request::Parts;
+use evenkeel_http2::Head;
 
 use super::flow::Flow;
 use super::route::{Routed, TOO_LARGE};
@@ -22,24 +22,26 @@ use crate::message::Body;
 pub(crate) async fn serve_stream(
     connection: &Connection,
     stream: Box<Stream>,
-    parts: Parts,
+    head: Head,
     connects: bool,
 ) {
     let session = connection.session.of_stream();
     let bindings = Rc::clone(&connection.bindings);
     let mut client = Client::new(session, Io::Stream(stream), bindings);
-    let after = match client.parse_stream(connection, &parts, connects) {
+    let after = match client.parse_stream(connection, &head, connects) {
         Ok(mut request) => {
-            if grpc::is_call(&parts.headers)
+            if grpc::is_call(&head.fields)
                 && let Io::Stream(stream) = &mut client.stream
             {
                 request.grpc = true;
                 stream.set_grpc();
-                if let Some(limit) = grpc::timeout(&parts.headers) {
+                if let Some(limit) = grpc::timeout(&head.fields) {
                     client.session.watch.limit(limit);
                 }
             }
-            drop(parts);
+            if let Io::Stream(stream) = &client.stream {
+                stream.give_head(head);
+            }
             client.exchange(&mut request).await
         }
         Err(NoRequest::Malformed(status, text, to_head)) => {
@@ -65,7 +67,7 @@ impl Client {
     fn parse_stream(
         &mut self,
         connection: &Connection,
-        parts: &Parts,
+        head: &Head,
         connects: bool,
     ) -> Result<Request, NoRequest> {
         let rule = self.session.service.rule();
@@ -98,8 +100,8 @@ impl Client {
             let request = Request::of(&self.session, routed, given, login, noted, head);
             (head.request.body, bounds, request)
         };
-        let taken = with_head(parts, stream.has_ended(), key.as_deref(), limits, take);
-        let to_head = parts.method == http::Method::HEAD;
+        let taken = with_head(head, stream.has_ended(), key.as_deref(), limits, take);
+        let to_head = head.method() == "HEAD";
         let (body, bounds, request) = taken.map_err(|error| {
             NoRequest::Malformed(error.request_status(), error.to_string(), to_head)
         })?;

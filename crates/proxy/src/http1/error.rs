@@ -43,9 +43,6 @@ pub enum HeadError {
     /// `Host` and `:authority` of HTTP/2 are not the same.
     #[error("the Host field differs from :authority")]
     HostDiffers,
-    /// A field about a connection of HTTP/1 in HTTP/2.
-    #[error("a field about a connection of HTTP/1 in HTTP/2")]
-    ConnectionSpecific,
     /// `Host` is not `host[:port]`.
     #[error("invalid Host field: expected host or host:port")]
     InvalidHost,

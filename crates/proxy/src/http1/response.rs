@@ -97,11 +97,6 @@ impl<'a> ResponseHead<'a> {
         self.meaning.authenticates_connection
     }
 
-    /// The head as it came.
-    pub(crate) fn raw(&self) -> &'a [u8] {
-        self.raw
-    }
-
     /// The fields that are passed on, but for those that frame the body.
     pub(crate) fn kept(&self) -> impl Iterator<Item = &'a Header<'a>> {
         let mut left_out = self.meaning.dropped;

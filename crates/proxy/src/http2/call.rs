@@ -7,22 +7,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use h2::Reason;
-use h2::client::ResponseFuture;
-use h2::ext::Protocol;
-use http::header::CONTENT_LENGTH;
-use http::uri::{Authority, PathAndQuery, Uri};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use evenkeel_http2::{Break, Cause, Fields, Head, Key, NotOpened, Opening, Reason};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::incoming::{Incoming, put_fields};
+use super::incoming::{Incoming, broken};
 use super::links::{Link, Place};
-use super::outgoing::{Outgoing, broken};
-use super::stream::{part_of, value_of};
+use super::outgoing::Outgoing;
 use super::websocket;
 use crate::http1::head::MAX_FIELDS;
-use crate::http1::{Fields, Limits, Parsed, RequestHead};
+use crate::http1::{Limits, Parsed, RequestHead};
 use crate::message::{self, Body};
 use crate::worker::Worker;
 
@@ -36,9 +29,10 @@ const LIMITS: Limits = Limits {
 #[derive(Debug)]
 pub(crate) struct Call {
     place: Place,
+    /// The stream, once it was opened.
+    key: Option<Key>,
     outgoing: Option<Outgoing>,
     asks_for_head: bool,
-    response: Option<ResponseFuture>,
     /// A head of the response, and how much of it was read.
     answer: Vec<u8>,
     answer_read: usize,
@@ -60,9 +54,9 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn new(link: Rc<Link>, worker: Rc<Worker>) -> Self {
         Call {
+            key: None,
             outgoing: None,
             asks_for_head: false,
-            response: None,
             answer: worker.buffers.take_head(),
             place: Place::take(link, worker),
             answer_read: 0,
@@ -111,25 +105,22 @@ impl Call {
     }
 
     /// Takes note of why the stream has failed.
-    fn failed(&mut self, error: h2::Error) -> io::Error {
-        let processed_none = error.reason() == Some(Reason::REFUSED_STREAM)
-            || error.is_go_away() && error.reason() == Some(Reason::NO_ERROR);
-        self.refused |= processed_none && error.is_remote();
-        if error.is_go_away() || error.is_io() {
+    fn failed(&mut self, end: Break) -> io::Error {
+        self.refused |= end.unprocessed;
+        if end.cause == Cause::Connection {
             self.place.link.close();
         }
-        let kind = match error.is_reset() && error.is_library() {
+        let kind = match end.cause {
             // A message that was malformed; others of the connection go on.
-            true => io::ErrorKind::InvalidData,
-            false => io::ErrorKind::ConnectionReset,
+            Cause::Local => io::ErrorKind::InvalidData,
+            Cause::Peer | Cause::Connection => io::ErrorKind::ConnectionReset,
         };
-        io::Error::new(kind, error.to_string())
+        broken(end, kind)
     }
 
     /// Sends a head. One that asks for WebSocket waits for the member's settings.
     fn poll_begin(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<()>> {
-        let mut fields = Fields::new();
-        let raw = Bytes::copy_from_slice(bytes);
+        let mut fields = crate::http1::Fields::new();
         let head = match RequestHead::parse(bytes, LIMITS, &mut fields) {
             Ok(Parsed::Head(head)) => head,
             _ => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
@@ -142,175 +133,181 @@ impl Call {
                 .is_err_and(|error| error.kind() == io::ErrorKind::Unsupported);
             connects?;
         }
-        let Some(mut request) = self.translate(&head.request, bytes, &raw, accept.is_some()) else {
-            self.unfit = true;
-            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
-        };
-        if let Body::Length(length) = head.request.body {
-            request
-                .headers_mut()
-                .insert(CONTENT_LENGTH, HeaderValue::from(length));
-        }
         let body = match accept {
             Some(_) => Body::UntilClose,
             None => head.request.body,
         };
-        self.accept = accept;
-        self.asks_for_head = head.asked.head;
         let ends = matches!(body, Body::None | Body::Length(0));
-        let sent = self
-            .place
-            .link
-            .send
-            .borrow_mut()
-            .send_request(request, ends);
-        match sent {
-            Ok((response, stream)) => {
-                self.response = Some(response);
-                self.outgoing = Some(Outgoing::new(stream, body, self.place.link.held()));
+        let link = Rc::clone(&self.place.link);
+        let mut fields = link.engine.take_fields();
+        let opened = self.open(&head.request, accept.is_some(), ends, &mut fields);
+        link.engine.give_fields(fields);
+        let Some(opened) = opened else {
+            self.unfit = true;
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        };
+        match opened {
+            Ok(key) => {
+                self.accept = accept;
+                self.asks_for_head = head.asked.head;
+                self.key = Some(key);
+                let outgoing = Outgoing::new(Rc::clone(&link.engine), key, body);
+                self.outgoing = Some(outgoing);
                 Poll::Ready(Ok(()))
             }
-            Err(error) => {
+            Err(NotOpened::Full) => {
+                link.wait(cx);
+                Poll::Pending
+            }
+            Err(NotOpened::Closing) => {
                 // A connection that takes no more streams has seen nothing of this one.
                 self.refused = true;
-                self.place.link.close();
-                Poll::Ready(Err(broken(error)))
+                link.close();
+                Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
             }
         }
     }
 
-    /// The head of a request as HTTP/2 has it; `None` if it cannot have such. `raw` is a copy of `bytes`, in which the head
-    /// is. `connects` says that it asks for WebSocket.
-    fn translate(
+    /// Opens a stream with a request; `None` if HTTP/2 cannot say its head. `connects` says that it asks for WebSocket.
+    fn open(
         &self,
         head: &message::Request<'_>,
-        bytes: &[u8],
-        raw: &Bytes,
         connects: bool,
-    ) -> Option<http::Request<()>> {
-        let mut uri = http::uri::Parts::default();
-        uri.scheme = Some(self.place.link.scheme());
-        let authority = part_of(raw, bytes, head.authority.unwrap_or_default().as_bytes())?;
-        uri.authority = Some(Authority::from_maybe_shared(authority).ok()?);
-        let path = part_of(raw, bytes, head.path_and_query.as_bytes())?;
-        let path = PathAndQuery::from_maybe_shared(path.clone())
-            .or_else(|_| PathAndQuery::from_maybe_shared(Bytes::from(encoded(&path))));
-        uri.path_and_query = Some(path.ok()?);
-        let mut request = http::Request::new(());
-        *request.uri_mut() = Uri::from_parts(uri).ok()?;
-        *request.method_mut() = Method::from_bytes(head.method.as_bytes()).ok()?;
-        *request.version_mut() = http::Version::HTTP_2;
-        if connects {
-            *request.method_mut() = Method::CONNECT;
-            let protocol = Protocol::from_static("websocket");
-            request.extensions_mut().insert(protocol);
-        }
-        let out = request.headers_mut();
+        ends: bool,
+        fields: &mut Fields,
+    ) -> Option<Result<Key, NotOpened>> {
         for field in head.kept() {
             if connects && field.name.eq_ignore_ascii_case("sec-websocket-key") {
                 continue;
             }
-            let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
-            out.append(name, value_of(raw, bytes, field.value)?);
+            if !fields.push(field.name.as_bytes(), field.value.trim_ascii()) {
+                return None;
+            }
         }
-        if head.takes_trailers {
-            out.insert("te", HeaderValue::from_static("trailers"));
+        if head.takes_trailers && !fields.push(b"te", b"trailers") {
+            return None;
         }
-        Some(request)
+        if let Body::Length(length) = head.body
+            && !fields.push(b"content-length", length.to_string().as_bytes())
+        {
+            return None;
+        }
+        let encoded = encoded(head.path_and_query);
+        let path = encoded.as_deref().unwrap_or(head.path_and_query);
+        let is_sayable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        let authority = head.authority.filter(|authority| !authority.is_empty())?;
+        if !is_sayable(path) || !is_authority(authority) {
+            return None;
+        }
+        let link = &self.place.link;
+        let opening = Opening {
+            method: match connects {
+                true => b"CONNECT",
+                false => head.method.as_bytes(),
+            },
+            scheme: link.scheme().as_bytes(),
+            authority: Some(authority.as_bytes()),
+            path: path.as_bytes(),
+            protocol: connects.then_some(b"websocket"),
+        };
+        let opened = link
+            .engine
+            .with(|connection| connection.open(opening, fields, ends));
+        Some(opened)
     }
 
     /// Waits for a head of the response.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(response) = &mut self.response else {
+        let Some(key) = self.key else {
             return match self.failed {
                 true => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
                 false => Poll::Pending,
             };
         };
-        if let Poll::Ready(Some(interim)) = response.poll_informational(cx) {
-            return match interim {
-                Ok(interim) => {
-                    self.put_head(interim.status(), interim.headers(), None);
-                    Poll::Ready(Ok(()))
-                }
-                Err(error) => Poll::Ready(Err(self.failed(error))),
+        let engine = Rc::clone(&self.place.link.engine);
+        let Some(head) = engine.with(|connection| connection.take_head(key)) else {
+            engine.register(key, cx);
+            return match engine.look(|connection| connection.broken(key)) {
+                Some(end) => Poll::Ready(Err(self.failed(end))),
+                None => Poll::Pending,
             };
+        };
+        if (100..200).contains(&head.status()) {
+            self.put_head(head.status(), &head.fields, None);
+        } else {
+            self.take(key, &head);
         }
-        match ready!(Pin::new(response).poll(cx)) {
-            Ok(response) => {
-                self.response = None;
-                self.take(response);
-                Poll::Ready(Ok(()))
-            }
-            Err(error) => {
-                self.response = None;
-                Poll::Ready(Err(self.failed(error)))
-            }
-        }
+        engine.with(|connection| connection.give_head(head));
+        Poll::Ready(Ok(()))
     }
 
-    fn take(&mut self, response: Response<h2::RecvStream>) {
-        let (parts, stream) = response.into_parts();
-        let (status, mut fields) = (parts.status, parts.headers);
-        if let Some(accept) = self.accept.as_deref()
-            && status.is_success()
+    fn take(&mut self, key: Key, head: &Head) {
+        let (status, fields) = (head.status(), &head.fields);
+        let engine = Rc::clone(&self.place.link.engine);
+        if let Some(accept) = self.accept.take()
+            && (200..300).contains(&status)
         {
             // The other protocol begins; all that comes is its.
-            fields.remove(CONTENT_LENGTH);
+            let mut fields = fields.clone();
+            fields.remove("content-length");
             fields.remove("sec-websocket-accept");
             let switch = format!(
                 "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {accept}\r\n"
             );
-            self.put_head(StatusCode::SWITCHING_PROTOCOLS, &fields, Some(&switch));
-            self.receive(Incoming::new(stream, false));
+            self.put_head(101, &fields, Some(&switch));
+            self.incoming = Some(Incoming::new(engine, key, false));
             return;
         }
-        let has_none = self.asks_for_head
-            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        let framing = match fields.contains_key(CONTENT_LENGTH) {
-            true => None,
-            false if has_none => None,
-            false if stream.is_end_stream() => Some("Content-Length: 0\r\n"),
-            false => Some("Transfer-Encoding: chunked\r\n"),
+        let has_none = self.asks_for_head || matches!(status, 204 | 304);
+        let framing = match head.content_length() {
+            Some(_) => None,
+            None if has_none => None,
+            None if head.has_ended() => Some("Content-Length: 0\r\n"),
+            None => Some("Transfer-Encoding: chunked\r\n"),
         };
         let chunked = framing.is_some_and(|framing| framing.starts_with('T'));
-        self.put_head(status, &fields, framing);
-        self.receive(Incoming::new(stream, chunked));
+        self.put_head(status, fields, framing);
+        self.incoming = Some(Incoming::new(engine, key, chunked));
     }
 
-    /// Reads a body from now on.
-    fn receive(&mut self, mut incoming: Incoming) {
-        if !incoming.is_empty() {
-            self.place.receive(incoming.flow_control());
-        }
-        self.incoming = Some(incoming);
-    }
-
-    fn put_head(&mut self, status: StatusCode, fields: &HeaderMap, framing: Option<&str>) {
+    fn put_head(&mut self, status: u16, fields: &Fields, framing: Option<&str>) {
         self.answer.clear();
         self.answer_read = 0;
         // Writing to memory does not fail.
-        let _ = write!(self.answer, "HTTP/1.1 {} \r\n", status.as_u16());
-        put_fields(fields, &mut self.answer);
+        let _ = write!(self.answer, "HTTP/1.1 {status} \r\n");
+        self.answer.extend_from_slice(fields.text());
         let framing = framing.unwrap_or_default();
         self.answer.extend_from_slice(framing.as_bytes());
         self.answer.extend_from_slice(b"\r\n");
     }
 }
 
-/// A path and query in which what URIs do not have (RFC 3986, appendix A), and clients send all the same, is encoded.
-fn encoded(path: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(path.len() + 16);
-    for &byte in path {
-        match byte {
-            b'"' | b'<' | b'>' | b'`' => {
-                // Writing to memory does not fail.
-                let _ = write!(out, "%{byte:02X}");
-            }
-            _ => out.push(byte),
+/// True if `:authority` may be `authority`: a host and a port (RFC 3986, section 3.2), with nothing that would
+/// be somebody else's.
+fn is_authority(authority: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:[]".contains(&byte);
+    authority.bytes().all(allowed)
+}
+
+/// A path and query in which what URIs do not have (RFC 3986, appendix A), and clients send all the same, is encoded; `None`
+/// if it is fine as it is. One without a path has `/`.
+fn encoded(path: &str) -> Option<String> {
+    let is_odd = |byte: u8| matches!(byte, b'"' | b'<' | b'>' | b'`');
+    let lacks_path = path.is_empty() || path.starts_with('?');
+    if !lacks_path && !path.bytes().any(is_odd) {
+        return None;
+    }
+    let mut out = String::with_capacity(path.len() + 16);
+    if lacks_path {
+        out.push('/');
+    }
+    for part in path.chars() {
+        match u8::try_from(part) {
+            Ok(byte) if is_odd(byte) => out.push_str(&format!("%{byte:02X}")),
+            _ => out.push(part),
         }
     }
-    out
+    Some(out)
 }
 
 impl AsyncRead for Call {
@@ -382,13 +379,12 @@ impl AsyncWrite for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.place.stop_receiving();
         let answer = std::mem::take(&mut self.answer);
         self.place.worker.buffers.give_head(answer);
-        if self.cut.get()
-            && let Some(outgoing) = &mut self.outgoing
-        {
-            outgoing.reset(Reason::CANCEL);
+        if let Some(key) = self.key {
+            let reason = self.cut.get().then_some(Reason::CANCEL);
+            let engine = &self.place.link.engine;
+            engine.with(|connection| connection.release(key, reason));
         }
     }
 }

@@ -3,19 +3,16 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
+use evenkeel_http2::{Config, Failure, Flood, Head, Key, Reason, Role};
 use evenkeel_limits::Shortage;
 use evenkeel_tls::handshake::Agreed;
-use h2::server::{Builder, SendResponse};
-use h2::{Reason, RecvStream};
 
-use super::held::{Held, Part};
-use super::meter::{Flood, Meter, PREFACE, Refusals};
+use super::engine::{Engine, Step};
 use super::stream::Stream;
 use super::tasks::{Tasks, Work};
-use super::wire::{Metered, Wire};
+use super::wire::Wire;
 use crate::age::Age;
 use crate::buffer::Buffer;
 use crate::http1::Hop;
@@ -32,19 +29,6 @@ const STREAM_WINDOW: u32 = 64 * 1024;
 /// what every connection may send is [`STREAM_WINDOW`].
 const CONNECTION_WINDOW: u32 = 512 * 1024;
 
-/// What waits in a stream for a client to take it, in bytes.
-const SEND_BUFFER: usize = 32 * 1024;
-
-/// Streams that a client may reset before they were looked at.
-const UNSEEN_RESETS: usize = 20;
-
-/// Streams with errors of the client that a connection may have, if they are not fewer than those without.
-const ERRORS: u32 = 100;
-
-/// Streams that a client may give up before they are answered, if they are not fewer than those
-/// that it does not.
-const CANCELLED: u32 = 100;
-
 /// How long the last frames have to get through.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -60,21 +44,19 @@ pub(crate) struct Connection {
     local: Box<str>,
     /// The member that the client is bound to, if the group binds for longer than a request.
     pub(crate) bindings: Rc<RefCell<Bindings>>,
-    metered: Rc<RefCell<Metered>>,
+    /// Frames, streams and windows of the connection.
+    pub(super) engine: Rc<Engine>,
     streams: Cell<u32>,
     age: Cell<Age>,
-    /// Streams that have ended: in order, and not.
-    finished: Cell<u32>,
-    cancelled: Cell<u32>,
-    /// What is on its way to the client.
-    held: Rc<Held>,
-    /// The connection's task, which is told when the last stream ends.
-    task: RefCell<Option<Waker>>,
+    /// Errors of the client that were counted.
+    errors: Cell<u32>,
 }
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// The client has not said hello.
+    New,
     Open,
     /// No new streams; those that there are may end.
     Ending,
@@ -86,129 +68,121 @@ enum Stage {
 pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
     session.service.metrics.http2_connections.add(1);
     let worker = Rc::clone(&session.worker);
-    let metered = Rc::new(RefCell::new(Metered {
-        meter: Meter::new(PREFACE.len(), worker.watchers.coarse_now()),
-        flood: None,
-        sent: 0,
-        refused: 0,
-    }));
     let local = session.local.name(&io);
+    let rule = session.service.rule();
     let connection = Rc::new(Connection {
         scheme: io.scheme(),
         agreed: io.agreed().cloned(),
         hop: RefCell::default(),
         local: local.into(),
         bindings: Rc::default(),
-        metered: Rc::clone(&metered),
+        engine: Engine::new(config(&rule)),
         streams: Cell::new(0),
         age: Cell::new(Age::new(&worker)),
-        finished: Cell::new(0),
-        cancelled: Cell::new(0),
-        held: Held::new(&worker.memory),
-        task: RefCell::default(),
+        errors: Cell::new(0),
         session,
     });
-    let rule = connection.session.service.rule();
     let wire = Wire {
         io,
         read,
-        metered,
         worker,
-        refusals: Some((Refusals::default(), Rc::clone(&connection.session.service))),
         _file: None,
     };
-    let watch = &connection.session.watch;
-    watch.arm(rule.rule.timeouts.header);
-    let handshake = builder(&rule).handshake(wire);
-    tokio::pin!(handshake);
+    connection.session.watch.arm(rule.rule.timeouts.header);
     drop(rule);
-    let Ok(Ok(h2)) = watch.until(|cx| handshake.as_mut().poll(cx)).await else {
-        return connection.session.count_end(crate::access::End::Client);
-    };
-    connection.run(h2).await;
+    connection.run(wire).await;
 }
 
-fn builder(rule: &LocalRule) -> Builder {
+fn config(rule: &LocalRule) -> Config {
     let http = &rule.rule.http;
-    // As HTTP/2 counts a head, each field has 32 bytes more. What is above is answered with 431.
-    let head = http.max_header_bytes + 32 * http.max_header_count;
-    let mut builder = Builder::new();
-    builder
-        .initial_window_size(STREAM_WINDOW)
-        .max_send_buffer_size(SEND_BUFFER)
-        .max_concurrent_streams(http.http2_streams)
-        .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
-        .max_pending_accept_reset_streams(UNSEEN_RESETS)
-        // They are counted here, as others may share the connection with who sends such.
-        .max_local_error_reset_streams(None)
-        .enable_connect_protocol();
-    builder
+    Config {
+        role: Role::Server,
+        max_streams: http.http2_streams,
+        // As HTTP/2 counts a head, each field has 32 bytes more. What is above is answered with 431.
+        max_head_bytes: http.max_header_bytes + 32 * http.max_header_count,
+        stream_window: STREAM_WINDOW,
+        connection_window: STREAM_WINDOW,
+    }
 }
-
-type H2 = h2::server::Connection<Wire, Part>;
 
 impl Connection {
     /// Takes streams in until the connection ends.
-    async fn run(self: Rc<Self>, mut h2: H2) {
-        let watch = &self.session.watch;
-        let mut stage = Stage::Open;
+    async fn run(self: Rc<Self>, mut wire: Wire) {
+        let (watch, engine) = (&self.session.watch, &self.engine);
+        let mut stage = Stage::New;
         let mut is_idle = false;
         let mut sent = 0;
         let mut window = None;
         loop {
             let next = watch.until(|cx| {
-                self.remember(cx);
+                if stage == Stage::New && engine.look(evenkeel_http2::Connection::has_begun) {
+                    stage = Stage::Open;
+                }
                 let idle = self.streams.get() == 0;
-                if stage != Stage::Over && idle != std::mem::replace(&mut is_idle, idle) {
+                if matches!(stage, Stage::Open | Stage::Ending)
+                    && idle != std::mem::replace(&mut is_idle, idle)
+                {
                     self.arm(idle, stage);
+                    engine.rest();
                 }
                 if stage == Stage::Open && (self.is_draining() || self.is_too_old()) {
                     stage = Stage::Ending;
-                    h2.graceful_shutdown();
+                    engine.with(evenkeel_http2::Connection::shut_down);
                 }
-                let next = h2.poll_accept(cx);
+                let step = engine.poll_step(cx, &mut wire, watch.coarse_now());
                 self.count_errors();
-                let flood = self.metered.borrow().flood;
-                match flood {
-                    Some(flood) if stage != Stage::Over => {
-                        stage = Stage::Over;
-                        self.count(flood);
-                        watch.arm(FAREWELL);
-                        h2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                        h2.poll_accept(cx)
-                    }
-                    _ => next,
-                }
+                step
             });
             match next.await {
-                Ok(Some(Ok((request, respond)))) => {
-                    let has_body = !request.body().is_end_stream();
-                    self.open(request, respond);
+                Ok(Step::Request(key)) => {
+                    let head = engine.with(|connection| connection.take_head(key));
+                    let Some(head) = head else {
+                        continue;
+                    };
+                    let has_body = !head.has_ended();
+                    self.open(key, head);
                     if has_body && self.streams.get() > 1 && window.is_none() {
                         window = self.take_window();
                         if window.is_some() {
-                            h2.set_target_window_size(CONNECTION_WINDOW);
+                            engine.with(|connection| connection.set_window(CONNECTION_WINDOW));
                         }
                     }
                 }
-                Ok(Some(Err(error))) => return self.failed(&error, stage),
-                Ok(None) => return,
+                Ok(Step::Settled | Step::Pong) => {}
+                Ok(Step::Failed(failure)) => {
+                    self.failed(failure);
+                    stage = Stage::Over;
+                    watch.arm(FAREWELL);
+                }
+                Ok(Step::Over) => return,
+                Ok(Step::Gone) => {
+                    engine.disconnect();
+                    let is_idle = self.streams.get() == 0;
+                    if stage != Stage::Over && (!is_idle || stage == Stage::New) {
+                        self.session.count_end(crate::access::End::Client);
+                    }
+                    return;
+                }
                 Err(Stop::Cut) => {
+                    engine.disconnect();
                     self.session.count_end(crate::access::End::Terminated);
                     return;
                 }
-                Err(Stop::Expired) if stage == Stage::Over => return,
+                Err(Stop::Expired) if stage == Stage::New => {
+                    return self.session.count_end(crate::access::End::Client);
+                }
+                Err(Stop::Expired) if stage == Stage::Over => return engine.disconnect(),
                 Err(Stop::Expired) if stage == Stage::Open && self.is_too_old() => {
                     stage = Stage::Ending;
-                    h2.graceful_shutdown();
+                    engine.with(evenkeel_http2::Connection::shut_down);
                     self.arm(is_idle, stage);
                 }
                 Err(Stop::Expired) => {
                     // Whoever takes what was sent is not idle.
-                    let now = self.metered.borrow().sent;
+                    let now = engine.sent();
                     if std::mem::replace(&mut sent, now) == now {
                         stage = Stage::Over;
-                        h2.abrupt_shutdown(Reason::NO_ERROR);
+                        engine.with(|connection| connection.abort(Reason::NO_ERROR));
                         watch.arm(FAREWELL);
                     } else {
                         self.arm(true, stage);
@@ -218,13 +192,12 @@ impl Connection {
         }
     }
 
-    /// Notes that there are too many malformed requests.
+    /// Counts errors of the client.
     fn count_errors(&self) {
-        let mut metered = self.metered.borrow_mut();
-        let most = ERRORS.max(self.finished.get());
-        if metered.refused > u64::from(most) {
-            metered.flood.get_or_insert(Flood::Headers);
-        }
+        let errors = self.engine.look(evenkeel_http2::Connection::errors);
+        let before = self.errors.replace(errors);
+        let refused = &self.session.service.metrics.refused_malformed;
+        refused.add(u64::from(errors.saturating_sub(before)));
     }
 
     /// Sets the time limit: for a client that is idle, and for the age of the connection.
@@ -256,32 +229,20 @@ impl Connection {
         charge
     }
 
-    pub(super) fn held(&self) -> Rc<Held> {
-        Rc::clone(&self.held)
-    }
-
     /// Whether no new streams are to be taken.
     fn is_draining(&self) -> bool {
         self.session.worker.closing.get() || self.session.service.state.get() == State::Draining
     }
 
-    fn remember(&self, cx: &Context<'_>) {
-        let mut task = self.task.borrow_mut();
-        if !task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-            *task = Some(cx.waker().clone());
-        }
-    }
-
     /// The end of a connection by an error of the protocol.
-    fn failed(&self, error: &h2::Error, stage: Stage) {
-        tracing::debug!(rule = %self.session.service.name, client = %self.session.peer, %error,
-            "an HTTP/2 connection has failed");
-        if stage == Stage::Over || error.is_io() && self.streams.get() == 0 {
-            return;
-        }
-        if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) && error.is_library() {
-            let flood = self.metered.borrow().meter.suspect();
+    fn failed(&self, failure: Failure) {
+        tracing::debug!(rule = %self.session.service.name, client = %self.session.peer,
+            reason = %failure.reason, "an HTTP/2 connection has failed");
+        if let Some(flood) = failure.flood {
             return self.count(flood);
+        }
+        if failure.reason == Reason::PROTOCOL_ERROR {
+            self.session.service.metrics.refused_malformed.add(1);
         }
         self.session.count_end(crate::access::End::Client);
     }
@@ -300,19 +261,17 @@ impl Connection {
     }
 
     /// Serves a stream.
-    fn open(self: &Rc<Self>, request: ::http::Request<RecvStream>, respond: SendResponse<Part>) {
+    fn open(self: &Rc<Self>, key: Key, head: Head) {
         self.streams.set(self.streams.get() + 1);
         let mut age = self.age.get();
         age.add_request();
         self.age.set(age);
-        let (parts, body) = request.into_parts();
-        let protocol = parts.extensions.get::<h2::ext::Protocol>();
-        let connects = protocol.is_some_and(|protocol| protocol.as_str() == "websocket");
-        let stream = Stream::new(Rc::clone(self), respond, body, connects);
+        let connects = head.protocol() == Some("websocket");
+        let stream = Stream::new(Rc::clone(self), key, connects);
         let work = Work {
             connection: Rc::clone(self),
             stream: Box::new(stream),
-            parts,
+            head,
             connects,
         };
         Tasks::serve(&self.session.worker, work);
@@ -336,23 +295,11 @@ impl Connection {
         }
     }
 
-    /// A stream has ended; `cancelled` by the client, before there was an answer.
-    pub(super) fn stream_ended(&self, cancelled: bool) {
-        let counter = if cancelled {
-            &self.cancelled
-        } else {
-            &self.finished
-        };
-        counter.set(counter.get().saturating_add(1));
-        if self.cancelled.get() > CANCELLED.max(self.finished.get()) {
-            let flood = &mut self.metered.borrow_mut().flood;
-            flood.get_or_insert(Flood::Resets);
-        }
+    /// Takes note that a stream has ended.
+    pub(super) fn stream_ended(&self) {
         self.streams.set(self.streams.get().saturating_sub(1));
-        if (self.streams.get() == 0 || self.cancelled.get() > CANCELLED)
-            && let Some(task) = self.task.take()
-        {
-            task.wake();
+        if self.streams.get() == 0 {
+            self.engine.wake_task();
         }
     }
 }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_core::group::Outcome;
-use http::HeaderMap;
-use http::header::CONTENT_TYPE;
+use evenkeel_http2::Fields;
 
 /// Name of the field with the status of a call.
 pub(crate) const STATUS: &str = "grpc-status";
@@ -67,15 +66,15 @@ const DATA_LOSS: u8 = 15;
 const UNKNOWN: u8 = 2;
 
 /// Whether a request is a call of gRPC.
-pub(crate) fn is_call(fields: &HeaderMap) -> bool {
-    let media_type = fields.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+pub(crate) fn is_call(fields: &Fields) -> bool {
+    let media_type = fields.get("content-type");
     let rest = media_type.and_then(|value| value.strip_prefix(b"application/grpc"));
     matches!(rest, Some([] | [b'+' | b';', ..]))
 }
 
 /// How long a call may take, if it says so.
-pub(crate) fn timeout(fields: &HeaderMap) -> Option<Duration> {
-    let value = fields.get("grpc-timeout")?.to_str().ok()?;
+pub(crate) fn timeout(fields: &Fields) -> Option<Duration> {
+    let value = std::str::from_utf8(fields.get("grpc-timeout")?).ok()?;
     let (number, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
     let digits = (1..=8).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
     let number = digits.then(|| number.parse::<u64>().ok())??;
@@ -126,9 +125,9 @@ fn number(status: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn fields(name: &'static str, value: &'static str) -> HeaderMap {
-        let mut fields = HeaderMap::new();
-        fields.insert(name, http::HeaderValue::from_static(value));
+    fn fields(name: &str, value: &str) -> Fields {
+        let mut fields = Fields::new();
+        assert!(fields.push(name.as_bytes(), value.as_bytes()));
         fields
     }
 

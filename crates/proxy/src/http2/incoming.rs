@@ -1,54 +1,52 @@
 //! The body of a message that comes over HTTP/2, read as HTTP/1 frames it.
 
 use std::io::{self, Write};
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
-use h2::{FlowControl, RecvStream};
-use http::HeaderMap;
+use evenkeel_http2::{Break, Key, Next};
 use tokio::io::ReadBuf;
+
+use super::engine::Engine;
 
 /// Reads a body: as it is, or in chunks, if its length is not known.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    stream: RecvStream,
+    engine: Rc<Engine>,
+    key: Key,
     chunked: bool,
     /// Framing that comes next, and how much of it was read.
     framing: Vec<u8>,
     framing_read: usize,
-    /// The content after it.
-    data: Bytes,
+    /// Bytes of content after it.
+    data: usize,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Data,
-    Trailers,
     Ended,
     Broken,
 }
 
 impl Incoming {
-    pub(super) fn new(stream: RecvStream, chunked: bool) -> Self {
+    pub(super) fn new(engine: Rc<Engine>, key: Key, chunked: bool) -> Self {
         Incoming {
-            stream,
+            engine,
+            key,
             chunked,
             framing: Vec::new(),
             framing_read: 0,
-            data: Bytes::new(),
+            data: 0,
             state: State::Data,
         }
     }
 
-    /// Whether there is no body, and never was.
+    /// True if there is no body, and never was.
     pub(super) fn is_empty(&self) -> bool {
-        self.stream.is_end_stream()
-    }
-
-    /// Tells how many bytes have arrived and were not read.
-    pub(super) fn flow_control(&mut self) -> FlowControl {
-        self.stream.flow_control().clone()
+        self.engine
+            .look(|connection| connection.has_no_body(self.key))
     }
 
     pub(super) fn set_chunked(&mut self, chunked: bool) {
@@ -82,7 +80,7 @@ impl Incoming {
     }
 
     fn has_some(&self) -> bool {
-        self.framing_read < self.framing.len() || !self.data.is_empty()
+        self.framing_read < self.framing.len() || self.data > 0
     }
 
     /// Reads what is here; false if there is nothing.
@@ -94,18 +92,26 @@ impl Incoming {
             self.framing_read += n;
             return true;
         }
-        let n = self.data.len().min(space.remaining());
-        if n == 0 {
+        let most = self.data.min(space.remaining());
+        if most == 0 {
             return false;
         }
-        space.put_slice(self.data.get(..n).unwrap_or_default());
-        self.data.advance(n);
-        // Fails only for a stream that is gone, as the next call will say.
-        let _ = self.stream.flow_control().release_capacity(n);
-        if self.data.is_empty() && self.chunked {
+        let key = self.key;
+        let n = self.engine.with(|connection| {
+            let Next::Data(data) = connection.read(key) else {
+                return 0;
+            };
+            let part = data.get(..most).unwrap_or(data);
+            space.put_slice(part);
+            let n = part.len();
+            connection.consume(key, n);
+            n
+        });
+        self.data -= n;
+        if self.data == 0 && self.chunked {
             self.frame(b"\r\n");
         }
-        true
+        n > 0
     }
 
     fn frame(&mut self, framing: &[u8]) {
@@ -117,46 +123,52 @@ impl Incoming {
     /// Gets what comes next.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.state {
-            State::Data => match ready!(self.stream.poll_data(cx)) {
-                Some(Ok(data)) => {
-                    if self.chunked && !data.is_empty() {
-                        self.frame(b"");
-                        write!(self.framing, "{:x}\r\n", data.len())?;
-                    }
-                    self.data = data;
-                }
-                Some(Err(error)) => return self.broken(error),
-                None if self.chunked => self.state = State::Trailers,
-                None => self.state = State::Ended,
-            },
-            State::Trailers => match ready!(self.stream.poll_trailers(cx)) {
-                Ok(trailers) => {
-                    self.frame(b"0\r\n");
-                    put_fields(&trailers.unwrap_or_default(), &mut self.framing);
-                    self.framing.extend_from_slice(b"\r\n");
-                    self.state = State::Ended;
-                }
-                Err(error) => return self.broken(error),
-            },
-            State::Ended => {}
+            State::Data => {}
+            State::Ended => return Poll::Ready(Ok(())),
             State::Broken => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+        }
+        let key = self.key;
+        let next = self.engine.look(|connection| match connection.read(key) {
+            Next::Data(data) => Poll::Ready(Ok(Some(data.len()))),
+            Next::End => Poll::Ready(Ok(None)),
+            Next::Broken(end) => Poll::Ready(Err(end)),
+            Next::Wait => Poll::Pending,
+        });
+        if next.is_pending() {
+            self.engine.register(key, cx);
+        }
+        match ready!(next) {
+            Ok(Some(length)) => {
+                if self.chunked {
+                    self.frame(b"");
+                    write!(self.framing, "{length:x}\r\n")?;
+                }
+                self.data = length;
+            }
+            Ok(None) => {
+                self.state = State::Ended;
+                if self.chunked {
+                    self.frame(b"0\r\n");
+                    let trailers = self.engine.with(|connection| connection.take_trailers(key));
+                    if let Some(trailers) = trailers {
+                        self.framing.extend_from_slice(trailers.fields.text());
+                        self.engine
+                            .with(|connection| connection.give_head(trailers));
+                    }
+                    self.framing.extend_from_slice(b"\r\n");
+                }
+            }
+            Err(end) => {
+                self.state = State::Broken;
+                return Poll::Ready(Err(broken(end, io::ErrorKind::ConnectionReset)));
+            }
         }
         Poll::Ready(Ok(()))
     }
-
-    fn broken(&mut self, error: h2::Error) -> Poll<io::Result<()>> {
-        self.state = State::Broken;
-        Poll::Ready(Err(io::Error::new(
-            io::ErrorKind::ConnectionReset,
-            error.to_string(),
-        )))
-    }
 }
 
-pub(super) fn put_fields(fields: &HeaderMap, out: &mut Vec<u8>) {
-    for (name, value) in fields {
-        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-            out.extend_from_slice(part);
-        }
-    }
+/// The end of a stream as an error.
+pub(super) fn broken(end: Break, kind: io::ErrorKind) -> io::Error {
+    let Break { reason, cause, .. } = end;
+    io::Error::new(kind, format!("{reason} ({cause:?})"))
 }

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -12,15 +11,12 @@ use std::time::Duration;
 use evenkeel_core::address::Address;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
+use evenkeel_http2::{Config, Connection, Role};
 use evenkeel_limits::Shortage;
-use h2::client::{Builder, SendRequest};
-use h2::{FlowControl, Ping, PingPong, StreamId};
-use http::uri::Scheme;
 use tokio::sync::Notify;
 
-use super::held::{Held, Part};
-use super::meter::Meter;
-use super::wire::{Metered, Wire};
+use super::engine::{Engine, Step};
+use super::wire::Wire;
 use crate::io::Io;
 use crate::memory::{Charge, Memory};
 use crate::metrics::RuleMetrics;
@@ -38,12 +34,11 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// connection gets more room for the others.
 const WINDOW_STEP: u32 = 128 * 1024;
 
-/// What waits in a stream for a member to take it, in bytes.
-const SEND_BUFFER: usize = 32 * 1024;
-
-/// Streams in a connection before the member has said how many it takes, and at most.
-const FIRST_STREAMS: usize = 100;
+/// Streams in a connection at most, whatever the member says.
 const MOST_STREAMS: usize = 256;
+
+/// Bytes of fields in a head of a member at most, as HTTP/2 counts.
+const MAX_HEAD_BYTES: usize = 256 * 1024;
 
 /// Most members of which it is kept that they have chosen HTTP/1.1.
 const MOST_DECLINED: usize = 4096;
@@ -61,9 +56,8 @@ pub(crate) struct Links {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(super) send: RefCell<SendRequest<Part>>,
-    /// What is on its way to the member.
-    held: Rc<Held>,
+    /// Frames, streams and windows of the connection.
+    pub(super) engine: Rc<Engine>,
     /// The number of what has done the handshake of TLS; 0 is nobody.
     tls: u64,
     /// Whether the member has refused the connection after that.
@@ -75,13 +69,8 @@ pub(crate) struct Link {
     idle_since: Cell<Instant>,
     /// It takes no more requests.
     closed: Cell<bool>,
-    /// The connection's task, which is told when the last request ends.
-    task: RefCell<Option<Waker>>,
-    /// Whether the member has said what it can, and who waits for that.
-    settled: Cell<bool>,
+    /// Tasks that wait for the member's settings, or for room.
     waiting: RefCell<Vec<Waker>>,
-    /// Streams with responses that are being read.
-    receiving: RefCell<Vec<FlowControl>>,
     /// True if there is no memory for what clients do not take, so that they may stop others.
     is_short: Cell<bool>,
 }
@@ -164,8 +153,6 @@ pub(crate) struct Limits {
 pub(super) struct Place {
     pub(super) link: Rc<Link>,
     pub(super) worker: Rc<Worker>,
-    /// The stream, while its response is being read.
-    receiving: Option<StreamId>,
     /// The connection was used before, and idle: the member may have closed it just then.
     was_idle: bool,
 }
@@ -241,19 +228,13 @@ impl Links {
     }
 
     /// Speaks HTTP/2 over a connection that was just opened.
-    pub(crate) async fn begin(
+    pub(crate) fn begin(
         worker: &Rc<Worker>,
         member: MemberId,
         upstream: Upstream,
         limits: Limits,
-    ) -> Option<Rc<Link>> {
+    ) -> Rc<Link> {
         let now = worker.watchers.coarse_now();
-        let metered = Rc::new(RefCell::new(Metered {
-            meter: Meter::new(0, now),
-            flood: None,
-            sent: 0,
-            refused: 0,
-        }));
         let tls = upstream.tls();
         let (io, file) = upstream.into_parts();
         let refusal = match &io {
@@ -263,63 +244,36 @@ impl Links {
         let wire = Wire {
             io,
             read: None,
-            metered: Rc::clone(&metered),
             worker: Rc::clone(worker),
-            refusals: None,
             _file: file,
         };
-        let mut builder = Builder::new();
-        builder
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_send_buffer_size(SEND_BUFFER)
-            .initial_max_send_streams(FIRST_STREAMS)
-            // Each is one request that has failed, and no reason to end the others.
-            .max_local_error_reset_streams(None)
-            .enable_push(false);
-        // That writes to a buffer only.
-        let (send, mut connection) = builder.handshake::<_, Part>(wire).await.ok()?;
         let link = Rc::new(Link {
-            send: RefCell::new(send),
-            held: Held::new(&worker.memory),
+            engine: Engine::new(Config {
+                role: Role::Client,
+                max_streams: 0,
+                max_head_bytes: MAX_HEAD_BYTES,
+                stream_window: STREAM_WINDOW,
+                connection_window: CONNECTION_WINDOW,
+            }),
             tls,
             refusal,
             streams: Cell::new(0),
             used: Cell::new(false),
             idle_since: Cell::new(now),
             closed: Cell::new(false),
-            task: RefCell::default(),
-            settled: Cell::new(false),
             waiting: RefCell::default(),
-            receiving: RefCell::default(),
             is_short: Cell::new(false),
         });
         let mut members = worker.links.members.borrow_mut();
         members.entry(member).or_default().push(Rc::clone(&link));
         let (kept, worker) = (Rc::clone(&link), Rc::clone(worker));
         tokio::task::spawn_local(async move {
-            let pings = connection.ping_pong();
-            let mut window = Window::default();
-            let end = kept.run(&worker, pings, &limits, |cx| {
-                let ended = Pin::new(&mut connection).poll(cx).map(drop);
-                let sent = metered.borrow().meter.data();
-                if let Some(size) = window.adjust(sent, || kept.unread(), &worker.memory) {
-                    connection.set_target_window_size(size);
-                }
-                kept.is_short.set(window.is_short);
-                if !kept.settled.get() && metered.borrow().meter.has_settings() {
-                    kept.settle();
-                }
-                match metered.borrow().flood {
-                    Some(_) => Poll::Ready(()),
-                    None => ended,
-                }
-            });
-            end.await;
+            kept.run(&worker, wire, &limits).await;
             kept.closed.set(true);
+            kept.engine.disconnect();
             kept.settle();
         });
-        Some(link)
+        link
     }
 
     /// Closes a connection without requests; answers whether there was one.
@@ -344,15 +298,11 @@ impl Links {
 
 impl Link {
     /// The scheme of URIs of requests in it.
-    pub(super) fn scheme(&self) -> Scheme {
+    pub(super) fn scheme(&self) -> &'static str {
         match self.tls {
-            0 => Scheme::HTTP,
-            _ => Scheme::HTTPS,
+            0 => "http",
+            _ => "https",
         }
-    }
-
-    pub(super) fn held(&self) -> Rc<Held> {
-        Rc::clone(&self.held)
     }
 
     pub(super) fn is_refused(&self) -> bool {
@@ -360,78 +310,89 @@ impl Link {
     }
 
     fn has_room(&self) -> bool {
-        let most = self.send.borrow().current_max_send_streams();
+        let (most, is_closing) = self
+            .engine
+            .look(|connection| (connection.peer_streams() as usize, connection.is_closing()));
         let has_places = self.streams.get() < most.min(MOST_STREAMS);
-        !self.closed.get() && has_places && !self.is_short.get()
+        !self.closed.get() && !is_closing && has_places && !self.is_short.get()
     }
 
-    /// Bytes that have arrived in streams and were not read.
-    fn unread(&self) -> usize {
-        let receiving = self.receiving.borrow();
-        receiving.iter().map(FlowControl::used_capacity).sum()
+    /// Has the caller's task told when there are settings, or room.
+    pub(super) fn wait(&self, cx: &Context<'_>) {
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.iter().any(|known| known.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
     }
 
     /// Waits for the member's settings: whether it takes other protocols in streams (RFC 8441).
     pub(super) fn poll_connects(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        if !self.settled.get() {
-            let mut waiting = self.waiting.borrow_mut();
-            if !waiting.iter().any(|known| known.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
-            }
-            return Poll::Pending;
-        }
+        let (is_settled, connects) = self
+            .engine
+            .look(|connection| (connection.has_settings(), connection.peer_connects()));
         Poll::Ready(match self.closed.get() {
             true => Err(io::ErrorKind::ConnectionReset.into()),
-            false if self.send.borrow().is_extended_connect_protocol_enabled() => Ok(()),
+            false if !is_settled => {
+                self.wait(cx);
+                return Poll::Pending;
+            }
+            false if connects => Ok(()),
             false => Err(io::ErrorKind::Unsupported.into()),
         })
     }
 
+    /// Tells those who wait to look again.
     fn settle(&self) {
-        self.settled.set(true);
         self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
     /// Takes no more requests.
     pub(super) fn close(&self) {
         self.closed.set(true);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if let Some(task) = self.task.take() {
-            task.wake();
-        }
+        self.engine.wake_task();
     }
 
     /// Drives the connection until it ends, is idle for too long, or gives no sign of life.
-    async fn run(
-        &self,
-        worker: &Worker,
-        mut pings: Option<PingPong>,
-        limits: &Limits,
-        mut poll: impl FnMut(&mut Context<'_>) -> Poll<()>,
-    ) {
+    async fn run(&self, worker: &Worker, mut wire: Wire, limits: &Limits) {
         let watch = worker.watchers.watch(ServiceId::WORKER);
         let mut pinged = false;
+        let mut window = Window::default();
         watch.arm(limits.idle.min(limits.ping_after));
         loop {
-            let ended = watch.until(|cx| {
-                *self.task.borrow_mut() = Some(cx.waker().clone());
-                if pinged
-                    && let Some(pings) = &mut pings
-                    && pings.poll_pong(cx).is_ready()
-                {
+            let step = watch.until(|cx| {
+                let step = self
+                    .engine
+                    .poll_step(cx, &mut wire, worker.watchers.coarse_now());
+                let received = self.engine.look(Connection::received);
+                let unread = || self.engine.look(Connection::unread);
+                if let Some(size) = window.adjust(received, unread, &worker.memory) {
+                    self.engine.with(|connection| connection.set_window(size));
+                }
+                self.is_short.set(window.is_short);
+                if step.is_pending() && self.closed.get() && self.streams.get() == 0 {
+                    return Poll::Ready(Step::Over);
+                }
+                step
+            });
+            match step.await {
+                Ok(Step::Settled) => {
+                    self.settle();
+                    continue;
+                }
+                Ok(Step::Pong) => {
                     pinged = false;
                     watch.arm(limits.ping_after);
+                    continue;
                 }
-                if self.closed.get() && self.streams.get() == 0 {
-                    return Poll::Ready(());
+                // No member of ours sends requests.
+                Ok(Step::Request(_)) => continue,
+                Ok(Step::Failed(_)) => {
+                    // What is said last is said if there is room for it.
+                    self.closed.set(true);
+                    watch.arm(limits.pong_within);
+                    continue;
                 }
-                poll(cx)
-            });
-            match ended.await {
-                Ok(()) | Err(Stop::Cut) => return,
+                Ok(Step::Over | Step::Gone) | Err(Stop::Cut) => return,
                 Err(Stop::Expired) => {}
             }
             if self.streams.get() == 0 {
@@ -446,10 +407,8 @@ impl Link {
                     "a member gives no sign of life over HTTP/2: its connection is closed");
                 return;
             } else {
-                let sent = pings
-                    .as_mut()
-                    .map(|pings| pings.send_ping(Ping::opaque()).is_ok());
-                pinged = sent == Some(true);
+                self.engine.with(Connection::ping);
+                pinged = true;
                 watch.arm(limits.pong_within);
             }
         }
@@ -463,27 +422,8 @@ impl Place {
         Place {
             link,
             worker,
-            receiving: None,
             was_idle,
         }
-    }
-
-    /// The response in the stream of `flow` is being read from now on.
-    pub(super) fn receive(&mut self, flow: FlowControl) {
-        self.receiving = Some(flow.stream_id());
-        self.link.receiving.borrow_mut().push(flow);
-    }
-
-    /// The response is not read any more: the stream may be given up.
-    pub(super) fn stop_receiving(&mut self) {
-        let Some(stream) = self.receiving.take() else {
-            return;
-        };
-        let mut receiving = self.link.receiving.borrow_mut();
-        let at = receiving.iter().position(|flow| flow.stream_id() == stream);
-        let flow = at.map(|at| receiving.swap_remove(at));
-        drop(receiving);
-        drop(flow);
     }
 
     /// Whether a connection that was idle has ended.
@@ -494,13 +434,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.stop_receiving();
         let link = &self.link;
         link.streams.set(link.streams.get().saturating_sub(1));
         if link.streams.get() == 0 {
             link.idle_since.set(self.worker.watchers.coarse_now());
             if link.closed.get() {
-                link.wake();
+                link.engine.wake_task();
             }
         }
     }

@@ -4,12 +4,12 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
-use h2::{Reason, SendStream};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
+use evenkeel_http2::{Break, Fields, Key};
 
+use super::engine::Engine;
 use super::grpc;
-use super::held::{Held, Part};
+use super::incoming::broken;
 use crate::http1::chunked::{Decoder, Piece};
 use crate::message::Body;
 
@@ -19,11 +19,17 @@ const MAX_TRAILERS: usize = 64;
 /// Writes a body, as far as the receiver's windows allow.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    stream: SendStream<Part>,
-    held: Rc<Held>,
+    to: Receiver,
     framing: Framing,
     /// Status of a call of gRPC, if trailers have one.
-    grpc_status: Option<HeaderValue>,
+    grpc_status: Option<Vec<u8>>,
+}
+
+/// The stream that a body goes to.
+#[derive(Debug)]
+struct Receiver {
+    engine: Rc<Engine>,
+    key: Key,
 }
 
 #[derive(Debug)]
@@ -47,7 +53,7 @@ struct Chunks {
 
 impl Outgoing {
     /// For a message whose head was sent, with a body.
-    pub(super) fn new(stream: SendStream<Part>, body: Body, held: Rc<Held>) -> Self {
+    pub(super) fn new(engine: Rc<Engine>, key: Key, body: Body) -> Self {
         let framing = match body {
             Body::None | Body::Length(0) => Framing::Ended,
             Body::Length(length) => Framing::Length(length),
@@ -59,31 +65,21 @@ impl Outgoing {
             Body::UntilClose => Framing::UntilClose,
         };
         Outgoing {
-            stream,
-            held,
+            to: Receiver { engine, key },
             framing,
             grpc_status: None,
         }
     }
 
-    pub(super) fn take_grpc_status(&mut self) -> Option<HeaderValue> {
+    pub(super) fn take_grpc_status(&mut self) -> Option<Vec<u8>> {
         self.grpc_status.take()
-    }
-
-    pub(super) fn is_reset(&mut self, cx: &mut Context<'_>) -> bool {
-        self.stream.poll_reset(cx).is_ready()
-    }
-
-    pub(super) fn reset(&mut self, reason: Reason) {
-        self.stream.send_reset(reason);
     }
 
     /// Ends a body whose end is that of the connection.
     pub(super) fn end(&mut self) -> io::Result<()> {
         if let Framing::UntilClose = self.framing {
             self.framing = Framing::Ended;
-            let end = Part::of(Bytes::new());
-            self.stream.send_data(end, true).map_err(broken)?;
+            self.to.end(&Fields::new())?;
         }
         Ok(())
     }
@@ -91,7 +87,9 @@ impl Outgoing {
     /// Ends the body with a short text, which waits for room if there is none.
     pub(super) fn end_with(&mut self, text: Bytes) -> io::Result<()> {
         self.framing = Framing::Ended;
-        self.stream.send_data(Part::of(text), true).map_err(broken)
+        let Receiver { engine, key } = &self.to;
+        let sent = engine.with(|connection| connection.send_tail(*key, text));
+        sent.map_err(unsent)
     }
 
     /// Writes some of `bytes`: how much was taken.
@@ -101,8 +99,7 @@ impl Outgoing {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let Outgoing {
-            stream,
-            held,
+            to,
             framing,
             grpc_status,
         } = self;
@@ -110,21 +107,21 @@ impl Outgoing {
             Framing::Length(left) => {
                 let most = usize::try_from(*left).unwrap_or(usize::MAX);
                 let here = bytes.get(..most.min(bytes.len())).unwrap_or(bytes);
-                let n = ready!(poll_send(cx, stream, held, here, *left))?;
+                let n = ready!(to.poll_send(cx, here, *left))?;
                 *left -= n as u64;
                 if *left == 0 {
                     *framing = Framing::Ended;
                 }
                 Poll::Ready(Ok(n))
             }
-            Framing::UntilClose => poll_send(cx, stream, held, bytes, u64::MAX),
+            Framing::UntilClose => to.poll_send(cx, bytes, u64::MAX),
             Framing::Chunked(chunks) => {
-                let written = ready!(chunks.poll_write(cx, stream, held, bytes))?;
+                let written = ready!(chunks.poll_write(cx, to, bytes))?;
                 if chunks.decoder.is_done() {
                     let trailers = trailers(&chunks.framing);
-                    *grpc_status = trailers.get(grpc::STATUS).cloned();
+                    *grpc_status = trailers.get(grpc::STATUS).map(<[u8]>::to_vec);
                     *framing = Framing::Ended;
-                    end_stream(stream, trailers)?;
+                    to.end(&trailers)?;
                 }
                 Poll::Ready(Ok(written))
             }
@@ -137,8 +134,7 @@ impl Chunks {
     fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut SendStream<Part>,
-        held: &Rc<Held>,
+        to: &Receiver,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let mut used = 0;
@@ -146,7 +142,7 @@ impl Chunks {
             let rest = bytes.get(used..).unwrap_or_default();
             if self.left > 0 && !rest.is_empty() {
                 let here = rest.get(..self.left).unwrap_or(rest);
-                match poll_send(cx, stream, held, here, u64::MAX)? {
+                match to.poll_send(cx, here, u64::MAX)? {
                     Poll::Ready(n) => {
                         self.left -= n;
                         used += n;
@@ -179,63 +175,49 @@ impl Chunks {
     }
 }
 
-fn end_stream(stream: &mut SendStream<Part>, trailers: HeaderMap) -> io::Result<()> {
-    let ended = if trailers.is_empty() {
-        stream.send_data(Part::of(Bytes::new()), true)
-    } else {
-        stream.send_trailers(trailers)
-    };
-    ended.map_err(broken)
-}
-
-/// Sends as much of `bytes` as there is room for; that ends the stream if they are the last of
-/// the body, of which `left` bytes are left.
-fn poll_send(
-    cx: &mut Context<'_>,
-    stream: &mut SendStream<Part>,
-    held: &Rc<Held>,
-    bytes: &[u8],
-    left: u64,
-) -> Poll<io::Result<usize>> {
-    stream.reserve_capacity(bytes.len());
-    let mut room = stream.capacity();
-    while room == 0 {
-        room = match ready!(stream.poll_capacity(cx)) {
-            Some(Ok(room)) => room,
-            Some(Err(error)) => return Poll::Ready(Err(broken(error))),
-            None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-        };
+impl Receiver {
+    /// Ends the stream, with trailers if there are any.
+    fn end(&self, trailers: &Fields) -> io::Result<()> {
+        let ended = self.engine.with(|connection| match trailers.is_empty() {
+            true => connection.send_data(self.key, &[], true).map(drop),
+            false => connection.send_trailers(self.key, trailers),
+        });
+        ended.map_err(unsent)
     }
-    let here = bytes.get(..room.min(bytes.len())).unwrap_or(bytes);
-    let Poll::Ready(part) = held.poll_part(cx, here) else {
-        // Room in the connection is for streams that can use it.
-        stream.reserve_capacity(0);
-        return Poll::Pending;
-    };
-    let n = part.remaining();
-    let sent = stream.send_data(part, n as u64 == left);
-    Poll::Ready(sent.map(|()| n).map_err(broken))
+
+    /// Sends as much of `bytes` as there is room for; that ends the stream if they are the last of
+    /// the body, of which `left` bytes are left.
+    fn poll_send(&self, cx: &Context<'_>, bytes: &[u8], left: u64) -> Poll<io::Result<usize>> {
+        let ends = bytes.len() as u64 == left;
+        let sent = self
+            .engine
+            .with(|connection| connection.send_data(self.key, bytes, ends));
+        match sent {
+            Ok(0) if !bytes.is_empty() => {
+                self.engine.register(self.key, cx);
+                Poll::Pending
+            }
+            sent => Poll::Ready(sent.map_err(unsent)),
+        }
+    }
 }
 
-pub(super) fn broken(error: h2::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, error.to_string())
+fn unsent(end: Break) -> io::Error {
+    broken(end, io::ErrorKind::BrokenPipe)
 }
 
 /// The trailers at the end of a chunked body, of which `framing` is all after the content. What
 /// cannot be one is left out.
-fn trailers(framing: &[u8]) -> HeaderMap {
+fn trailers(framing: &[u8]) -> Fields {
     let framing = framing.strip_prefix(b"\r\n").unwrap_or(framing);
     let size_line = framing.windows(2).position(|two| two == b"\r\n");
     let section = size_line.and_then(|end| framing.get(end + 2..));
     let mut fields = [httparse::EMPTY_HEADER; MAX_TRAILERS];
-    let mut trailers = HeaderMap::new();
+    let mut trailers = Fields::new();
     let parsed = section.map(|section| httparse::parse_headers(section, &mut fields));
     if let Some(Ok(httparse::Status::Complete((_, fields)))) = parsed {
         for field in fields {
-            let name = HeaderName::from_bytes(field.name.as_bytes());
-            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(field.value)) {
-                trailers.append(name, value);
-            }
+            let _ = trailers.push(field.name.as_bytes(), field.value.trim_ascii());
         }
     }
     trailers
@@ -259,7 +241,7 @@ mod tests {
             let trailers = trailers(framing.as_bytes());
             assert_eq!(trailers.len(), expected.len(), "{framing:?}");
             for (name, value) in expected {
-                assert_eq!(trailers[*name], value);
+                assert_eq!(trailers.get(name), Some(value.as_bytes()));
             }
         }
     }

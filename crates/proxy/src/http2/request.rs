@@ -1,21 +1,10 @@
 //! The head of a request that came over HTTP/2: what it says, by the rules of HTTP/1.1 and those of
 //! RFC 9113 on top.
 
-use http::header::COOKIE;
-use http::request::Parts;
-use http::{HeaderMap, Method};
+use evenkeel_http2::Head;
 
 use crate::http1::{HeadError, Limits, RequestHead};
 use crate::message::Field;
-
-/// Fields that are about one connection of HTTP/1 (RFC 9113, section 8.2.2).
-const CONNECTION_SPECIFIC: [&str; 5] = [
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// What `see` finds in the head.
 ///
@@ -26,37 +15,37 @@ const CONNECTION_SPECIFIC: [&str; 5] = [
 ///
 /// The head is refused: answer with [`HeadError::request_status`].
 pub(crate) fn with_head<T>(
-    parts: &Parts,
+    head: &Head,
     ended: bool,
     key: Option<&str>,
     limits: Limits,
     see: impl FnOnce(&RequestHead<'_>) -> T,
 ) -> Result<T, HeadError> {
-    if parts.method == Method::CONNECT && key.is_none() {
+    if head.method() == "CONNECT" && key.is_none() {
         return Err(HeadError::Connect);
     }
-    let target = parts.uri.path_and_query();
-    let target = target.ok_or(HeadError::Target)?.as_str();
-    let authority = parts.uri.authority().map(http::uri::Authority::as_str);
-    check_size(parts, target, limits)?;
-    let cookies = join_cookies(&parts.headers);
-    let mut fields: Vec<Field<'_>> = Vec::with_capacity(parts.headers.len() + 4);
+    let target = head.path().ok_or(HeadError::Target)?;
+    let authority = head.authority();
+    check_size(head, target, limits)?;
+    let cookies = join_cookies(head);
+    let mut fields: Vec<Field<'_>> = Vec::with_capacity(head.fields.len() + 4);
     if let Some(authority) = authority {
         fields.push(field("host", authority.as_bytes()));
     }
     let mut cookie_seen = false;
-    for (name, value) in &parts.headers {
-        let (name, value) = (name.as_str(), value.as_bytes());
-        if CONNECTION_SPECIFIC.contains(&name) || name == "te" && value != b"trailers" {
-            return Err(HeadError::ConnectionSpecific);
-        }
+    let hosts = head
+        .fields
+        .iter()
+        .filter(|(name, _)| *name == "host")
+        .count();
+    for (name, value) in head.fields.iter() {
         match name {
             "host" => match authority {
                 Some(authority) if !authority.as_bytes().eq_ignore_ascii_case(value) => {
                     return Err(HeadError::HostDiffers);
                 }
                 // One after the other is found to be one too many.
-                Some(_) if parts.headers.get_all("host").iter().count() == 1 => {}
+                Some(_) if hosts == 1 => {}
                 _ => fields.push(field(name, value)),
             },
             // RFC 9113, section 8.2.3: pairs may come in fields of their own.
@@ -68,14 +57,14 @@ pub(crate) fn with_head<T>(
             _ => fields.push(field(spelling(name, key.is_some()), value)),
         }
     }
-    let mut method = parts.method.as_str();
+    let mut method = head.method();
     if let Some(key) = key {
         method = "GET";
         fields.push(field("Upgrade", b"websocket"));
         fields.push(field("Sec-WebSocket-Key", key.as_bytes()));
     }
-    let head = RequestHead::of_stream(method, target, &fields, ended || key.is_some())?;
-    Ok(see(&head))
+    let request = RequestHead::of_stream(method, target, &fields, ended || key.is_some())?;
+    Ok(see(&request))
 }
 
 /// Fields of the handshake as RFC 6455 spells them: there are servers that know no other spelling.
@@ -101,15 +90,11 @@ fn field<'a>(name: &'a str, value: &'a [u8]) -> Field<'a> {
 }
 
 /// The limits of HTTP/1, for the head as it would be there.
-fn check_size(parts: &Parts, target: &str, limits: Limits) -> Result<(), HeadError> {
-    if parts.headers.len() > limits.max_fields {
+fn check_size(head: &Head, target: &str, limits: Limits) -> Result<(), HeadError> {
+    if head.fields.len() > limits.max_fields {
         return Err(HeadError::TooManyFields);
     }
-    let fields = parts.headers.iter();
-    let size = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
-        name.as_str().len() + value.len() + ": \r\n".len()
-    };
-    let fields: usize = fields.map(size).sum();
+    let fields = head.fields.text().len();
     if target.len() > limits.max_bytes {
         return Err(HeadError::TargetTooLong);
     }
@@ -121,13 +106,14 @@ fn check_size(parts: &Parts, target: &str, limits: Limits) -> Result<(), HeadErr
 }
 
 /// All cookies in one field, if they are in several.
-fn join_cookies(fields: &HeaderMap) -> Option<Vec<u8>> {
-    let mut cookies = fields.get_all(COOKIE).iter();
-    let (first, second) = (cookies.next()?, cookies.next()?);
-    let mut joined = first.as_bytes().to_vec();
-    for cookie in std::iter::once(second).chain(cookies) {
+fn join_cookies(head: &Head) -> Option<Vec<u8>> {
+    let fields = head.fields.iter();
+    let mut cookies = fields.filter(|(name, _)| *name == "cookie");
+    let ((_, first), (_, second)) = (cookies.next()?, cookies.next()?);
+    let mut joined = first.to_vec();
+    for cookie in std::iter::once(second).chain(cookies.map(|(_, value)| value)) {
         joined.extend_from_slice(b"; ");
-        joined.extend_from_slice(cookie.as_bytes());
+        joined.extend_from_slice(cookie);
     }
     Some(joined)
 }

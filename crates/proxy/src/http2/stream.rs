@@ -6,24 +6,18 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use evenkeel_http2::{Fields, Head, Key, Reason};
 use evenkeel_manager::config::FieldChanges;
 use evenkeel_tls::handshake::Agreed;
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
-use http::header::{
-    CONTENT_LENGTH, CONTENT_TYPE, DATE, LOCATION, RETRY_AFTER, SET_COOKIE, WWW_AUTHENTICATE,
-};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Connection;
 use super::grpc::{self, CallStatus};
-use super::held::Part;
-use super::incoming::Incoming;
-use super::outgoing::{Outgoing, broken};
+use super::incoming::{Incoming, broken};
+use super::outgoing::Outgoing;
 use crate::http1::ResponseHead;
 use crate::http1::forward::Added;
 use crate::http1::respond::Answer;
@@ -33,10 +27,10 @@ use crate::message::{Body, Field};
 #[derive(Debug)]
 pub(crate) struct Stream {
     connection: Rc<Connection>,
-    respond: SendResponse<Part>,
+    key: Key,
     incoming: Incoming,
-    /// What is to be sent first, with the body after it.
-    head: Option<(Response<()>, Body)>,
+    /// Head that is to be sent first: its status, its fields, and the framing of the body after it.
+    head: Option<(u16, Fields, Body)>,
     /// Bytes of heads that were sent.
     head_bytes: u64,
     outgoing: Option<Outgoing>,
@@ -48,21 +42,14 @@ pub(crate) struct Stream {
     call_status: Option<CallStatus>,
     /// Whether what was sent of the response is not all of it.
     cut: Cell<bool>,
-    /// Whether the client has ended it before there was an answer.
-    cancelled: bool,
 }
 
 impl Stream {
-    pub(super) fn new(
-        connection: Rc<Connection>,
-        respond: SendResponse<Part>,
-        body: RecvStream,
-        connects: bool,
-    ) -> Self {
+    pub(super) fn new(connection: Rc<Connection>, key: Key, connects: bool) -> Self {
         Stream {
+            incoming: Incoming::new(Rc::clone(&connection.engine), key, false),
             connection,
-            respond,
-            incoming: Incoming::new(body, false),
+            key,
             head: None,
             head_bytes: 0,
             outgoing: None,
@@ -70,8 +57,13 @@ impl Stream {
             grpc: false,
             call_status: None,
             cut: Cell::new(false),
-            cancelled: false,
         }
+    }
+
+    /// Takes the head of the request back, to be filled again.
+    pub(crate) fn give_head(&self, head: Head) {
+        let engine = &self.connection.engine;
+        engine.with(|connection| connection.give_head(head));
     }
 
     /// What was agreed on with the client, if it speaks TLS.
@@ -100,14 +92,7 @@ impl Stream {
 
     /// Whether the client has given the stream up, or its connection.
     pub(crate) fn is_reset(&mut self, cx: &mut Context<'_>) -> bool {
-        match &mut self.outgoing {
-            Some(outgoing) => outgoing.is_reset(cx),
-            None => {
-                let reset = self.respond.poll_reset(cx).is_ready();
-                self.cancelled |= reset;
-                reset
-            }
-        }
+        self.connection.engine.is_broken(self.key, cx)
     }
 
     /// Whether a response may be the answer to what the stream asked for: success means that
@@ -118,9 +103,13 @@ impl Stream {
 
     /// Sends an interim response. Errors show with the final one.
     pub(crate) fn send_interim(&mut self, head: &ResponseHead<'_>) {
-        if let Some(response) = response(head, head.status) {
-            let _ = self.respond.send_informational(response);
+        let engine = &self.connection.engine;
+        let mut fields = engine.take_fields();
+        if put_response(head, &mut fields) {
+            let _ = engine
+                .with(|connection| connection.send_head(self.key, head.status, &fields, false));
         }
+        engine.give_fields(fields);
     }
 
     /// It is a call of gRPC.
@@ -129,12 +118,12 @@ impl Stream {
     }
 
     /// Takes the status of a call of gRPC that trailers had.
-    pub(crate) fn take_grpc_status(&mut self) -> Option<HeaderValue> {
+    pub(crate) fn take_grpc_status(&mut self) -> Option<Vec<u8>> {
         let status = self
             .outgoing
             .as_mut()
             .and_then(Outgoing::take_grpc_status)?;
-        self.call_status = Some(CallStatus::parse(status.as_bytes()));
+        self.call_status = Some(CallStatus::parse(&status));
         Some(status)
     }
 
@@ -155,100 +144,93 @@ impl Stream {
             101 => (200, Body::UntilClose),
             status => (status, head.body),
         };
-        self.head = response(head, status).map(|mut response| {
+        let mut fields = self.connection.engine.take_fields();
+        self.head = put_response(head, &mut fields).then(|| {
             if let Some(changes) = added.changes {
-                add_fields(response.headers_mut(), changes);
+                add_fields(&mut fields, changes);
             }
-            if let Some(Ok(cookie)) = added.cookie.map(HeaderValue::from_str) {
-                response.headers_mut().append(SET_COOKIE, cookie);
+            if let Some(cookie) = added.cookie {
+                add(&mut fields, "set-cookie", cookie);
             }
-            add_id(response.headers_mut(), added.id);
-            (response, body)
+            add_id(&mut fields, added.id);
+            (status, fields, body)
         });
     }
 
     /// Sends the head that was kept; the number of bytes that it would have in HTTP/1.
     pub(crate) fn begin(&mut self) -> io::Result<u64> {
-        let Some((response, body)) = self.head.take() else {
+        let Some((status, fields, body)) = self.head.take() else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        self.send(response, body)?;
+        self.send(status, fields, body)?;
         Ok(self.head_bytes)
     }
 
     /// Sends a head; the body may follow.
-    fn send(&mut self, response: Response<()>, body: Body) -> io::Result<()> {
-        let fields = response.headers().iter();
-        let size = fields.map(|(name, value)| name.as_str().len() + value.len() + 4);
-        self.head_bytes = size.sum::<usize>() as u64;
+    fn send(&mut self, status: u16, fields: Fields, body: Body) -> io::Result<()> {
+        self.head_bytes = fields.text().len() as u64;
         if self.grpc
-            && let Some(status) = response.headers().get(grpc::STATUS)
+            && let Some(status) = fields.get(grpc::STATUS)
         {
-            self.call_status = Some(CallStatus::parse(status.as_bytes()));
+            self.call_status = Some(CallStatus::parse(status));
         }
         let ends = matches!(body, Body::None | Body::Length(0));
-        let sent = self.respond.send_response(response, ends);
-        let outgoing = Outgoing::new(sent.map_err(broken)?, body, self.connection.held());
-        self.outgoing = Some(outgoing);
+        let engine = &self.connection.engine;
+        let sent = engine.with(|connection| connection.send_head(self.key, status, &fields, ends));
+        engine.give_fields(fields);
+        sent.map_err(|end| broken(end, io::ErrorKind::BrokenPipe))?;
+        self.outgoing = Some(Outgoing::new(Rc::clone(engine), self.key, body));
         Ok(())
     }
 
     /// Sends an answer of the balancer's own: the number of bytes.
     pub(crate) fn answer(&mut self, answer: &Answer<'_>, to_head: bool) -> io::Result<u64> {
-        let mut response = Response::new(());
+        let mut fields = self.connection.engine.take_fields();
         if self.grpc {
             // Its clients look at nothing else.
-            let fields = response.headers_mut();
-            let media_type = HeaderValue::from_static("application/grpc");
-            fields.insert(CONTENT_TYPE, media_type);
+            add(&mut fields, "content-type", "application/grpc");
             let status = grpc::status_of(answer.status);
-            fields.insert(grpc::STATUS, HeaderValue::from(u16::from(status)));
+            add(&mut fields, grpc::STATUS, &status.to_string());
             let text = answer.text.replace('%', "%25");
-            if let Ok(text) = HeaderValue::from_str(&text) {
-                fields.insert("grpc-message", text);
+            if text.is_ascii() {
+                add(&mut fields, "grpc-message", &text);
             }
-            add_id(fields, answer.more.id);
-            self.send(response, Body::None)?;
+            add_id(&mut fields, answer.more.id);
+            self.send(200, fields, Body::None)?;
             return Ok(self.head_bytes);
         }
-        *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or_default();
         let (media_type, content, end) = answer.content();
         let text = match answer.page {
             // The same bytes for all that wait for it.
             Some((_, page)) => page.clone(),
             None => Bytes::from([content, end].concat()),
         };
-        let fields = response.headers_mut();
         if answer.has_content() {
-            if let Ok(media_type) = HeaderValue::from_str(media_type) {
-                fields.insert(CONTENT_TYPE, media_type);
+            add(&mut fields, "content-type", media_type);
+            add(&mut fields, "content-length", &text.len().to_string());
+        }
+        for (name, value) in [
+            ("location", answer.more.location),
+            ("www-authenticate", answer.more.challenge),
+            ("date", answer.date),
+        ] {
+            if let Some(value) = value {
+                add(&mut fields, name, value);
             }
-            fields.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
-        }
-        if let Some(location) = answer.more.location
-            && let Ok(location) = HeaderValue::from_str(location)
-        {
-            fields.insert(LOCATION, location);
-        }
-        if let Some(Ok(challenge)) = answer.more.challenge.map(HeaderValue::from_str) {
-            fields.insert(WWW_AUTHENTICATE, challenge);
-        }
-        if let Some(Ok(date)) = answer.date.map(HeaderValue::from_str) {
-            fields.insert(DATE, date);
         }
         if let Some(seconds) = answer.retry_after {
-            fields.insert(RETRY_AFTER, HeaderValue::from(seconds));
+            add(&mut fields, "retry-after", &seconds.to_string());
         }
         if let Some(changes) = answer.more.fields {
             for name in changes.taken_out() {
                 fields.remove(name);
             }
-            add_fields(fields, changes);
+            add_fields(&mut fields, changes);
         }
-        add_id(fields, answer.more.id);
+        add_id(&mut fields, answer.more.id);
         let ends = to_head || text.is_empty() || !answer.has_content();
         let framing = if ends { Body::None } else { Body::UntilClose };
-        self.send(response, framing)?;
+        self.send(answer.status, fields, framing)?;
         let sent = if ends { 0 } else { text.len() as u64 };
         if let (Some(outgoing), false) = (&mut self.outgoing, ends) {
             outgoing.end_with(text)?;
@@ -262,62 +244,44 @@ impl Stream {
     }
 }
 
+/// Adds a field, if HTTP/2 can say it.
+fn add(fields: &mut Fields, name: &str, value: &str) {
+    let _ = fields.push(name.as_bytes(), value.as_bytes());
+}
+
 /// Adds the name of the request.
-fn add_id(fields: &mut HeaderMap, id: Option<(&str, &str)>) {
-    let Some((name, id)) = id else {
-        return;
-    };
-    let name = HeaderName::from_bytes(name.as_bytes());
-    if let (Ok(name), Ok(id)) = (name, HeaderValue::from_str(id)) {
-        fields.insert(name, id);
+fn add_id(fields: &mut Fields, id: Option<(&str, &str)>) {
+    if let Some((name, id)) = id {
+        fields.remove(name);
+        add(fields, name, id);
     }
 }
 
 /// Adds what a route adds.
-fn add_fields(fields: &mut HeaderMap, changes: &FieldChanges) {
+fn add_fields(fields: &mut Fields, changes: &FieldChanges) {
     for (name, value) in changes.written() {
         let value: String = value.pieces().map(|(text, _)| text).collect();
-        let name = HeaderName::from_bytes(name.as_bytes());
-        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(&value)) {
-            fields.append(name, value);
-        }
+        add(fields, name, &value);
     }
 }
 
-/// The head of a member's response for HTTP/2; `None` if it has a field that there cannot be.
-fn response(head: &ResponseHead<'_>, status: u16) -> Option<Response<()>> {
-    let mut response = Response::new(());
-    *response.status_mut() = StatusCode::from_u16(status).ok()?;
-    let raw = Bytes::copy_from_slice(head.raw());
-    let fields = response.headers_mut();
+/// Puts the fields of a member's response into `fields`; false if it has a field that there cannot be in HTTP/2.
+fn put_response(head: &ResponseHead<'_>, fields: &mut Fields) -> bool {
     for field in head.kept() {
-        if is_of_handshake(head.status, field) {
-            continue;
+        let stays = !is_of_handshake(head.status, field);
+        if stays && !fields.push(field.name.as_bytes(), field.value.trim_ascii()) {
+            return false;
         }
-        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
-        fields.append(name, value_of(&raw, head.raw(), field.value)?);
     }
     if let Some(length) = head.content_length() {
-        fields.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        add(fields, "content-length", &length.to_string());
     }
-    for (name, value) in head.added() {
-        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-        fields.append(name, HeaderValue::from_bytes(&value.concat()).ok()?);
-    }
-    debug_assert!(is_of_http2(fields));
-    Some(response)
-}
-
-/// A part of `raw`, of which `bytes` is a copy, without another.
-pub(super) fn part_of(bytes: &Bytes, raw: &[u8], part: &[u8]) -> Option<Bytes> {
-    let start = part.as_ptr().addr().checked_sub(raw.as_ptr().addr())?;
-    let end = start.checked_add(part.len())?;
-    (end <= bytes.len()).then(|| bytes.slice(start..end))
-}
-
-/// The same as a value.
-pub(super) fn value_of(bytes: &Bytes, raw: &[u8], part: &[u8]) -> Option<HeaderValue> {
-    HeaderValue::from_maybe_shared(part_of(bytes, raw, part)?).ok()
+    head.added()
+        .all(|(name, value)| fields.push(name.as_bytes(), &value.concat()))
+        && {
+            debug_assert!(is_of_http2(fields));
+            true
+        }
 }
 
 /// Whether a field is a part of the handshake of HTTP/1 for another protocol.
@@ -326,9 +290,9 @@ fn is_of_handshake(status: u16, field: &Field<'_>) -> bool {
     is("upgrade") || status == 101 && is("sec-websocket-accept")
 }
 
-fn is_of_http2(fields: &HeaderMap) -> bool {
+fn is_of_http2(fields: &Fields) -> bool {
     let forbidden = ["connection", "transfer-encoding", "upgrade", "keep-alive"];
-    !forbidden.iter().any(|name| fields.contains_key(*name))
+    !forbidden.iter().any(|name| fields.get(name).is_some())
 }
 
 impl AsyncRead for Stream {
@@ -337,10 +301,7 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         space: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let read = ready!(this.incoming.poll_read(cx, space));
-        this.cancelled |= read.is_err() && this.outgoing.is_none();
-        Poll::Ready(read)
+        self.get_mut().incoming.poll_read(cx, space)
     }
 }
 
@@ -368,12 +329,12 @@ impl AsyncWrite for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.cut.get() {
-            match &mut self.outgoing {
-                Some(outgoing) => outgoing.reset(Reason::INTERNAL_ERROR),
-                None => self.respond.send_reset(Reason::INTERNAL_ERROR),
-            }
+        let reason = self.cut.get().then_some(Reason::INTERNAL_ERROR);
+        let engine = &self.connection.engine;
+        if let Some((_, fields, _)) = self.head.take() {
+            engine.give_fields(fields);
         }
-        self.connection.stream_ended(self.cancelled);
+        engine.with(|connection| connection.release(self.key, reason));
+        self.connection.stream_ended();
     }
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use ::http::request::Parts;
+use evenkeel_http2::Head;
 
 use super::connection::Connection;
 use super::stream::Stream;
@@ -20,7 +20,7 @@ const MOST_IDLE: usize = 256;
 pub(super) struct Work {
     pub(super) connection: Rc<Connection>,
     pub(super) stream: Box<Stream>,
-    pub(super) parts: Parts,
+    pub(super) head: Head,
     /// It asks for WebSocket.
     pub(super) connects: bool,
 }
@@ -82,10 +82,10 @@ async fn run(worker: Rc<Worker>, work: Work) {
         let Work {
             connection,
             stream,
-            parts,
+            head,
             connects,
         } = next.await;
-        http::serve_stream(&connection, stream, parts, connects).await;
+        http::serve_stream(&connection, stream, head, connects).await;
         drop(connection);
         if !worker.stream_tasks.wait(&desk) {
             return;

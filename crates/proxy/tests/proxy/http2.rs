@@ -1047,3 +1047,147 @@ fn d2_a_connection_that_is_authenticated_over_http2_is_used_by_nobody_else() {
         }
     });
 }
+
+/// Requests that are malformed (RFC 9113, section 8.1.1), each as a block of fields.
+fn malformed() -> Vec<(String, Vec<u8>)> {
+    type Field<'a> = (&'a [u8], &'a [u8]);
+    let get: Vec<Field<'_>> = GET
+        .iter()
+        .map(|(name, value)| (name.as_bytes(), value.as_bytes()))
+        .collect();
+    let mut all = Vec::new();
+    for (name, _) in GET {
+        for value in [&b"\xe9"[..], b"", b"a\0b", b"a\r\nb", b"a\nb"] {
+            let mut block = get.clone();
+            for field in &mut block {
+                if field.0 == name.as_bytes() {
+                    field.1 = value;
+                }
+            }
+            all.push((format!("{name} {}", value.escape_ascii()), fields(&block)));
+        }
+    }
+    for (name, value) in [
+        (&b"X-Capital"[..], &b"a"[..]),
+        (b"a b", b"c"),
+        (b"a[b]", b"c"),
+        (b"\xe9", b"c"),
+        (b"", b"c"),
+        (b"a:b", b"c"),
+        (b"a", b"b\0c"),
+        (b"a", b"b\r\nc"),
+        (b"a", b"b\nc"),
+        (b":unknown", b"a"),
+        (b":status", b"200"),
+        (b":path", b"/"),
+        (b"connection", b"close"),
+        (b"transfer-encoding", b"chunked"),
+        (b"content-length", b"1x"),
+    ] {
+        let block = [&get[..], &[(name, value)]].concat();
+        let why = format!("{}: {}", name.escape_ascii(), value.escape_ascii());
+        all.push((why, fields(&block)));
+    }
+    all
+}
+
+/// A request that has begun ends well, whatever comes in another stream of the connection.
+#[test]
+fn http_d3_a_malformed_request_is_an_error_of_its_stream() {
+    let address = reader(|_, _| ok("good"));
+    let bed = Bed::new(Http, &[address], |_| {});
+    let mut post = GET.to_vec();
+    post[0].1 = "POST";
+    let trailers = [
+        ("trailer with a capital", fields(&[("X", "y")])),
+        ("trailer with LF", fields(&[("x", "a\nb")])),
+        ("pseudo-field in trailers", fields(&[(":path", "/")])),
+    ];
+    let in_trailers = trailers.map(|(why, block)| {
+        let open = frame(HEADERS, END_HEADERS, 3, &fields(&post));
+        let end = frame(HEADERS, END_STREAM | END_HEADERS, 3, &block);
+        (why.to_owned(), [open, end].concat())
+    });
+    let in_heads = malformed().into_iter().map(|(why, block)| {
+        let frame = frame(HEADERS, END_STREAM | END_HEADERS, 3, &block);
+        (why, frame)
+    });
+    let mut count = 0;
+    for (why, bad) in in_heads.chain(in_trailers) {
+        let mut client = raw(&bed);
+        let good = frame(HEADERS, END_HEADERS, 1, &fields(&post));
+        client.write_all(&[good, bad].concat()).unwrap();
+        let answer = until_frame(&mut client, &[RST_STREAM, GOAWAY, HEADERS]);
+        let (kind, stream, payload) = answer.unwrap_or_else(|| panic!("{why}: ended"));
+        assert_eq!((kind, stream), (RST_STREAM, 3), "{why}");
+        assert_eq!(payload, [0, 0, 0, 1], "{why}");
+        client.write_all(&frame(0, END_STREAM, 1, b"rest")).unwrap();
+        let answer = until_frame(&mut client, &[RST_STREAM, GOAWAY, HEADERS]);
+        let (kind, stream, payload) = answer.unwrap_or_else(|| panic!("{why}: ended"));
+        assert_eq!((kind, stream, payload[0]), (HEADERS, 1, 0x88), "{why}");
+        count += 1;
+        bed.counts(|totals| totals.refused_malformed, count);
+    }
+    assert!(count > 30);
+}
+
+/// A proxy in front sends the requests of many people in one connection.
+#[test]
+fn http_d3_b_nobody_can_fail_the_requests_of_others_behind_a_proxy() {
+    let address = http_member(|_| ok("good"));
+    let bed = Bed::new(Http, &[address], |_| {});
+    let mut client = raw(&bed);
+    let mut bad = GET.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    bad[2].1 = b"/caf\xe9";
+    let bad = fields(&bad);
+    let mut sent = Vec::new();
+    for stream in (1..80).step_by(2) {
+        sent.extend(match stream % 4 {
+            1 => get_frame(stream),
+            _ => frame(HEADERS, END_STREAM | END_HEADERS, stream, &bad),
+        });
+    }
+    client.write_all(&sent).unwrap();
+    let mut seen = [0, 0];
+    while seen != [20, 20] {
+        match until_frame(&mut client, &[RST_STREAM, GOAWAY, HEADERS]).unwrap() {
+            (HEADERS, stream, payload) => {
+                assert_eq!((stream % 4, payload[0]), (1, 0x88));
+                seen[0] += 1;
+            }
+            (RST_STREAM, stream, payload) => {
+                assert_eq!((stream % 4, &payload[..]), (3, &[0, 0, 0, 1][..]));
+                seen[1] += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The same paths pass as over HTTP/1.1, as they are.
+#[test]
+fn http_d5_paths_that_are_no_uris_pass_as_over_http1() {
+    let address = http_member(|head| ok(path_of(head)));
+    let bed = Bed::new(Http, &[address], |_| {});
+    for byte in b'!'..=b'~' {
+        for path in [
+            format!("/a{}b", byte as char),
+            format!("/?a{}b", byte as char),
+        ] {
+            let mut head = GET.to_vec();
+            head[2].1 = &path;
+            let mut client = raw(&bed);
+            let block = fields(&head);
+            let sent = frame(HEADERS, END_STREAM | END_HEADERS, 1, &block);
+            client.write_all(&sent).unwrap();
+            let (kind, ..) = until_frame(&mut client, &[HEADERS, RST_STREAM, GOAWAY]).unwrap();
+            assert_eq!(kind, HEADERS, "{path}");
+            let (_, _, body) = until_frame(&mut client, &[0]).unwrap();
+            let mut client = bed.connect();
+            let same = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
+            let answer = crate::support::ask(&mut client, &same);
+            let is_served = answer.starts_with("HTTP/1.1 200 ");
+            assert_eq!(body == path.as_bytes(), is_served, "{path}");
+        }
+    }
+}

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
 
 use crate::support::*;
 use bytes::Bytes;
@@ -504,7 +505,7 @@ fn http_d5_what_http2_cannot_say_is_encoded_or_refused_and_no_fault_of_the_membe
             "http://test/a?filter={%22a%22:%22b%22}",
         ),
         ("/<a>`?<b>`", "http://test/%3Ca%3E%60?%3Cb%3E%60"),
-        ("/a%22\"?b", "http://test/a%22\"?b"),
+        ("/a%22\"?b", "http://test/a%22%22?b"),
     ] {
         let mut client = bed.connect();
         let head = ask(
@@ -720,4 +721,105 @@ fn a_connection_that_was_idle_and_closes_is_replaced() {
     let ends = [bed.record().end, bed.record().end];
     assert!(ends.contains(&End::Stale), "{ends:?}");
     assert_eq!(bed.totals().member_failures, 0);
+}
+
+/// A member that answers the second request with `bad(stream)`, and the first one when it is told of the error. It tells
+/// `begun` of each.
+fn raw_member(
+    begun: Sender<()>,
+    bad: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static,
+) -> SocketAddr {
+    let begun = std::sync::Mutex::new(begun);
+    member(move |_, mut stream| {
+        let mut preface = [0; PREFACE.len()];
+        if stream.read_exact(&mut preface).is_err() {
+            return;
+        }
+        stream.write_all(&frame(4, 0, 0, &[])).unwrap();
+        // Streams whose requests have begun, in the order of their numbers.
+        let mut waiting = Vec::new();
+        while let Some((kind, of, _)) = next_frame(&mut stream) {
+            match kind {
+                HEADERS => {
+                    waiting.push(of);
+                    let _ = begun.lock().unwrap().send(());
+                }
+                _ => continue,
+            }
+            if let [good, last] = waiting[..] {
+                if stream.write_all(&bad(last)).is_err() {
+                    return;
+                }
+                while let Some((kind, of, _)) = next_frame(&mut stream) {
+                    if kind == GOAWAY {
+                        return;
+                    }
+                    if kind == RST_STREAM && of == last {
+                        break;
+                    }
+                }
+                let head = fields(&[(":status", "204")]);
+                let head = frame(HEADERS, END_STREAM | END_HEADERS, good, &head);
+                if stream.write_all(&head).is_err() {
+                    return;
+                }
+                waiting.clear();
+            }
+        }
+    })
+}
+
+/// Whatever a member says in one stream, a request in another one of the connection is answered.
+#[test]
+fn http_d3_c_a_malformed_response_is_an_error_of_its_stream() {
+    let begin = |stream: u32| frame(HEADERS, END_HEADERS, stream, &fields(&[(":status", "200")]));
+    for (why, block, is_trailers) in [
+        ("capital", fields(&[(":status", "200"), ("X", "y")]), false),
+        ("blank", fields(&[(":status", "200"), ("x y", "z")]), false),
+        ("NUL", fields(&[(":status", "200"), ("x", "\0")]), false),
+        ("LF", fields(&[(":status", "200"), ("x", "a\nb")]), false),
+        ("unknown", fields(&[(":status", "200"), (":x", "y")]), false),
+        ("no number", fields(&[(":status", "abc")]), false),
+        ("no status", fields(&[("x", "y")]), false),
+        ("trailer with a capital", fields(&[("X", "y")]), true),
+        ("trailer with LF", fields(&[("x", "a\nb")]), true),
+        (
+            "pseudo-field as a trailer",
+            fields(&[(":status", "200")]),
+            true,
+        ),
+    ] {
+        let (begun, begins) = std::sync::mpsc::channel();
+        let address = raw_member(begun, move |stream| {
+            let mut out = Vec::new();
+            if is_trailers {
+                out.extend(begin(stream));
+            }
+            out.extend(frame(HEADERS, END_STREAM | END_HEADERS, stream, &block));
+            out
+        });
+        let bed = Bed::new(Http, &[address], |rule| {
+            rule.http.member_protocol = MemberProtocol::Http2;
+            rule.http.retries = 0;
+        });
+        on(in_time(async {
+            let mut client = connect(&bed).await;
+            let (good, _body) = client.send_request(request("POST", "/"), false).unwrap();
+            while begins.try_recv().is_err() {
+                tokio::task::yield_now().await;
+            }
+            let (bad, _) = client.send_request(request("GET", "/bad"), true).unwrap();
+            assert_eq!(good.await.unwrap().status(), 204, "{why}");
+            match bad.await {
+                // If nothing of it has been passed on, the answer is a 502.
+                Ok(response) if is_trailers && response.status() == 200 => {
+                    let mut stream = response.into_body();
+                    let broken = body(&mut stream).await.unwrap_err();
+                    assert_eq!(broken.reason(), Some(Reason::INTERNAL_ERROR), "{why}");
+                }
+                bad => assert_eq!(bad.unwrap().status(), 502, "{why}"),
+            }
+        }));
+        assert_eq!(bed.totals().member_connects, 1, "{why}");
+    }
 }

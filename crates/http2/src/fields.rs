@@ -1,0 +1,188 @@
+//! Fields of a message, as lines in one buffer.
+
+/// A field: places in the text.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    start: u32,
+    name: u32,
+    value: u32,
+}
+
+/// Memory that a list keeps for other fields, in bytes.
+const KEPT_BYTES: usize = 4096;
+
+/// Bytes of a line beside its name and its value.
+const LINE_BYTES: usize = ": \r\n".len();
+
+/// Fields of a message, in order. Names are tokens in lower case, and values have no characters that a value cannot have: the
+/// text is one that HTTP/1.1 has between the first line of a head and the empty one.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    text: Vec<u8>,
+    lines: Vec<Line>,
+}
+
+impl Fields {
+    /// Makes an empty list.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of fields.
+    pub fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// All fields as HTTP/1.1 writes them: `name: value` with CR LF after each.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// Names and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.lines.iter().filter_map(|line| {
+            let (start, name) = (line.start as usize, line.name as usize);
+            let name = self.text.get(start..start + name)?;
+            let value = start + name.len() + ": ".len();
+            let value = self.text.get(value..value + line.value as usize)?;
+            Some((std::str::from_utf8(name).ok()?, value))
+        })
+    }
+
+    /// First value of the field called `name`, which is in lower case.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        let mut fields = self.iter();
+        fields
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value)
+    }
+
+    /// Adds a field, whose name may be in upper case, too. Returns false, and adds nothing, if HTTP/2 cannot say it: the
+    /// name is no token, or the value has a character that is not allowed, or white space at an end.
+    #[must_use]
+    pub fn push(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let is_name = !name.is_empty() && name.iter().all(|byte| is_token(*byte));
+        let can_be = is_name && is_value(value);
+        if can_be {
+            let start = self.text.len();
+            self.put(name, &[value]);
+            if let Some(name) = self.text.get_mut(start..start + name.len()) {
+                name.make_ascii_lowercase();
+            }
+        }
+        can_be
+    }
+
+    /// Adds a field that was checked, whose name is in lower case. The value is in parts.
+    pub(crate) fn put(&mut self, name: &[u8], value: &[&[u8]]) {
+        let length = value.iter().map(|part| part.len()).sum::<usize>();
+        let whole = self.text.len() + name.len() + length + LINE_BYTES;
+        // Whoever fills it has limits, which are far below.
+        let (Ok(start), true) = (u32::try_from(self.text.len()), whole <= u32::MAX as usize) else {
+            return;
+        };
+        self.text.extend_from_slice(name);
+        self.text.extend_from_slice(b": ");
+        for part in value {
+            self.text.extend_from_slice(part);
+        }
+        self.text.extend_from_slice(b"\r\n");
+        self.lines.push(Line {
+            start,
+            name: name.len() as u32,
+            value: length as u32,
+        });
+    }
+
+    /// Takes the fields called `name` out, in any case.
+    pub fn remove(&mut self, name: &str) {
+        let is = |(known, _): (&str, &[u8])| known.eq_ignore_ascii_case(name);
+        if !self.iter().any(is) {
+            return;
+        }
+        let mut others = Fields::new();
+        for (known, value) in self.iter() {
+            if !known.eq_ignore_ascii_case(name) {
+                others.put(known.as_bytes(), &[value]);
+            }
+        }
+        *self = others;
+    }
+
+    /// Takes all fields out, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.lines.clear();
+    }
+
+    /// True if there is so little memory in it that it may be kept for other fields.
+    pub fn is_worth_keeping(&self) -> bool {
+        self.text.capacity() <= KEPT_BYTES
+    }
+}
+
+/// True if a name may have the byte (RFC 9110, section 5.6.2).
+pub(crate) fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        )
+}
+
+/// True if a field may have the value (RFC 9113, section 8.2.1; RFC 9110, section 5.5).
+pub(crate) fn is_value(value: &[u8]) -> bool {
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let allowed = |byte: &u8| *byte >= b' ' && *byte != 0x7f || *byte == b'\t';
+    value.iter().all(allowed) && !is_space(value.first()) && !is_space(value.last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_lines_in_lower_case() {
+        let mut fields = Fields::new();
+        assert!(fields.push(b"Server", b"own") && fields.push(b"x", b""));
+        assert!(fields.push(b"x-y", b"\xe9 \t z"));
+        for (name, value) in [
+            (&b""[..], &b"x"[..]),
+            (b"a b", b""),
+            (b":status", b"200"),
+            (b"\xe9", b""),
+            (b"a", b"x\r\ny: z"),
+            (b"a", b"\0"),
+            (b"a", b" x"),
+            (b"a", b"x\t"),
+            (b"a", b"\x7f"),
+        ] {
+            assert!(!fields.push(name, value), "{name:?} {value:?}");
+        }
+        assert_eq!(fields.text(), b"server: own\r\nx: \r\nx-y: \xe9 \t z\r\n");
+        let all: Vec<_> = fields.iter().collect();
+        let wanted = [("server", &b"own"[..]), ("x", b""), ("x-y", b"\xe9 \t z")];
+        assert_eq!(all, wanted);
+        assert_eq!(fields.get("x-y"), Some(&b"\xe9 \t z"[..]));
+        fields.remove("X");
+        assert_eq!(fields.text(), b"server: own\r\nx-y: \xe9 \t z\r\n");
+    }
+}

@@ -1,0 +1,122 @@
+//! Frames that carry nothing, counted against a credit.
+//!
+//! A frame without use costs its sender nine bytes, and the receiver an answer or a look at its
+//! tables. So they are counted against a credit, which messages, bytes that the peer takes, and
+//! time renew.
+
+use std::time::Duration;
+
+/// Most frames of no use in a row, and the credit at the start.
+pub(crate) const BURST: u32 = 1000;
+
+/// Time after which one more is allowed.
+const RENEWAL: Duration = Duration::from_millis(100);
+
+/// Bytes that the peer has to take for one more.
+const BYTES: u64 = 256;
+
+/// Frames that are allowed with each request.
+const PER_REQUEST: u32 = 8;
+
+/// Streams that a client may reset before anybody has looked at them, until that is done.
+pub(crate) const UNSEEN_RESETS: u32 = 20;
+
+/// Streams with errors of the peer that a connection may have, if they are not fewer than those without.
+pub(crate) const ERRORS: u32 = 100;
+
+/// Streams that a client may give up before they are answered, if they are not fewer than those
+/// that it does not.
+pub(crate) const CANCELLED: u32 = 100;
+
+/// Kind of frames that a peer sends too many of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flood {
+    /// Streams that are opened and reset.
+    Resets,
+    /// PING, SETTINGS, WINDOW_UPDATE and the like.
+    Control,
+    /// Heads that are too large, or in too many parts, and malformed messages.
+    Headers,
+    /// DATA that is empty.
+    Data,
+}
+
+/// Credit of a peer.
+#[derive(Debug)]
+pub(crate) struct Credit {
+    left: u32,
+    /// Bytes sent that have not made up for a frame.
+    sent: u64,
+    renewed: Option<Duration>,
+}
+
+impl Credit {
+    pub(crate) fn new() -> Self {
+        Credit {
+            left: BURST,
+            sent: 0,
+            renewed: None,
+        }
+    }
+
+    /// Takes note of the time, since any moment that stays the same.
+    pub(crate) fn renew(&mut self, now: Duration) {
+        let renewed = *self.renewed.get_or_insert(now);
+        let passed = now.saturating_sub(renewed).as_nanos() / RENEWAL.as_nanos();
+        if passed > 0 {
+            self.renewed = Some(now);
+            self.allow(u32::try_from(passed).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Takes note of bytes that the peer has taken.
+    pub(crate) fn take_sent(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+        self.allow(u32::try_from(self.sent / BYTES).unwrap_or(u32::MAX));
+        self.sent %= BYTES;
+    }
+
+    /// Takes note of a request or a response.
+    pub(crate) fn take_message(&mut self) {
+        self.allow(PER_REQUEST);
+    }
+
+    /// Takes note of a frame that carries nothing; false if there were too many.
+    pub(crate) fn spend(&mut self) -> bool {
+        let left = self.left.checked_sub(1);
+        self.left = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    fn allow(&mut self, more: u32) {
+        self.left = self.left.saturating_add(more).min(BURST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_bytes_and_time_make_up_for_frames() {
+        let mut credit = Credit::new();
+        for _ in 0..BURST {
+            assert!(credit.spend());
+        }
+        assert!(!credit.spend());
+        credit.take_message();
+        (0..PER_REQUEST).for_each(|_| assert!(credit.spend()));
+        assert!(!credit.spend());
+        credit.take_sent(255);
+        assert!(!credit.spend());
+        credit.take_sent(1);
+        assert!(credit.spend() && !credit.spend());
+        credit.renew(Duration::from_secs(5));
+        assert!(!credit.spend(), "time begins now");
+        credit.renew(Duration::from_millis(5199));
+        assert!(credit.spend() && !credit.spend());
+        credit.renew(Duration::from_secs(100_000));
+        (0..BURST).for_each(|_| assert!(credit.spend()));
+        assert!(!credit.spend());
+    }
+}

@@ -1,0 +1,1105 @@
+//! A connection against scripted peers.
+
+use std::time::Duration;
+
+use crate::connection::{Config, Connection, Event, Failure, Role};
+use crate::fields::Fields;
+use crate::flood::{BURST, Flood};
+use crate::frame::{
+    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Header, PADDED, PING,
+    PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, WITH_PRIORITY, put_frame,
+};
+use crate::reason::Reason;
+use crate::send::{NotOpened, Opening};
+use crate::stream::{Cause, Key, Next};
+use proptest::prelude::*;
+
+const CONFIG: Config = Config {
+    role: Role::Server,
+    max_streams: 10,
+    max_head_bytes: 2000,
+    stream_window: 65_536,
+    connection_window: 65_535,
+};
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_frame(kind, flags, stream, payload, &mut out);
+    out
+}
+
+/// A block of literal fields. Those whose names begin with `+` are added to the table.
+fn block(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, value) in fields {
+        let (first, name) = match name.strip_prefix(b"+") {
+            Some(name) => (0x40, name),
+            None => (0, *name),
+        };
+        out.push(first);
+        for text in [name, *value] {
+            assert!(text.len() < 127);
+            out.push(text.len() as u8);
+            out.extend_from_slice(text);
+        }
+    }
+    out
+}
+
+type Field = (&'static [u8], &'static [u8]);
+
+const GET: [Field; 4] = [
+    (b":method", b"GET"),
+    (b":scheme", b"http"),
+    (b":authority", b"test"),
+    (b":path", b"/"),
+];
+
+const OK: [Field; 1] = [(b":status", b"200")];
+
+fn head(stream: u32, ends: bool, fields: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let end = if ends { END_STREAM } else { 0 };
+    frame(HEADERS, END_HEADERS | end, stream, &block(fields))
+}
+
+fn with(fields: &[Field], more: &[Field]) -> Vec<Field> {
+    [fields, more].concat()
+}
+
+/// The same fields, but for one.
+fn instead(name: &'static [u8], value: &'static [u8]) -> Vec<Field> {
+    let swap = |(known, old): Field| (known, if known == name { value } else { old });
+    GET.map(swap).to_vec()
+}
+
+fn without(name: &[u8]) -> Vec<Field> {
+    GET.into_iter()
+        .filter(|(known, _)| *known != name)
+        .collect()
+}
+
+/// One end, and what its peer sees of it.
+struct End {
+    connection: Connection,
+    events: Vec<Event>,
+    frames: Vec<(Header, Vec<u8>)>,
+}
+
+impl End {
+    /// A server whose client has said hello.
+    fn server() -> Self {
+        Self::server_of(CONFIG)
+    }
+
+    fn server_of(config: Config) -> Self {
+        let mut end = Self::new(config);
+        end.take(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat())
+            .unwrap();
+        end.frames.clear();
+        end.events.clear();
+        end
+    }
+
+    /// A client whose server has said hello.
+    fn client() -> Self {
+        let mut end = Self::new(Config {
+            role: Role::Client,
+            ..CONFIG
+        });
+        assert!(end.connection.output().starts_with(PREFACE));
+        end.connection.consume_output(PREFACE.len());
+        end.take(&frame(SETTINGS, 0, 0, &[])).unwrap();
+        end.frames.clear();
+        end.events.clear();
+        end
+    }
+
+    fn new(config: Config) -> Self {
+        End {
+            connection: Connection::new(config),
+            events: Vec::new(),
+            frames: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let taken = self.connection.receive(bytes, Duration::ZERO);
+        self.look();
+        taken
+    }
+
+    /// Reads what is to be sent, and what has happened.
+    fn look(&mut self) {
+        while let Some(event) = self.connection.next_event() {
+            self.events.push(event);
+        }
+        if self.connection.output().starts_with(PREFACE) {
+            return;
+        }
+        while let Some((header, rest)) = self.connection.output().split_first_chunk() {
+            let header = Header::parse(header);
+            let payload = rest[..header.length].to_vec();
+            self.connection.consume_output(9 + header.length);
+            self.frames.push((header, payload));
+        }
+    }
+
+    fn ask(&mut self, path: &[u8], ends: bool) -> Key {
+        let opening = Opening {
+            method: b"GET",
+            scheme: b"http",
+            authority: Some(b"test"),
+            path,
+            protocol: None,
+        };
+        self.connection.open(opening, &Fields::new(), ends).unwrap()
+    }
+
+    /// Reasons with which streams were reset.
+    fn resets(&self) -> Vec<(u32, Reason)> {
+        let resets = self
+            .frames
+            .iter()
+            .filter(|(header, _)| header.kind == RST_STREAM);
+        resets
+            .map(|(header, payload)| (header.stream, code(payload)))
+            .collect()
+    }
+
+    fn goaway(&self) -> Option<Reason> {
+        let frame = self.frames.iter().find(|(header, _)| header.kind == GOAWAY);
+        frame.map(|(_, payload)| code(&payload[4..]))
+    }
+
+    /// Keys of requests that have come.
+    fn requests(&self) -> Vec<Key> {
+        let requests = self.events.iter().filter_map(|event| match event {
+            Event::Request(key) => Some(*key),
+            _ => None,
+        });
+        requests.collect()
+    }
+
+    /// Content that was sent in a stream.
+    fn data(&self, stream: u32) -> usize {
+        let data = self
+            .frames
+            .iter()
+            .filter(|(header, _)| header.kind == DATA && header.stream == stream);
+        data.map(|(_, payload)| payload.len()).sum()
+    }
+}
+
+fn code(payload: &[u8]) -> Reason {
+    Reason(u32::from_be_bytes(payload[..4].try_into().unwrap()))
+}
+
+/// Every way in which a request can be malformed.
+fn malformed_requests() -> Vec<(&'static str, Vec<Field>)> {
+    vec![
+        (
+            "byte that is no UTF-8 in the path",
+            instead(b":path", b"/\xe9"),
+        ),
+        ("the same in the authority", instead(b":authority", b"\xe9")),
+        ("the same in the scheme", instead(b":scheme", b"\xe9")),
+        ("the same in the method", instead(b":method", b"\xe9")),
+        ("empty method", instead(b":method", b"")),
+        ("method with a blank", instead(b":method", b"GET /")),
+        ("empty path", instead(b":path", b"")),
+        ("LF in the path", instead(b":path", b"/a\nb")),
+        ("NUL in the path", instead(b":path", b"/a\0b")),
+        ("empty authority", instead(b":authority", b"")),
+        ("empty scheme", instead(b":scheme", b"")),
+        ("scheme with a colon", instead(b":scheme", b"http:")),
+        ("no method", without(b":method")),
+        ("no scheme", without(b":scheme")),
+        ("no path", without(b":path")),
+        ("two paths", with(&GET, &[(b":path", b"/")])),
+        ("two authorities", with(&GET, &[(b":authority", b"test")])),
+        ("unknown pseudo-field", with(&GET, &[(b":x", b"y")])),
+        (
+            "pseudo-field of responses",
+            with(&GET, &[(b":status", b"200")]),
+        ),
+        (
+            "protocol without CONNECT",
+            with(&GET, &[(b":protocol", b"websocket")]),
+        ),
+        ("CONNECT with a path", instead(b":method", b"CONNECT")),
+        (
+            "pseudo-field behind others",
+            [&[(&b"x"[..], &b"y"[..])], &GET[..]].concat(),
+        ),
+        ("NUL in a value", with(&GET, &[(b"x", b"a\0b")])),
+        ("CR LF in a value", with(&GET, &[(b"x", b"a\r\nb: c")])),
+        ("LF in a value", with(&GET, &[(b"x", b"a\nb")])),
+        ("DEL in a value", with(&GET, &[(b"x", b"a\x7f")])),
+        ("blank before a value", with(&GET, &[(b"x", b" a")])),
+        ("tabulator behind a value", with(&GET, &[(b"x", b"a\t")])),
+        ("capital in a name", with(&GET, &[(b"X", b"a")])),
+        ("blank in a name", with(&GET, &[(b"a b", b"c")])),
+        ("bracket in a name", with(&GET, &[(b"a[]", b"c")])),
+        (
+            "byte that is no ASCII in a name",
+            with(&GET, &[(b"\xe9", b"c")]),
+        ),
+        ("colon in a name", with(&GET, &[(b"a:b", b"c")])),
+        ("empty name", with(&GET, &[(b"", b"c")])),
+        ("connection", with(&GET, &[(b"connection", b"close")])),
+        ("keep-alive", with(&GET, &[(b"keep-alive", b"1")])),
+        (
+            "proxy-connection",
+            with(&GET, &[(b"proxy-connection", b"close")]),
+        ),
+        (
+            "transfer-encoding",
+            with(&GET, &[(b"transfer-encoding", b"chunked")]),
+        ),
+        ("upgrade", with(&GET, &[(b"upgrade", b"websocket")])),
+        ("te", with(&GET, &[(b"te", b"gzip")])),
+        (
+            "two lengths",
+            with(
+                &GET,
+                &[(b"content-length", b"0"), (b"content-length", b"1")],
+            ),
+        ),
+        ("bad length", with(&GET, &[(b"content-length", b"+0")])),
+        (
+            "length without content",
+            with(&GET, &[(b"content-length", b"5")]),
+        ),
+    ]
+}
+
+#[test]
+fn a_malformed_request_is_an_error_of_its_stream() {
+    for (why, fields) in malformed_requests() {
+        let mut end = End::server();
+        end.take(&head(1, false, &GET)).unwrap();
+        // What it adds to the table is there for the others.
+        let fields = [&fields[..], &[(&b"+x-added"[..], &b"here"[..])]].concat();
+        assert_eq!(end.take(&head(3, true, &fields)), Ok(()), "{why}");
+        assert_eq!(end.resets(), [(3, Reason::PROTOCOL_ERROR)], "{why}");
+        let indexed = [&block(&GET)[..], &[0xbe]].concat();
+        end.take(&frame(HEADERS, END_HEADERS | END_STREAM, 5, &indexed))
+            .unwrap();
+        end.take(&frame(DATA, END_STREAM, 1, b"hello")).unwrap();
+        let [first, last] = end.requests()[..] else {
+            panic!("{why}: {:?}", end.events);
+        };
+        assert_eq!((first.id, last.id), (1, 5));
+        let read = end.connection.read(first);
+        assert!(matches!(read, Next::Data(b"hello")), "{why}: {read:?}");
+        let request = end.connection.take_head(last).unwrap();
+        assert_eq!(request.fields.get("x-added"), Some(&b"here"[..]), "{why}");
+        // What is still under way in the stream that was reset is dropped.
+        end.take(&frame(DATA, 0, 3, b"more")).unwrap();
+        end.take(&head(3, true, &[(b"x", b"y")])).unwrap();
+        end.take(&frame(WINDOW_UPDATE, 0, 3, &[0, 0, 0, 1]))
+            .unwrap();
+        assert_eq!(end.resets().len(), 1, "{why}");
+        assert_eq!((end.goaway(), end.connection.errors()), (None, 1), "{why}");
+    }
+}
+
+#[test]
+fn malformed_trailers_and_content_are_errors_of_their_stream() {
+    let five: &[Field] = &[(b"content-length", b"5")];
+    for (why, more, frames) in [
+        ("capital", &[][..], head(1, true, &[(b"X", b"y")])),
+        ("pseudo-field", &[], head(1, true, &[(b":path", b"/")])),
+        ("LF", &[], head(1, true, &[(b"x", b"a\nb")])),
+        ("connection", &[], head(1, true, &[(b"connection", b"x")])),
+        ("no end", &[], head(1, false, &[(b"x", b"y")])),
+        ("less content", five, frame(DATA, END_STREAM, 1, b"1234")),
+        ("more content", five, frame(DATA, 0, 1, b"123456")),
+        (
+            "padded content",
+            five,
+            frame(DATA, PADDED, 1, b"\x01123456\0"),
+        ),
+        ("less before trailers", five, head(1, true, &[(b"x", b"y")])),
+    ] {
+        let mut end = End::server();
+        end.take(&head(1, false, &with(&GET, more))).unwrap();
+        end.take(&head(3, true, &GET)).unwrap();
+        end.take(&frames).unwrap();
+        assert_eq!(end.resets(), [(1, Reason::PROTOCOL_ERROR)], "{why}");
+        let [first, other] = end.requests()[..] else {
+            panic!("{why}");
+        };
+        let broken = end.connection.broken(first).unwrap();
+        assert_eq!(broken.cause, Cause::Local, "{why}");
+        assert!(end.events.contains(&Event::Broken(first)));
+        assert_eq!(end.connection.broken(other), None);
+        assert_eq!(
+            end.connection.send_head(other, 200, &Fields::new(), true),
+            Ok(())
+        );
+        // All of the window comes back.
+        end.connection.release(first, None);
+        end.connection.release(other, None);
+        assert_eq!((end.connection.unread(), end.connection.streams()), (0, 0));
+    }
+}
+
+#[test]
+fn a_malformed_response_is_an_error_of_its_stream() {
+    let ok = |more: &[Field]| head(1, false, &with(&OK, more));
+    for (why, frames) in [
+        ("capital in a name", ok(&[(b"X", b"y")])),
+        ("blank in a name", ok(&[(b"x y", b"z")])),
+        ("NUL in a value", ok(&[(b"x", b"\0")])),
+        ("LF in a value", ok(&[(b"x", b"a\nb")])),
+        ("unknown pseudo-field", ok(&[(b":x", b"y")])),
+        ("status of letters", head(1, true, &[(b":status", b"abc")])),
+        (
+            "status of four digits",
+            head(1, true, &[(b":status", b"2000")]),
+        ),
+        ("status below 100", head(1, true, &[(b":status", b"099")])),
+        ("no status", head(1, true, &[(b"x", b"y")])),
+        ("two statuses", ok(&[(b":status", b"200")])),
+        ("pseudo-field of requests", ok(&[(b":path", b"/")])),
+        ("connection", ok(&[(b"connection", b"close")])),
+        (
+            "transfer-encoding",
+            ok(&[(b"transfer-encoding", b"chunked")]),
+        ),
+        (
+            "switch of protocols",
+            head(1, false, &[(b":status", b"101")]),
+        ),
+        (
+            "end with an interim response",
+            head(1, true, &[(b":status", b"103")]),
+        ),
+        ("content before the head", frame(DATA, 0, 1, b"x")),
+        (
+            "length",
+            head(1, true, &with(&OK, &[(b"content-length", b"3")])),
+        ),
+        (
+            "content in a 204",
+            [
+                head(1, false, &[(b":status", b"204")]),
+                frame(DATA, END_STREAM, 1, b"x"),
+            ]
+            .concat(),
+        ),
+        (
+            "less content",
+            [
+                ok(&[(b"content-length", b"3")]),
+                frame(DATA, END_STREAM, 1, b"ab"),
+            ]
+            .concat(),
+        ),
+        (
+            "trailers",
+            [ok(&[]), head(1, true, &[(b"X", b"y")])].concat(),
+        ),
+        (
+            "pseudo-field in trailers",
+            [ok(&[]), head(1, true, &[(b":status", b"200")])].concat(),
+        ),
+        ("two heads", [ok(&[]), ok(&[])].concat()),
+    ] {
+        let mut end = End::client();
+        let bad = end.ask(b"/bad", true);
+        let good = end.ask(b"/good", false);
+        assert_eq!(end.take(&frames), Ok(()), "{why}");
+        assert_eq!(end.resets(), [(1, Reason::PROTOCOL_ERROR)], "{why}");
+        let broken = end.connection.broken(bad).unwrap();
+        assert_eq!(
+            (broken.cause, broken.unprocessed),
+            (Cause::Local, false),
+            "{why}"
+        );
+        assert_eq!(end.connection.send_data(good, b"on", true), Ok(2), "{why}");
+        end.take(&head(good.id, true, &OK)).unwrap();
+        assert_eq!(end.connection.take_head(good).unwrap().status(), 200);
+        assert!(matches!(end.connection.read(good), Next::End), "{why}");
+        assert_eq!(end.goaway(), None, "{why}");
+    }
+}
+
+#[test]
+fn responses_without_content_have_any_length() {
+    for (method, fields) in [
+        (&b"HEAD"[..], with(&OK, &[(b"content-length", b"100")])),
+        (
+            b"GET",
+            vec![(b":status", b"304"), (b"content-length", b"5")],
+        ),
+        (b"GET", vec![(b":status", b"204")]),
+    ] {
+        let mut end = End::client();
+        let opening = Opening {
+            method,
+            scheme: b"http",
+            authority: None,
+            path: b"/",
+            protocol: None,
+        };
+        let key = end.connection.open(opening, &Fields::new(), true).unwrap();
+        end.take(&head(1, true, &[(b":status", b"103"), (b"link", b"x")])[..0])
+            .unwrap();
+        end.take(&head(1, false, &[(b":status", b"103"), (b"link", b"x")]))
+            .unwrap();
+        end.take(&head(1, true, &fields)).unwrap();
+        assert_eq!(end.resets(), []);
+        assert_eq!(end.connection.take_head(key).unwrap().status(), 103);
+        assert!(end.connection.take_head(key).unwrap().status() > 103);
+        assert!(end.connection.has_no_body(key));
+        end.connection.release(key, None);
+        end.look();
+        assert_eq!(end.resets(), [], "it has ended in order");
+    }
+}
+
+#[test]
+fn errors_of_the_connection_end_it() {
+    let open = || head(1, false, &GET);
+    let large = |stream| {
+        let mut header = frame(DATA, 0, stream, &[]);
+        header[..3].copy_from_slice(&[0, 0x40, 1]);
+        header
+    };
+    let setting = |name: u8, value: u32| {
+        let value = value.to_be_bytes();
+        frame(SETTINGS, 0, 0, &[&[0, name], &value[..]].concat())
+    };
+    for (why, bytes, reason) in [
+        ("length", large(1), Reason::FRAME_SIZE_ERROR),
+        (
+            "DATA, idle",
+            frame(DATA, 0, 1, b"x"),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "DATA, connection",
+            frame(DATA, 0, 0, b"x"),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "padding",
+            [open(), frame(DATA, PADDED, 1, &[5, 1, 2])].concat(),
+            Reason::PROTOCOL_ERROR,
+        ),
+        ("HEADERS, even", head(2, true, &GET), Reason::PROTOCOL_ERROR),
+        (
+            "HEADERS, connection",
+            head(0, true, &GET),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "priority",
+            frame(HEADERS, END_HEADERS | WITH_PRIORITY, 1, &[0; 4]),
+            Reason::FRAME_SIZE_ERROR,
+        ),
+        (
+            "compression",
+            frame(HEADERS, END_HEADERS, 1, &[0xff, 0xff]),
+            Reason::COMPRESSION_ERROR,
+        ),
+        (
+            "half a block",
+            frame(HEADERS, END_HEADERS, 1, &[0x00, 5, b'x']),
+            Reason::COMPRESSION_ERROR,
+        ),
+        (
+            "in a block",
+            [frame(HEADERS, 0, 1, &[]), frame(PING, 0, 0, &[0; 8])].concat(),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "another block",
+            [frame(HEADERS, 0, 1, &[]), frame(CONTINUATION, 0, 3, &[])].concat(),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "CONTINUATION",
+            frame(CONTINUATION, 4, 1, &[]),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "PUSH_PROMISE",
+            frame(PUSH_PROMISE, 4, 1, &[0; 4]),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "RST_STREAM, idle",
+            frame(RST_STREAM, 0, 1, &[0; 4]),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "RST_STREAM, length",
+            frame(RST_STREAM, 0, 1, &[0; 3]),
+            Reason::FRAME_SIZE_ERROR,
+        ),
+        (
+            "PING, length",
+            frame(PING, 0, 0, &[0; 7]),
+            Reason::FRAME_SIZE_ERROR,
+        ),
+        (
+            "PING, stream",
+            frame(PING, 0, 1, &[0; 8]),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "SETTINGS, length",
+            frame(SETTINGS, 0, 0, &[0; 5]),
+            Reason::FRAME_SIZE_ERROR,
+        ),
+        (
+            "SETTINGS, ack",
+            frame(SETTINGS, ACK, 0, &[0; 6]),
+            Reason::FRAME_SIZE_ERROR,
+        ),
+        (
+            "SETTINGS, stream",
+            frame(SETTINGS, 0, 1, &[]),
+            Reason::PROTOCOL_ERROR,
+        ),
+        ("push", setting(2, 2), Reason::PROTOCOL_ERROR),
+        ("window", setting(4, 1 << 31), Reason::FLOW_CONTROL_ERROR),
+        ("frame size", setting(5, 16_383), Reason::PROTOCOL_ERROR),
+        ("connect", setting(8, 2), Reason::PROTOCOL_ERROR),
+        (
+            "GOAWAY, length",
+            frame(GOAWAY, 0, 0, &[0; 7]),
+            Reason::FRAME_SIZE_ERROR,
+        ),
+        (
+            "no window",
+            frame(WINDOW_UPDATE, 0, 0, &[0; 4]),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "window beyond the largest",
+            frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]),
+            Reason::FLOW_CONTROL_ERROR,
+        ),
+        (
+            "WINDOW_UPDATE, idle",
+            frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]),
+            Reason::PROTOCOL_ERROR,
+        ),
+        (
+            "number of a stream that is smaller",
+            [head(3, true, &GET), head(1, true, &GET)].concat(),
+            Reason::PROTOCOL_ERROR,
+        ),
+    ] {
+        for size in [1, 3, 10_000] {
+            let mut end = End::server();
+            let result = bytes.chunks(size).try_for_each(|part| end.take(part));
+            assert_eq!(result, Err(reason.into()), "{why}");
+            assert_eq!(end.goaway(), Some(reason), "{why}");
+            assert!(end.connection.is_done() && !end.connection.wants_input());
+            // Nothing more is taken in.
+            assert_eq!(end.take(&head(7, true, &GET)), Ok(()));
+        }
+    }
+    let mut end = End::new(CONFIG);
+    let wrong = b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n";
+    assert_eq!(end.take(wrong), Err(Reason::PROTOCOL_ERROR.into()));
+    let mut end = End::new(CONFIG);
+    let first = [PREFACE, &frame(PING, 0, 0, &[0; 8])].concat();
+    assert_eq!(end.take(&first), Err(Reason::PROTOCOL_ERROR.into()));
+}
+
+#[test]
+fn frames_for_streams_that_have_ended_are_refused() {
+    // Ended by both: the connection is over. Given up by the client: the stream is, once more.
+    for frames in [frame(DATA, 0, 1, b"x"), head(1, true, &[(b"x", b"y")])] {
+        let mut end = End::server();
+        end.take(&head(1, true, &GET)).unwrap();
+        let key = end.requests()[0];
+        // The client has ended its side.
+        let mut other = End::server();
+        other.take(&head(1, true, &GET)).unwrap();
+        other.take(&frames).unwrap();
+        assert_eq!(other.resets(), [(1, Reason::STREAM_CLOSED)]);
+        end.connection
+            .send_head(key, 200, &Fields::new(), true)
+            .unwrap();
+        end.connection.release(key, None);
+        assert_eq!(end.take(&frames), Err(Reason::STREAM_CLOSED.into()));
+        let mut end = End::server();
+        end.take(&head(1, false, &GET)).unwrap();
+        end.take(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8])).unwrap();
+        let key = end.requests()[0];
+        assert_eq!(end.connection.broken(key).unwrap().cause, Cause::Peer);
+        end.connection.release(key, None);
+        end.take(&frames).unwrap();
+        assert_eq!(end.resets(), [(1, Reason::STREAM_CLOSED)]);
+    }
+}
+
+#[test]
+fn floods_end_the_connection() {
+    let open = || head(1, false, &GET);
+    let many = |frame: Vec<u8>| frame.repeat(BURST as usize + 100);
+    let streams =
+        |of: &dyn Fn(u32) -> Vec<u8>| -> Vec<u8> { (0..400).flat_map(|n| of(2 * n + 3)).collect() };
+    let reset = |stream| frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]);
+    for (why, bytes, flood) in [
+        ("PING", many(frame(PING, 0, 0, &[0; 8])), Flood::Control),
+        ("SETTINGS", many(frame(SETTINGS, 0, 0, &[])), Flood::Control),
+        (
+            "WINDOW_UPDATE",
+            many(frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])),
+            Flood::Control,
+        ),
+        (
+            "PRIORITY",
+            many(frame(PRIORITY, 0, 1, &[0; 5])),
+            Flood::Control,
+        ),
+        (
+            "unknown",
+            many(frame(0xfa, 0, 1, b"grease")),
+            Flood::Control,
+        ),
+        ("empty DATA", many(frame(DATA, 0, 1, &[])), Flood::Data),
+        ("padding", many(frame(DATA, PADDED, 1, &[0])), Flood::Data),
+        ("RST_STREAM", many(reset(1)), Flood::Resets),
+        (
+            "CONTINUATION",
+            [
+                frame(HEADERS, 0, 3, &[]),
+                many(frame(CONTINUATION, 0, 3, &[])),
+            ]
+            .concat(),
+            Flood::Headers,
+        ),
+        (
+            "list of fields",
+            frame(
+                HEADERS,
+                END_HEADERS,
+                3,
+                &[block(&[(b"+x", &[b'y'; 100])]), vec![0xbe; 1000]].concat(),
+            ),
+            Flood::Headers,
+        ),
+        (
+            "rapid reset",
+            streams(&|stream| [head(stream, true, &GET), reset(stream)].concat()),
+            Flood::Resets,
+        ),
+        (
+            "malformed requests",
+            streams(&|stream| head(stream, true, &[(b"X", b"y")])),
+            Flood::Headers,
+        ),
+        // The stream is reset here, as the client wants (CVE-2025-8671).
+        (
+            "windows of nothing",
+            streams(&|stream| {
+                let window = frame(WINDOW_UPDATE, 0, stream, &[0; 4]);
+                [head(stream, true, &GET), window].concat()
+            }),
+            Flood::Headers,
+        ),
+        (
+            "frames for streams that have ended",
+            streams(&|stream| {
+                let data = frame(DATA, 0, stream, b"x");
+                [head(stream, true, &GET), data].concat()
+            }),
+            Flood::Headers,
+        ),
+    ] {
+        let mut end = End::server();
+        end.take(&open()).unwrap();
+        let result = end.take(&bytes);
+        assert_eq!(result, Err(Failure::of_flood(flood)), "{why}");
+        assert_eq!(end.goaway(), Some(Reason::ENHANCE_YOUR_CALM), "{why}");
+        assert!(end.frames.len() < 2 * BURST as usize, "{why}");
+        assert!(end.connection.streams() <= CONFIG.max_streams as usize);
+    }
+}
+
+#[test]
+fn streams_that_are_given_up_one_by_one_are_a_flood_too() {
+    let mut end = End::server();
+    let mut failed = None;
+    for n in 0..1000 {
+        let stream = 2 * n + 1;
+        let reset = frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]);
+        if let Err(failure) = end
+            .take(&head(stream, true, &GET))
+            .and_then(|()| end.take(&reset))
+        {
+            failed = Some((n, failure));
+            break;
+        }
+        let key = *end.requests().last().unwrap();
+        end.connection.release(key, None);
+    }
+    let (n, failure) = failed.unwrap();
+    assert_eq!(failure, Failure::of_flood(Flood::Resets));
+    assert!((100..110).contains(&n), "{n}");
+    // Who gets as many answers may give up as many.
+    let mut end = End::server();
+    for n in 0..1000 {
+        let stream = 2 * n + 1;
+        end.take(&head(stream, true, &GET)).unwrap();
+        let key = *end.requests().last().unwrap();
+        if n % 2 == 0 {
+            end.take(&frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]))
+                .unwrap();
+        } else {
+            end.connection
+                .send_head(key, 204, &Fields::new(), true)
+                .unwrap();
+        }
+        end.connection.release(key, None);
+        end.look();
+    }
+}
+
+#[test]
+fn more_streams_than_allowed_are_refused_and_large_heads_answered() {
+    let mut end = End::server();
+    for n in 0..12 {
+        end.take(&head(2 * n + 1, true, &GET)).unwrap();
+    }
+    let refused = [(21, Reason::REFUSED_STREAM), (23, Reason::REFUSED_STREAM)];
+    assert_eq!(end.resets(), refused);
+    assert_eq!(end.requests().len(), 10);
+    let mut end = End::server();
+    let large: &[u8] = &[b'x'; 120];
+    let fields: Vec<(&[u8], &[u8])> = [&GET[..], &[(&b"y"[..], large); 20]].concat();
+    end.take(&head(1, true, &fields)).unwrap();
+    let (answer, payload) = &end.frames[0];
+    assert_eq!((answer.kind, answer.stream), (HEADERS, 1));
+    // `:status` with three digits, of which the code has 16 bits.
+    assert!(answer.has(END_STREAM) && payload[0] == 0x08, "{payload:x?}");
+    end.take(&head(3, true, &GET)).unwrap();
+    assert_eq!(end.requests().len(), 1);
+}
+
+#[test]
+fn who_reads_slowly_holds_up_himself() {
+    let config = Config {
+        connection_window: 1 << 20,
+        ..CONFIG
+    };
+    let mut end = End::server_of(config);
+    let part = [b'x'; 16_384];
+    end.take(&[head(1, false, &GET), head(3, false, &GET)].concat())
+        .unwrap();
+    let [slow, quick] = end.requests()[..] else {
+        panic!();
+    };
+    (0..4).for_each(|_| end.take(&frame(DATA, 0, 1, &part)).unwrap());
+    // The window of the stream is used up, and the connection's is not.
+    for _ in 0..1000 {
+        end.take(&frame(DATA, 0, 3, &part)).unwrap();
+        let Next::Data(data) = end.connection.read(quick) else {
+            panic!();
+        };
+        assert_eq!(data.len(), part.len());
+        end.connection.consume(quick, part.len());
+        end.look();
+    }
+    let windows = |stream: u32| -> u64 {
+        let frames = end
+            .frames
+            .iter()
+            .filter(|(header, _)| header.kind == WINDOW_UPDATE && header.stream == stream);
+        frames.map(|(_, payload)| u64::from(code(payload).0)).sum()
+    };
+    assert_eq!(windows(1), 0);
+    let sent = 1000 * 16_384;
+    assert!((sent - 65_536..=sent).contains(&windows(3)));
+    assert_eq!(end.connection.unread(), 4 * part.len());
+    end.take(&frame(DATA, 0, 1, b"x")).unwrap();
+    assert_eq!(end.resets(), [(1, Reason::FLOW_CONTROL_ERROR)]);
+    // What nobody will read any more is room for others.
+    end.connection.release(slow, None);
+    assert_eq!(end.connection.unread(), 0);
+}
+
+#[test]
+fn the_window_of_the_connection_is_kept() {
+    let mut end = End::server();
+    end.take(&[head(1, false, &GET), head(3, false, &GET)].concat())
+        .unwrap();
+    let part = [b'x'; 16_384];
+    for stream in [1, 1, 3] {
+        end.take(&frame(DATA, 0, stream, &part)).unwrap();
+    }
+    let result = end.take(&frame(DATA, 0, 3, &part));
+    assert_eq!(result, Err(Reason::FLOW_CONTROL_ERROR.into()));
+}
+
+#[test]
+fn content_goes_as_far_as_windows_allow_and_in_turns() {
+    let mut end = End::server();
+    let window = [0, 4, 0, 0, 0, 100];
+    end.take(&frame(SETTINGS, 0, 0, &window)).unwrap();
+    end.take(
+        &[
+            head(1, true, &GET),
+            head(3, true, &GET),
+            head(5, true, &GET),
+        ]
+        .concat(),
+    )
+    .unwrap();
+    let keys = end.requests();
+    let [first, second, third] = keys[..] else {
+        panic!();
+    };
+    for key in &keys {
+        end.connection
+            .send_head(*key, 200, &Fields::new(), false)
+            .unwrap();
+    }
+    let body = [b'x'; 200_000];
+    assert_eq!(end.connection.send_data(first, &body, true), Ok(100));
+    assert_eq!(end.connection.send_data(first, &body, true), Ok(0));
+    end.look();
+    end.events.clear();
+    end.take(&frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 50]))
+        .unwrap();
+    assert_eq!(end.events, [Event::Writable(first)]);
+    assert_eq!(end.connection.send_data(first, &body, true), Ok(50));
+    // Now the streams' windows are large, and the buffer is what they share.
+    end.take(&frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0, 0, 0]))
+        .unwrap();
+    end.take(&frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0, 0, 0]))
+        .unwrap();
+    let mut sent = [0_usize; 3];
+    let mut write = |end: &mut End, at: usize, key| loop {
+        let n = end.connection.send_data(key, &body, false).unwrap();
+        sent[at] += n;
+        if n == 0 {
+            break;
+        }
+    };
+    for (at, key) in [first, second, third].into_iter().enumerate() {
+        write(&mut end, at, key);
+    }
+    for _ in 0..100 {
+        end.events.clear();
+        assert!(end.connection.output().len() < 50_000);
+        end.look();
+        for event in end.events.clone() {
+            if let Event::Writable(key) = event {
+                let at = keys.iter().position(|known| *known == key).unwrap();
+                write(&mut end, at, key);
+            }
+        }
+    }
+    let most = sent.iter().max().unwrap();
+    assert!(sent.iter().all(|bytes| bytes * 2 > *most), "{sent:?}");
+}
+
+#[test]
+fn a_tail_waits_for_room_after_the_stream_is_released() {
+    let mut end = End::server();
+    end.take(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 10]))
+        .unwrap();
+    end.take(&head(1, true, &GET)).unwrap();
+    let key = end.requests()[0];
+    end.connection
+        .send_head(key, 503, &Fields::new(), false)
+        .unwrap();
+    let text = bytes::Bytes::from(vec![b'x'; 100]);
+    end.connection.send_tail(key, text).unwrap();
+    end.connection.release(key, None);
+    end.look();
+    assert_eq!((end.data(1), end.connection.streams()), (10, 1));
+    end.take(&frame(WINDOW_UPDATE, 0, 1, &[0, 0, 1, 0]))
+        .unwrap();
+    end.look();
+    assert_eq!((end.data(1), end.connection.streams()), (100, 0));
+    assert_eq!(end.resets(), []);
+}
+
+#[test]
+fn an_orderly_end_lets_streams_end() {
+    let mut end = End::server();
+    end.take(&head(1, true, &GET)).unwrap();
+    end.connection.shut_down();
+    end.look();
+    assert_eq!(end.goaway(), Some(Reason::NO_ERROR));
+    let (_, ping) = end
+        .frames
+        .iter()
+        .find(|(header, _)| header.kind == PING)
+        .unwrap();
+    let ping = ping.clone();
+    // On its way when the client heard of the end.
+    end.take(&head(3, true, &GET)).unwrap();
+    end.take(&frame(PING, ACK, 0, &ping)).unwrap();
+    let last = end.frames.last().unwrap();
+    assert_eq!((last.0.kind, code(&last.1)), (GOAWAY, Reason(3)));
+    end.take(&head(5, false, &GET)).unwrap();
+    end.take(&frame(DATA, END_STREAM, 5, b"more")).unwrap();
+    let keys = end.requests();
+    assert_eq!(
+        (keys.len(), end.resets().len()),
+        (2, 0),
+        "the third one is too late"
+    );
+    for key in keys {
+        assert!(!end.connection.is_done());
+        end.connection
+            .send_head(key, 204, &Fields::new(), true)
+            .unwrap();
+        end.connection.release(key, None);
+    }
+    assert!(end.connection.is_done());
+}
+
+#[test]
+fn a_client_knows_what_the_server_has_not_processed() {
+    let mut end = End::client();
+    let [one, two, three] = [b"/1", b"/2", b"/3"].map(|path| end.ask(path, true));
+    end.take(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 7])).unwrap();
+    end.take(&frame(GOAWAY, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]))
+        .unwrap();
+    let unprocessed = |end: &End, key| end.connection.broken(key).map(|end| end.unprocessed);
+    assert_eq!(unprocessed(&end, one), Some(true));
+    assert_eq!(unprocessed(&end, two), None);
+    assert_eq!(unprocessed(&end, three), Some(true));
+    let opening = Opening {
+        method: b"GET",
+        scheme: b"http",
+        authority: None,
+        path: b"/",
+        protocol: None,
+    };
+    let opened = end.connection.open(opening, &Fields::new(), true);
+    assert_eq!(opened, Err(NotOpened::Closing));
+    end.take(&head(3, true, &OK)).unwrap();
+    for key in [one, two, three] {
+        end.connection.release(key, None);
+    }
+    assert!(end.connection.is_done());
+}
+
+#[test]
+fn a_client_opens_as_many_streams_as_it_may() {
+    let mut end = End::client();
+    end.take(&frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 1]))
+        .unwrap();
+    let key = end.ask(b"/", true);
+    let opening = Opening {
+        method: b"CONNECT",
+        scheme: b"http",
+        authority: Some(b"test"),
+        path: b"/chat",
+        protocol: Some(b"websocket"),
+    };
+    let opened = end.connection.open(opening, &Fields::new(), false);
+    assert_eq!(opened, Err(NotOpened::Full));
+    assert!(!end.connection.peer_connects());
+    end.take(&frame(SETTINGS, 0, 0, &[0, 8, 0, 0, 0, 1]))
+        .unwrap();
+    assert!(end.connection.peer_connects());
+    end.take(&head(1, true, &OK)).unwrap();
+    end.events.clear();
+    end.connection.release(key, None);
+    end.look();
+    assert_eq!(end.events, [Event::Settled]);
+    assert!(end.connection.open(opening, &Fields::new(), false).is_ok());
+    end.connection.ping();
+    end.look();
+    let (_, payload) = end.frames.last().unwrap().clone();
+    end.take(&frame(PING, ACK, 0, &payload)).unwrap();
+    assert!(end.events.contains(&Event::Pong));
+}
+
+#[test]
+fn a_head_beyond_a_frame_is_continued() {
+    let mut client = End::client();
+    let mut fields = Fields::new();
+    for n in 0..300 {
+        assert!(fields.push(format!("x-{n}").as_bytes(), &[b'~'; 200]));
+    }
+    let opening = Opening {
+        method: b"GET",
+        scheme: b"http",
+        authority: Some(b"test"),
+        path: b"/",
+        protocol: None,
+    };
+    client.connection.open(opening, &fields, true).unwrap();
+    client.look();
+    assert!(client.frames.len() > 2);
+    let mut server = End::server_of(Config {
+        max_head_bytes: 100_000,
+        ..CONFIG
+    });
+    for (header, payload) in &client.frames {
+        assert!(header.length <= 16_384);
+        server.take(&header.bytes()).unwrap();
+        server.take(payload).unwrap();
+    }
+    let key = server.requests()[0];
+    let head = server.connection.take_head(key).unwrap();
+    assert_eq!(head.fields.text(), fields.text());
+    assert!(head.has_ended());
+}
+
+proptest! {
+    /// Nothing panics, and it does not matter how bytes are cut.
+    #[test]
+    fn any_frames_have_the_same_outcome_however_they_are_cut(
+        frames in proptest::collection::vec(
+            (0_u8..11, any::<u8>(), 0_u32..8, proptest::collection::vec(any::<u8>(), 0..40), any::<bool>()),
+            0..30,
+        ),
+        cut in 1_usize..50,
+        server in any::<bool>(),
+    ) {
+        let mut bytes = Vec::new();
+        for (kind, flags, stream, payload, proper) in frames {
+            match (proper, kind) {
+                (true, 0..4) => bytes.extend(head(stream, flags % 2 == 0, &GET)),
+                (true, 4..6) => bytes.extend(head(stream, flags % 2 == 0, &OK)),
+                (true, _) => put_frame(DATA, flags % 2, stream, &payload, &mut bytes),
+                _ => put_frame(kind, flags, stream, &payload, &mut bytes),
+            }
+        }
+        let run = |size: usize| {
+            let mut end = if server { End::server() } else { End::client() };
+            if !server {
+                end.ask(b"/", true);
+                end.ask(b"/", false);
+            }
+            let results: Vec<_> = bytes.chunks(size).map(|part| end.take(part)).collect();
+            let error = results.into_iter().find(Result::is_err);
+            let mut bodies = Vec::new();
+            for id in 1..8 {
+                // One that was reset is forgotten sooner if nobody has seen it.
+                if let Some(key) = end.connection.streams.find(id)
+                    && end.connection.broken(key).is_none()
+                {
+                    let data = match end.connection.read(key) {
+                        Next::Data(data) => data.to_vec(),
+                        _ => Vec::new(),
+                    };
+                    bodies.push((id, data));
+                }
+            }
+            (error, end.frames, bodies)
+        };
+        let whole = run(bytes.len().max(1));
+        let pieces = run(cut);
+        prop_assert_eq!(&whole.0, &pieces.0);
+        prop_assert_eq!(whole.1, pieces.1);
+        prop_assert_eq!(whole.2, pieces.2);
+    }
+}

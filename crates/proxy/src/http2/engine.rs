@@ -1,0 +1,222 @@
+//! A connection of HTTP/2, shared by the task that moves its bytes and the tasks of its streams.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use evenkeel_core::time::Instant;
+use evenkeel_http2::{Config, Connection, Event, Failure, Fields, Key};
+use tokio::io::AsyncWrite;
+
+use super::wire::Wire;
+
+/// Lists of fields that are kept to be filled again.
+const SPARE_FIELDS: usize = 8;
+
+/// The connection, and who waits for what.
+#[derive(Debug)]
+pub(super) struct Engine {
+    connection: RefCell<Connection>,
+    /// Tasks of streams, by their slots.
+    streams: RefCell<Vec<Option<Waker>>>,
+    /// The connection's task.
+    task: RefCell<Option<Waker>>,
+    spare: RefCell<Vec<Fields>>,
+    /// Bytes that the peer has taken.
+    sent: Cell<u64>,
+}
+
+/// News for the connection's task.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// A request has come.
+    Request(Key),
+    /// There may be room for other streams, or the peer's settings are here.
+    Settled,
+    /// The peer has answered a PING.
+    Pong,
+    /// The connection has failed. What is to be sent last remains to be sent.
+    Failed(Failure),
+    /// Everything was sent, and the connection is closed.
+    Over,
+    /// The peer has closed the connection.
+    Gone,
+}
+
+impl Engine {
+    pub(super) fn new(config: Config) -> Rc<Self> {
+        Rc::new(Engine {
+            connection: RefCell::new(Connection::new(config)),
+            streams: RefCell::default(),
+            task: RefCell::default(),
+            spare: RefCell::default(),
+            sent: Cell::new(0),
+        })
+    }
+
+    /// Does something to the connection. Its task is told if there is something to send or to pass on then.
+    pub(super) fn with<T>(&self, act: impl FnOnce(&mut Connection) -> T) -> T {
+        let mut connection = self.connection.borrow_mut();
+        let before = connection.output().len();
+        let result = act(&mut connection);
+        let has_work = connection.output().len() > before || connection.has_events();
+        drop(connection);
+        if has_work {
+            self.wake_task();
+        }
+        result
+    }
+
+    /// Looks at the connection.
+    pub(super) fn look<T>(&self, see: impl FnOnce(&Connection) -> T) -> T {
+        see(&self.connection.borrow())
+    }
+
+    /// Has the connection's task look after it.
+    pub(super) fn wake_task(&self) {
+        if let Some(task) = &*self.task.borrow() {
+            task.wake_by_ref();
+        }
+    }
+
+    /// Bytes that the peer has taken since the beginning.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.get()
+    }
+
+    /// Has the caller's task told of everything that happens to a stream.
+    pub(super) fn register(&self, key: Key, cx: &Context<'_>) {
+        let mut streams = self.streams.borrow_mut();
+        let slot = key.slot();
+        if streams.len() <= slot {
+            streams.resize(slot + 1, None);
+        }
+        if let Some(known) = streams.get_mut(slot)
+            && !known
+                .as_ref()
+                .is_some_and(|known| known.will_wake(cx.waker()))
+        {
+            *known = Some(cx.waker().clone());
+        }
+    }
+
+    /// True if a stream has ended before its time. If not, the caller's task is told when it does.
+    pub(super) fn is_broken(&self, key: Key, cx: &Context<'_>) -> bool {
+        self.register(key, cx);
+        self.look(|connection| connection.broken(key).is_some())
+    }
+
+    /// A list to be filled with fields.
+    pub(super) fn take_fields(&self) -> Fields {
+        self.spare.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes a list back.
+    pub(super) fn give_fields(&self, mut fields: Fields) {
+        let mut spare = self.spare.borrow_mut();
+        if spare.len() < SPARE_FIELDS && fields.is_worth_keeping() {
+            fields.clear();
+            spare.push(fields);
+        }
+    }
+
+    /// Gives memory back that streams have needed: there is none now.
+    pub(super) fn rest(&self) {
+        self.spare.borrow_mut().truncate(1);
+    }
+
+    fn wake(&self, key: Key) {
+        let streams = self.streams.borrow();
+        if let Some(Some(task)) = streams.get(key.slot()) {
+            task.wake_by_ref();
+        }
+    }
+
+    /// Moves bytes, and tells streams what has happened to them.
+    pub(super) fn poll_step(
+        &self,
+        cx: &mut Context<'_>,
+        wire: &mut Wire,
+        now: Instant,
+    ) -> Poll<Step> {
+        let mut task = self.task.borrow_mut();
+        if !task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            *task = Some(cx.waker().clone());
+        }
+        drop(task);
+        let now = Duration::from_nanos(now.as_nanos());
+        loop {
+            while let Some(event) = self.next_event() {
+                match event {
+                    Event::Request(key) => return Poll::Ready(Step::Request(key)),
+                    Event::Settled => return Poll::Ready(Step::Settled),
+                    Event::Pong => return Poll::Ready(Step::Pong),
+                    Event::Readable(key) | Event::Writable(key) | Event::Broken(key) => {
+                        self.wake(key);
+                    }
+                }
+            }
+            let mut connection = self.connection.borrow_mut();
+            let mut is_stuck = false;
+            while !connection.output().is_empty() && !is_stuck {
+                match Pin::new(&mut wire.io).poll_write(cx, connection.output()) {
+                    Poll::Ready(Ok(n)) if n > 0 => {
+                        connection.consume_output(n);
+                        self.sent.set(self.sent.get() + n as u64);
+                    }
+                    Poll::Ready(_) => return Poll::Ready(Self::end(&mut connection)),
+                    Poll::Pending => is_stuck = true,
+                }
+            }
+            // TLS has records of its own to send.
+            let is_flushed = match Pin::new(&mut wire.io).poll_flush(cx) {
+                Poll::Ready(Ok(())) => true,
+                Poll::Ready(Err(_)) => return Poll::Ready(Self::end(&mut connection)),
+                Poll::Pending => false,
+            };
+            if connection.has_events() {
+                continue;
+            }
+            if connection.is_done() {
+                if is_stuck || !is_flushed {
+                    return Poll::Pending;
+                }
+                drop(connection);
+                // Whether the peer hears of the end or not, it is over.
+                let _ = ready!(Pin::new(&mut wire.io).poll_shutdown(cx));
+                return Poll::Ready(Step::Over);
+            }
+            if !connection.wants_input() {
+                return Poll::Pending;
+            }
+            let read = ready!(wire.poll_read(cx, |bytes| connection.receive(bytes, now)));
+            match read {
+                Ok(Some(Ok(()))) => {}
+                Ok(Some(Err(failure))) => return Poll::Ready(Step::Failed(failure)),
+                Ok(None) | Err(_) => return Poll::Ready(Self::end(&mut connection)),
+            }
+        }
+    }
+
+    /// Takes note that the peer is gone.
+    fn end(connection: &mut Connection) -> Step {
+        connection.disconnect();
+        Step::Gone
+    }
+
+    /// Tells all streams that the connection is gone.
+    pub(super) fn disconnect(&self) {
+        self.connection.borrow_mut().disconnect();
+        while let Some(event) = self.next_event() {
+            if let Event::Readable(key) | Event::Writable(key) | Event::Broken(key) = event {
+                self.wake(key);
+            }
+        }
+    }
+
+    fn next_event(&self) -> Option<Event> {
+        self.connection.borrow_mut().next_event()
+    }
+}
