@@ -126,33 +126,40 @@ impl Fields {
     }
 }
 
-/// True if a name may have the byte (RFC 9110, section 5.6.2).
+/// Bytes that a name may have (RFC 9110, section 5.6.2).
+static TOKEN: [bool; 256] = make_tokens();
+
+#[allow(clippy::indexing_slicing)] // It runs when this is compiled.
+const fn make_tokens() -> [bool; 256] {
+    let mut tokens = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        tokens[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let others = b"!#$%&'*+-.^_`|~";
+    let mut at = 0;
+    while at < others.len() {
+        tokens[others[at] as usize] = true;
+        at += 1;
+    }
+    tokens
+}
+
+/// True if a name may have the byte.
 pub(crate) fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(
-            byte,
-            b'!' | b'#'
-                | b'$'
-                | b'%'
-                | b'&'
-                | b'\''
-                | b'*'
-                | b'+'
-                | b'-'
-                | b'.'
-                | b'^'
-                | b'_'
-                | b'`'
-                | b'|'
-                | b'~'
-        )
+    TOKEN.get(usize::from(byte)).copied().unwrap_or(false)
 }
 
 /// True if a field may have the value (RFC 9113, section 8.2.1; RFC 9110, section 5.5).
 pub(crate) fn is_value(value: &[u8]) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    let allowed = |byte: &u8| *byte >= b' ' && *byte != 0x7f || *byte == b'\t';
-    value.iter().all(allowed) && !is_space(value.first()) && !is_space(value.last())
+    let is_control = |byte: u8| (byte < b' ') & (byte != b'\t') | (byte == 0x7f);
+    // All of it is looked at, many bytes at once.
+    let has_control = value
+        .iter()
+        .fold(false, |has, &byte| has | is_control(byte));
+    !has_control && !is_space(value.first()) && !is_space(value.last())
 }
 
 #[cfg(test)]

@@ -22,13 +22,9 @@ pub(crate) struct Encoder {
     resize: Option<(usize, usize)>,
 }
 
-/// Names of fields whose values are secret.
-const SECRETS: [&[u8]; 4] = [
-    b"authorization",
-    b"proxy-authorization",
-    b"cookie",
-    b"set-cookie",
-];
+/// Names in the static table of fields whose values are secret: `authorization`, `cookie`, `proxy-authorization`
+/// and `set-cookie`.
+const SECRETS: [usize; 4] = [23, 32, 49, 55];
 
 /// Parts of names of fields that are secret by their names.
 const SECRET_PARTS: [&[u8]; 7] = [
@@ -41,10 +37,10 @@ const SECRET_PARTS: [&[u8]; 7] = [
     b"credential",
 ];
 
-/// True if a field of this name is never to be in a table.
+/// True if a field of this name, which is not in the static table, is never to be in a table.
 fn is_secret(name: &[u8]) -> bool {
     let has = |part: &[u8]| name.windows(part.len()).any(|window| window == part);
-    SECRETS.contains(&name) || SECRET_PARTS.iter().any(|part| has(part))
+    SECRET_PARTS.iter().any(|part| has(part))
 }
 
 /// Hash of `bytes`, after `seed`. The peer may find fields with the same hash: they are compared as a whole.
@@ -129,27 +125,27 @@ impl Encoder {
     /// Appends a field, whose name is in lower case.
     pub(crate) fn encode(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let known = find_static_name(name);
-        if let Some(first) = known
-            && let Some(index) = find_static(first, value)
-        {
-            return put_integer(index, 7, 0x80, out);
+        if let Some(first) = known {
+            if let Some(index) = find_static(first, value) {
+                return put_integer(index, 7, 0x80, out);
+            }
+            if SECRETS.contains(&first) {
+                return put_literal(known, 4, 0x10, name, value, out);
+            }
         }
         let name_hash = hash(0, name);
-        let index_of_name = |table: &Table| {
-            known.or_else(|| {
-                let index = table.find_name(name_hash, name)?;
-                Some(index + STATIC.len() + 1)
-            })
-        };
-        if is_secret(name) {
-            let index = index_of_name(&self.table);
-            return put_literal(index, 4, 0x10, name, value, out);
-        }
         let both = hash(name_hash, value);
         if let Some(index) = self.table.find(both, name, value) {
             return put_integer(index + STATIC.len() + 1, 7, 0x80, out);
         }
-        let index = index_of_name(&self.table);
+        let index = known.or_else(|| {
+            let index = self.table.find_name(name_hash, name)?;
+            Some(index + STATIC.len() + 1)
+        });
+        // A name that is in a table was looked at.
+        if index.is_none() && is_secret(name) {
+            return put_literal(None, 4, 0x10, name, value, out);
+        }
         if self.is_seen(both) && name.len() + value.len() <= self.table.most() / LARGEST_PART {
             self.table.insert(name, value, (name_hash, both));
             put_literal(index, 6, 0x40, name, value, out);
