@@ -66,6 +66,7 @@ fn run(role: Role, input: &[u8], size: usize) -> Outcome {
         }
         assert!(end.streams() <= 2 * MAX_STREAMS as usize);
         assert!(end.unread() <= WINDOW as usize);
+        assert!(end.is_balanced());
         for key in &keys {
             while let Some(head) = end.take_head(*key) {
                 // Text that HTTP/1.1 can have, and nobody can add lines to.

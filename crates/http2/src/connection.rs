@@ -28,6 +28,9 @@ const MOST_OUTPUT: usize = 256 * 1024;
 const KEPT_OUTPUT: usize = 2 * OUTPUT_ROOM;
 const IDLE_OUTPUT: usize = 4 * 1024;
 
+/// Events that the queue keeps room for when it is empty.
+const KEPT_EVENTS: usize = 256;
+
 /// Heads that are kept to be filled again.
 const SPARE_HEADS: usize = 8;
 const IDLE_HEADS: usize = 1;
@@ -123,6 +126,13 @@ pub(crate) struct DataFrame {
     /// Bytes of content, and of padding behind it, that are still to come.
     pub(crate) content: usize,
     pub(crate) padding: usize,
+}
+
+impl DataFrame {
+    /// Number of bytes that are still to come.
+    pub(crate) fn rest(&self) -> usize {
+        self.content + self.padding
+    }
 }
 
 /// A field block that is being read.
@@ -340,8 +350,17 @@ impl Connection {
                         return Some(event);
                     }
                 }
+                Event::Writable(key) => {
+                    if let Some(stream) = self.streams.get_mut(key) {
+                        stream.is_woken = false;
+                    }
+                    return Some(event);
+                }
                 _ => return Some(event),
             }
+        }
+        if self.events.capacity() > KEPT_EVENTS {
+            self.events = VecDeque::new();
         }
         self.unseen_resets = 0;
         None
@@ -360,19 +379,25 @@ impl Connection {
         if self.out_sent == self.out.len() {
             self.out.clear();
             self.out_sent = 0;
-            let most = match self.streams.len() {
-                0 => IDLE_OUTPUT,
-                _ => KEPT_OUTPUT,
-            };
-            if self.out.capacity() > most {
-                self.out = Vec::new();
-            }
+            self.shrink_output();
         } else if self.out_sent > self.out.len() / 2 {
             self.out.drain(..self.out_sent);
             self.out_sent = 0;
         }
-        if self.output().len() < OUTPUT_ROOM {
+        // Without a window there is no room, however little waits.
+        if self.output().len() < OUTPUT_ROOM && self.may_send > 0 {
             self.wake_waiting();
+        }
+    }
+
+    /// Gives memory of the output back that it need not keep, if it is empty.
+    fn shrink_output(&mut self) {
+        let most = match self.streams.len() {
+            0 => IDLE_OUTPUT,
+            _ => KEPT_OUTPUT,
+        };
+        if self.out.is_empty() && self.out.capacity() > most {
+            self.out = Vec::new();
         }
     }
 
@@ -415,6 +440,18 @@ impl Connection {
     /// Bytes of content that have come and were not consumed, in all streams.
     pub fn unread(&self) -> usize {
         self.held
+    }
+
+    /// True if bytes are counted once: those that count for the connection are those of its streams, and those that are still
+    /// to come in a frame of no stream. For tests.
+    #[doc(hidden)]
+    pub fn is_balanced(&self) -> bool {
+        let of_streams: usize = self.streams.iter().map(|stream| stream.held).sum();
+        let of_nobody = match &self.reading {
+            Reading::Data(frame) if frame.key.is_none() => frame.rest(),
+            _ => 0,
+        };
+        self.failed || self.held == of_streams + of_nobody
     }
 
     /// Sets the number of bytes that the peer may send in all streams before some are consumed.
@@ -484,7 +521,7 @@ impl Connection {
             return;
         };
         let n = n.min(stream.unread().len());
-        stream.read += n;
+        stream.skip(n);
         self.give_back_in(key, n);
     }
 
@@ -528,17 +565,18 @@ impl Connection {
         if stream.tail.is_some() && stream.broken.is_none() && reason.is_none() {
             stream.is_released = true;
             let unread = stream.unread().len();
-            stream.read = stream.data.len();
+            stream.skip(unread);
             self.completed = self.completed.saturating_add(1);
             self.give_back_in(key, unread);
             return;
         }
         let is_answered = stream.sending != Side::Head;
-        let by_peer = stream.broken.is_some_and(|end| end.cause == Cause::Peer);
-        if by_peer && !is_answered {
-            self.cancelled = self.cancelled.saturating_add(1);
-        } else {
-            self.completed = self.completed.saturating_add(1);
+        match stream.broken.map(|end| end.cause) {
+            _ if is_answered => self.completed = self.completed.saturating_add(1),
+            Some(Cause::Peer) => self.cancelled = self.cancelled.saturating_add(1),
+            // An error of the peer, which was counted as one, must not make up for itself (CVE-2025-8671).
+            Some(Cause::Local) => {}
+            _ => self.completed = self.completed.saturating_add(1),
         }
         self.end_stream(key, reason);
     }
@@ -567,13 +605,18 @@ impl Connection {
         let Some(stream) = self.streams.get(key) else {
             return;
         };
-        let held = stream.held;
+        let mut held = stream.held;
         if stream.broken.is_some_and(|end| end.cause == Cause::Peer) {
             self.reset_there.add(key.id);
         }
-        if stream.is_waiting {
-            self.waiting.retain(|waiting| *waiting != key);
+        // The rest of a frame of its is given back when it comes.
+        if let Reading::Data(frame) = &mut self.reading
+            && frame.key == Some(key)
+        {
+            frame.key = None;
+            held = held.saturating_sub(frame.rest());
         }
+        self.leave_queue(key);
         let spare = &mut self.spare;
         self.streams.remove(key, |head| {
             if spare.len() < SPARE_HEADS && head.is_worth_keeping() {
@@ -582,6 +625,7 @@ impl Connection {
         });
         if self.streams.len() == 0 {
             self.spare.truncate(IDLE_HEADS);
+            self.shrink_output();
         }
         self.give_back(held);
         if std::mem::replace(&mut self.is_awaited, false) {

@@ -76,7 +76,7 @@ impl Credit {
         self.sent %= BYTES;
     }
 
-    /// Takes note of a request or a response.
+    /// Takes note of a request or a response that a stream has taken.
     pub(crate) fn take_message(&mut self) {
         self.allow(PER_REQUEST);
     }

@@ -127,7 +127,8 @@ impl Connection {
             return Err(Reason::FRAME_SIZE_ERROR.into());
         }
         match kind {
-            HEADERS => self.credit.take_message(),
+            // Looked at when it is known if a stream takes it.
+            HEADERS => {}
             DATA if header.length > 0 || header.has(END_STREAM) => {}
             _ if self.credit.spend() => {}
             _ => return Err(Failure::of_flood(flood_of(kind))),
@@ -218,6 +219,8 @@ impl Connection {
             }
             _ => {
                 frame.key = None;
+                // From now on it is nobody's.
+                stream.held = stream.held.saturating_sub(frame.rest());
                 self.stream_error(key.id, Reason::PROTOCOL_ERROR)
             }
         }
@@ -253,8 +256,8 @@ impl Connection {
             if frame.content == 0 && !frame.ends && !self.credit.spend() {
                 return Err(Failure::of_flood(Flood::Data));
             }
-            self.check_content(frame)?;
             self.drop_content(frame.key, 1);
+            self.check_content(frame)?;
         }
         let n = frame.content.min(bytes.len());
         let (content, rest) = bytes.split_at_checked(n).unwrap_or_default();
@@ -491,10 +494,6 @@ impl Connection {
     fn open_stream(&mut self, id: u32, head: Head, is_fine: bool) -> Result<(), Failure> {
         let length = head.content_length().filter(|_| head.method() != "CONNECT");
         let ended = head.has_ended();
-        if !is_fine || ended && length.is_some_and(|length| length > 0) {
-            self.give_head(head);
-            return self.stream_error(id, Reason::PROTOCOL_ERROR);
-        }
         if self.streams.len() >= self.config.max_streams as usize {
             self.give_head(head);
             self.put_reset(id, Reason::REFUSED_STREAM);
@@ -503,6 +502,7 @@ impl Connection {
                 false => Err(Failure::of_flood(Flood::Resets)),
             };
         }
+        // One that is too large is not all there, and so it may lack what it must have.
         if head.is_too_large() {
             self.give_head(head);
             self.put_answer(id, 431);
@@ -512,6 +512,11 @@ impl Connection {
             self.completed = self.completed.saturating_add(1);
             return Ok(());
         }
+        if !is_fine || ended && length.is_some_and(|length| length > 0) {
+            self.give_head(head);
+            return self.stream_error(id, Reason::PROTOCOL_ERROR);
+        }
+        self.credit.take_message();
         let (may_send, available) = (self.peer_window, i64::from(self.config.stream_window));
         let (key, stream) = self.streams.insert(id);
         stream.may_send = may_send;
@@ -562,6 +567,7 @@ impl Connection {
             self.give_head(head);
             return self.stream_error(key.id, reason);
         }
+        self.credit.take_message();
         stream.left = left;
         match stream.receiving {
             Side::Head => {
@@ -710,11 +716,15 @@ impl Connection {
             if more == 0 {
                 return Err(Reason::PROTOCOL_ERROR.into());
             }
+            let had_none = self.may_send <= 0;
             self.may_send += more;
             if self.may_send > MOST_WINDOW {
                 return Err(Reason::FLOW_CONTROL_ERROR.into());
             }
-            self.wake_waiting();
+            // Whoever waits for anything else is told when some of the output is sent.
+            if had_none {
+                self.wake_waiting();
+            }
             return Ok(());
         }
         let Some(key) = self.streams.find(id) else {

@@ -247,11 +247,18 @@ impl Connection {
         }
     }
 
-    fn leave_queue(&mut self, key: Key) {
-        let Some(stream) = self.streams.get_mut(key) else {
+    /// Takes a stream off those that wait for room.
+    pub(crate) fn leave_queue(&mut self, key: Key) {
+        let stream = self.streams.get_mut(key);
+        if !stream.is_some_and(|stream| std::mem::replace(&mut stream.is_waiting, false)) {
             return;
-        };
-        if std::mem::replace(&mut stream.is_waiting, false) {
+        }
+        // It is mostly the first one, whose turn it is, or the last one, which was told just now.
+        if self.waiting.front() == Some(&key) {
+            self.waiting.pop_front();
+        } else if self.waiting.back() == Some(&key) {
+            self.waiting.pop_back();
+        } else {
             self.waiting.retain(|waiting| *waiting != key);
         }
     }
@@ -280,10 +287,12 @@ impl Connection {
     }
 
     fn wake(&mut self, key: Key) {
-        let has_tail = |stream: &crate::stream::Stream| stream.tail.is_some();
-        if self.streams.get(key).is_some_and(has_tail) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        if stream.tail.is_some() {
             self.send_rest(key);
-        } else {
+        } else if !std::mem::replace(&mut stream.is_woken, true) {
             self.events.push_back(Event::Writable(key));
         }
     }

@@ -102,6 +102,8 @@ pub(crate) struct Stream {
     /// True while it waits for room in the buffer or in the connection's window; or for its own window.
     pub(crate) is_waiting: bool,
     pub(crate) waits_for_window: bool,
+    /// True while [`crate::Event::Writable`] waits to be taken.
+    pub(crate) is_woken: bool,
     /// Turn in which it has sent last.
     pub(crate) turn: u32,
     /// Last part of the body, which is sent when there is room.
@@ -129,6 +131,7 @@ impl Stream {
             is_released: false,
             is_waiting: false,
             waits_for_window: false,
+            is_woken: false,
             turn: 0,
             tail: None,
         }
@@ -137,6 +140,15 @@ impl Stream {
     /// Content that was not consumed.
     pub(crate) fn unread(&self) -> &[u8] {
         self.data.get(self.read..).unwrap_or_default()
+    }
+
+    /// Takes `n` bytes of content off the front.
+    pub(crate) fn skip(&mut self, n: usize) {
+        self.read += n;
+        if self.read >= self.data.len() && self.data.capacity() > KEPT_READ {
+            self.data = Vec::new();
+            self.read = 0;
+        }
     }
 
     /// Takes content in.
@@ -177,6 +189,9 @@ impl Hasher for IdHasher {
         self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
+
+/// Content that a stream keeps memory for when all of it was read, in bytes.
+const KEPT_READ: usize = 16 * 1024;
 
 /// Content that a free slot keeps memory for, in bytes.
 const KEPT_BYTES: usize = 4096;
@@ -274,6 +289,10 @@ impl Slab {
                 slot: slot as u32,
                 id: stream.id,
             })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Stream> {
+        self.slots.iter().filter(|stream| stream.id != 0)
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream> {

@@ -130,6 +130,7 @@ impl End {
 
     /// Reads what is to be sent, and what has happened.
     fn look(&mut self) {
+        assert!(self.connection.is_balanced(), "bytes are counted once");
         while let Some(event) = self.connection.next_event() {
             self.events.push(event);
         }
@@ -192,6 +193,265 @@ impl End {
 
 fn code(payload: &[u8]) -> Reason {
     Reason(u32::from_be_bytes(payload[..4].try_into().unwrap()))
+}
+
+#[test]
+fn errors_of_streams_that_were_seen_do_not_make_up_for_themselves() {
+    let window = |stream| frame(WINDOW_UPDATE, 0, stream, &[0; 4]);
+    let content = |stream| frame(DATA, 0, stream, b"x");
+    let length = |stream| frame(DATA, END_STREAM, stream, b"x");
+    let post = with(&GET, &[(b"content-length", b"5")]);
+    type Bad<'a> = (&'a str, bool, Vec<Field>, &'a dyn Fn(u32) -> Vec<u8>);
+    let cases: [Bad<'_>; 3] = [
+        ("window of nothing", true, GET.to_vec(), &window),
+        ("content behind the end", true, GET.to_vec(), &content),
+        ("another length", false, post, &length),
+    ];
+    for (why, ends, fields, bad) in cases {
+        let mut end = End::server();
+        let mut failed = None;
+        for n in 0..300 {
+            let stream = 2 * n + 1;
+            let is_honest = n < 50;
+            end.take(&head(
+                stream,
+                ends || is_honest,
+                if is_honest { &GET } else { &fields },
+            ))
+            .unwrap();
+            let key = *end.requests().last().unwrap();
+            if is_honest {
+                end.connection
+                    .send_head(key, 204, &Fields::new(), true)
+                    .unwrap();
+            } else if let Err(failure) = end.take(&bad(stream)) {
+                failed = Some((n, failure));
+                break;
+            }
+            end.connection.release(key, None);
+            end.look();
+        }
+        let expected = Some((150, Failure::of_flood(Flood::Headers)));
+        assert_eq!(failed, expected, "{why}");
+        assert_eq!(end.connection.errors(), 101, "{why}");
+    }
+}
+
+#[test]
+fn a_stream_is_told_once_that_there_is_room() {
+    let mut end = End::server();
+    let streams = CONFIG.max_streams;
+    end.take(&frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0, 0, 0]))
+        .unwrap();
+    for n in 0..streams {
+        end.take(&head(2 * n + 1, true, &GET)).unwrap();
+    }
+    let keys = end.requests();
+    for key in &keys {
+        end.connection
+            .send_head(*key, 200, &Fields::new(), false)
+            .unwrap();
+    }
+    let body = [b'x'; 100_000];
+    while end.connection.send_data(keys[0], &body, false).unwrap() > 0 {
+        end.look();
+    }
+    end.look();
+    let wait = |end: &mut End| {
+        for key in &keys {
+            assert_eq!(end.connection.send_data(*key, &body, false), Ok(0));
+        }
+    };
+    wait(&mut end);
+    // As long as there is no window, whatever else is sent is news for nobody.
+    end.events.clear();
+    end.take(&frame(PING, 0, 0, &[0; 8])).unwrap();
+    end.look();
+    assert_eq!(end.events, []);
+    let window = frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]);
+    let ping = frame(PING, 0, 0, &[0; 8]);
+    for _ in 0..400 {
+        end.connection.receive(&window, Duration::ZERO).unwrap();
+        end.connection.receive(&ping, Duration::ZERO).unwrap();
+        let sent = end.connection.output().len();
+        end.connection.consume_output(sent);
+        assert!(end.connection.events.len() <= streams as usize);
+    }
+    let written: Vec<Event> = keys.iter().copied().map(Event::Writable).collect();
+    end.look();
+    assert_eq!(end.events, written);
+    // And told again when there is some again.
+    assert_eq!(end.connection.send_data(keys[3], &body, false), Ok(400));
+    end.look();
+    wait(&mut end);
+    end.events.clear();
+    end.take(&window).unwrap();
+    assert_eq!(end.events.len(), keys.len());
+}
+
+#[test]
+fn the_queue_of_events_keeps_little_memory() {
+    let mut end = End::server();
+    let settings = frame(SETTINGS, 0, 0, &[]).repeat(900);
+    end.connection.receive(&settings, Duration::ZERO).unwrap();
+    assert!(end.connection.events.capacity() >= 900);
+    end.look();
+    assert!(end.connection.events.capacity() < 300);
+}
+
+#[test]
+fn heads_that_no_stream_takes_make_up_for_no_frames() {
+    let pings = frame(PING, 0, 0, &[0; 8]).repeat(BURST as usize - 10);
+    let flood = Err(Failure::of_flood(Flood::Control));
+    for is_refused in [false, true] {
+        let mut end = End::server();
+        let heads: Vec<u8> = if is_refused {
+            for n in 0..CONFIG.max_streams {
+                end.take(&head(2 * n + 1, true, &GET)).unwrap();
+            }
+            (0..200)
+                .flat_map(|n| head(2 * n + 101, true, &GET))
+                .collect()
+        } else {
+            end.take(&head(1, true, &[(b"X", b"y")])).unwrap();
+            head(1, true, &[(b"x", b"y")]).repeat(200)
+        };
+        // Nothing is sent meanwhile, which would make up for some.
+        let connection = &mut end.connection;
+        connection.receive(&pings, Duration::ZERO).unwrap();
+        let result = connection
+            .receive(&heads, Duration::ZERO)
+            .and_then(|()| connection.receive(&pings, Duration::ZERO));
+        let expected = match is_refused {
+            true => Err(Failure::of_flood(Flood::Resets)),
+            false => flood,
+        };
+        assert_eq!(result, expected);
+    }
+    // One that opens a stream does.
+    let mut end = End::server();
+    let connection = &mut end.connection;
+    connection.receive(&pings, Duration::ZERO).unwrap();
+    let heads: Vec<u8> = (0..5).flat_map(|n| head(2 * n + 1, true, &GET)).collect();
+    connection.receive(&heads, Duration::ZERO).unwrap();
+    let more = frame(PING, 0, 0, &[0; 8]).repeat(40);
+    assert_eq!(connection.receive(&more, Duration::ZERO), Ok(()));
+}
+
+#[test]
+fn a_stream_whose_content_was_read_keeps_little_memory() {
+    let mut end = End::server();
+    end.take(&head(1, false, &GET)).unwrap();
+    let key = end.requests()[0];
+    for _ in 0..3 {
+        for _ in 0..3 {
+            end.take(&frame(DATA, 0, 1, &[b'x'; 16_000])).unwrap();
+        }
+        let capacity = |end: &End| end.connection.streams.get(key).unwrap().data.capacity();
+        end.connection.consume(key, 47_999);
+        assert!(matches!(end.connection.read(key), Next::Data(b"x")));
+        assert!(capacity(&end) >= 48_000);
+        end.connection.consume(key, 1);
+        assert!(matches!(end.connection.read(key), Next::Wait));
+        assert!(capacity(&end) <= 16_384);
+        end.look();
+    }
+}
+
+#[test]
+fn bytes_of_a_stream_that_ends_within_a_frame_come_back_once() {
+    // Too much for the length that the request has said: with and without padding, seen and unseen.
+    let post = with(&GET, &[(b"content-length", b"5")]);
+    let padded = [&[99][..], &[b'x'; 1000]].concat();
+    for (flags, payload) in [(0, vec![b'x'; 1000]), (PADDED, padded)] {
+        for (is_seen, size) in [(true, 1), (true, 700), (false, 1), (false, 5000)] {
+            let mut end = End::server();
+            end.take(&[head(1, false, &GET), frame(DATA, 0, 1, &[b'y'; 5000])].concat())
+                .unwrap();
+            let bad = [head(3, false, &post), frame(DATA, flags, 3, &payload)].concat();
+            for part in bad.chunks(size) {
+                end.connection.receive(part, Duration::ZERO).unwrap();
+                assert!(end.connection.is_balanced());
+                if is_seen {
+                    end.look();
+                }
+            }
+            end.look();
+            assert_eq!(end.resets(), [(3, Reason::PROTOCOL_ERROR)]);
+            assert_eq!(end.connection.unread(), 5000);
+            if let Some(key) = end.connection.streams.find(3) {
+                end.connection.release(key, None);
+            }
+            end.look();
+            assert_eq!(end.connection.unread(), 5000, "those of the other stream");
+        }
+    }
+    // Given up here, while the rest is under way.
+    for cut in [0, 1, 400, 1060] {
+        let mut end = End::server();
+        end.take(&[head(1, false, &GET), frame(DATA, 0, 1, &[b'y'; 5000])].concat())
+            .unwrap();
+        end.take(&head(3, false, &GET)).unwrap();
+        let key = *end.requests().last().unwrap();
+        let padded = [&[99][..], &[b'x'; 1100]].concat();
+        let data = frame(DATA, PADDED | END_STREAM, 3, &padded);
+        let (before, after) = data.split_at(9 + cut);
+        end.take(before).unwrap();
+        end.connection.release(key, None);
+        end.look();
+        assert_eq!(end.connection.unread(), 5000 + after.len());
+        for part in after.chunks(300) {
+            end.take(part).unwrap();
+        }
+        assert_eq!(end.connection.unread(), 5000);
+        assert_eq!(end.resets(), [(3, Reason::CANCEL)]);
+    }
+}
+
+#[test]
+fn a_pseudo_field_that_makes_a_head_too_large_is_answered_too() {
+    let mut end = End::server();
+    // The path is the last one, and the first one that does not fit.
+    let mut long = block(&GET[..2]);
+    long.extend([0, 5]);
+    long.extend(b":path");
+    // A length of 7 bits, and more of it.
+    let length = CONFIG.max_head_bytes - 127;
+    long.extend([127, (length % 128) as u8 | 128, (length / 128) as u8]);
+    long.extend([b'x'; CONFIG.max_head_bytes]);
+    for stream in [1, 3] {
+        end.take(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &long))
+            .unwrap();
+        let (answer, payload) = &end.frames[0];
+        assert_eq!((answer.kind, answer.stream), (HEADERS, stream));
+        assert!(
+            answer.has(END_STREAM) && payload.ends_with(b"431"),
+            "{payload:x?}"
+        );
+        assert_eq!((end.resets(), end.connection.errors()), (vec![], 0));
+        end.frames.clear();
+    }
+}
+
+#[test]
+fn output_that_was_sent_is_given_back_with_the_last_stream() {
+    let mut end = End::server();
+    end.take(&head(1, true, &GET)).unwrap();
+    let key = end.requests()[0];
+    end.connection
+        .send_head(key, 200, &Fields::new(), false)
+        .unwrap();
+    assert!(
+        end.connection
+            .send_data(key, &[b'x'; 16_000], false)
+            .unwrap()
+            > 0
+    );
+    assert_eq!(end.connection.send_data(key, &[b'x'; 9], true), Ok(9));
+    end.look();
+    assert!(end.connection.out.capacity() >= 16_000);
+    end.connection.release(key, None);
+    assert_eq!(end.connection.out.capacity(), 0);
 }
 
 /// Every way in which a request can be malformed.
