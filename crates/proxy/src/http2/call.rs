@@ -383,8 +383,7 @@ impl Drop for Call {
         self.place.worker.buffers.give_head(answer);
         if let Some(key) = self.key {
             let reason = self.cut.get().then_some(Reason::CANCEL);
-            let engine = &self.place.link.engine;
-            engine.with(|connection| connection.release(key, reason));
+            self.place.link.engine.release(key, reason);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use evenkeel_core::time::Instant;
-use evenkeel_http2::{Config, Connection, Event, Failure, Fields, Key};
+use evenkeel_http2::{Config, Connection, Event, Failure, Fields, Key, Reason};
 use tokio::io::AsyncWrite;
 
 use super::wire::Wire;
@@ -100,6 +100,15 @@ impl Engine {
         {
             *known = Some(cx.waker().clone());
         }
+    }
+
+    /// Says that nobody uses a stream any more, and forgets who was told of it.
+    pub(super) fn release(&self, key: Key, reason: Option<Reason>) {
+        let mut streams = self.streams.borrow_mut();
+        let task = streams.get_mut(key.slot()).and_then(Option::take);
+        drop(streams);
+        drop(task);
+        self.with(|connection| connection.release(key, reason));
     }
 
     /// True if a stream has ended before its time. If not, the caller's task is told when it does.
@@ -218,5 +227,55 @@ impl Engine {
 
     fn next_event(&self) -> Option<Event> {
         self.connection.borrow_mut().next_event()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    use evenkeel_http2::{Opening, Role};
+
+    use super::*;
+
+    struct Task;
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn a_task_is_forgotten_with_its_stream() {
+        let engine = Engine::new(Config {
+            role: Role::Client,
+            max_streams: 0,
+            max_head_bytes: 1000,
+            stream_window: 65_535,
+            connection_window: 65_535,
+        });
+        let opening = Opening {
+            method: b"GET",
+            scheme: b"http",
+            authority: Some(b"test"),
+            path: b"/",
+            protocol: None,
+        };
+        let open = || engine.with(|connection| connection.open(opening, &Fields::new(), true));
+        let (Ok(first), Ok(second)) = (open(), open()) else {
+            unreachable!("there is room for two");
+        };
+        let tasks = [first, second].map(|key| {
+            let task = Arc::new(Task);
+            let waker = Waker::from(Arc::clone(&task));
+            engine.register(key, &Context::from_waker(&waker));
+            task
+        });
+        let known = || [&tasks[0], &tasks[1]].map(|task| Arc::strong_count(task) - 1);
+        assert_eq!(known(), [1, 1]);
+        engine.release(first, None);
+        assert_eq!(known(), [0, 1], "the other one is still told");
+        engine.release(second, None);
+        assert_eq!(known(), [0, 0]);
     }
 }

@@ -334,7 +334,7 @@ impl Drop for Stream {
         if let Some((_, fields, _)) = self.head.take() {
             engine.give_fields(fields);
         }
-        engine.with(|connection| connection.release(self.key, reason));
+        engine.release(self.key, reason);
         self.connection.stream_ended();
     }
 }
