@@ -128,9 +128,10 @@ impl Call {
         let accept = websocket::accept(&head.request);
         if accept.is_some() {
             let connects = ready!(self.place.link.poll_connects(cx));
-            self.unable = connects
-                .as_ref()
-                .is_err_and(|error| error.kind() == io::ErrorKind::Unsupported);
+            let failure = connects.as_ref().err().map(io::Error::kind);
+            self.unable = failure == Some(io::ErrorKind::Unsupported);
+            // Nothing of it was sent.
+            self.refused |= failure == Some(io::ErrorKind::ConnectionReset);
             connects?;
         }
         let body = match accept {

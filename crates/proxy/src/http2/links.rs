@@ -376,6 +376,11 @@ impl Link {
             });
             match step.await {
                 Ok(Step::Settled) => {
+                    // A member that says goodbye takes no more: whoever was too late is told so, and the last stream
+                    // ends the connection.
+                    if self.engine.look(Connection::is_closing) {
+                        self.closed.set(true);
+                    }
                     self.settle();
                     continue;
                 }

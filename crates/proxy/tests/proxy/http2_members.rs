@@ -723,6 +723,70 @@ fn a_connection_that_was_idle_and_closes_is_replaced() {
     assert_eq!(bed.totals().member_failures, 0);
 }
 
+/// A member whose first connection takes one request, says goodbye, and tells `ended` how the connection has ended. The
+/// goodbye comes when the member has its answer, or, if `is_idle`, with the next request. Other connections answer all.
+fn leaving_member(is_idle: bool, ended: Sender<bool>) -> SocketAddr {
+    let ended = std::sync::Mutex::new(ended);
+    member(move |number, mut stream| {
+        let mut preface = [0; PREFACE.len()];
+        stream.read_exact(&mut preface).unwrap();
+        stream.write_all(&frame(4, 0, 0, &[])).unwrap();
+        let goodbye = frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
+        while let Some((_, of, _)) = until_frame(&mut stream, &[HEADERS]) {
+            let head = fields(&[(":status", "204")]);
+            let answer = frame(HEADERS, END_STREAM | END_HEADERS, of, &head);
+            let leaves = number == 0 && is_idle == (of > 1);
+            let out = match (leaves, is_idle) {
+                (false, _) => answer,
+                (true, true) => goodbye.clone(),
+                (true, false) => [goodbye.clone(), answer].concat(),
+            };
+            stream.write_all(&out).unwrap();
+            if leaves {
+                let mut rest = Vec::new();
+                let is_closed = stream.read_to_end(&mut rest).is_ok();
+                let _ = ended.lock().unwrap().send(is_closed);
+                return;
+            }
+        }
+    })
+}
+
+fn leaving_bed(is_idle: bool, ended: Sender<bool>) -> Bed {
+    Bed::new(Http, &[leaving_member(is_idle, ended)], |rule| {
+        rule.http.member_protocol = MemberProtocol::Http2;
+        rule.http.retries = 0;
+        // Nothing but the goodbye ends the connection.
+        rule.http.ping_interval = 10 * HANG;
+        rule.http.pool_idle_timeout = 10 * HANG;
+    })
+}
+
+/// A goodbye that crosses the first request after a pause is no failure: the request goes over a new connection.
+#[test]
+fn a_goodbye_to_the_first_request_after_a_pause_costs_no_retry() {
+    let (ended, ends) = std::sync::mpsc::channel();
+    let bed = leaving_bed(true, ended);
+    for _ in 0..3 {
+        let head = ask(&mut bed.connect(), &get("/"));
+        assert!(head.starts_with("HTTP/1.1 204 "), "{head}");
+        assert_eq!(bed.record().retries, 0);
+    }
+    let totals = bed.totals();
+    assert_eq!((totals.member_connects, totals.member_failures), (2, 0));
+    assert!(ends.recv_timeout(2 * HANG).unwrap());
+}
+
+/// The last request of a connection ends it, if the member has said goodbye.
+#[test]
+fn a_connection_ends_with_its_last_request_after_a_goodbye() {
+    let (ended, ends) = std::sync::mpsc::channel();
+    let bed = leaving_bed(false, ended);
+    let head = ask(&mut bed.connect(), &get("/"));
+    assert!(head.starts_with("HTTP/1.1 204 "), "{head}");
+    assert!(ends.recv_timeout(2 * HANG).unwrap());
+}
+
 /// A member that answers the second request with `bad(stream)`, and the first one when it is told of the error. It tells
 /// `begun` of each.
 fn raw_member(
