@@ -87,6 +87,8 @@ pub(crate) struct Estimate {
     sums: AtomicU64,
     /// When the last answer came, in wrapping milliseconds.
     answered_at: AtomicU32,
+    /// When a request was bound last, in the same.
+    bound_at: AtomicU32,
 }
 
 /// What the growth is taken to be at first: less than it may be. A member that has more in
@@ -96,6 +98,20 @@ pub(crate) const FIRST_GROWTH: f32 = 0.25;
 
 /// The variance of requests in flight for which that counts.
 const FIRST_VARIANCE: f32 = 0.25;
+
+/// Standard deviation of the base 2 logarithm of an exponential time.
+const EXPONENTIAL: f32 = 1.85;
+
+/// Standard errors by which averages of recent answers may be apart in idle members that are not told apart. With three, equal
+/// members are taken for different ones often enough that 200 requests are 5 points off.
+const LATELY: f32 = 5.0;
+
+/// The same for what was seen over a longer time. With three, equal members are taken for different ones a few times in a thousand,
+/// and then for hundreds of requests.
+const LONGER: f32 = 4.0;
+
+/// Squared coefficient of variation that times have at least, as members wait for processors and networks.
+const LEAST_VARIATION: f32 = 0.01;
 
 /// Answers from which the growth is learnt. It hardly ever changes, and single answers tell
 /// little of it.
@@ -150,6 +166,33 @@ impl Regression {
             .store(pack(mean, mean_latency), Ordering::Relaxed);
         self.spreads
             .store(pack(variance, covariance), Ordering::Relaxed);
+    }
+
+    /// True if what was answered here and there does not tell one member from the other. `places` are those
+    /// that count in their estimates, at least one for each answer, and `slower` is by how many powers of two the other one was slower lately. Both that and the means of logarithms over a longer time have to be
+    /// within some standard errors ([`LATELY`], [`LONGER`]).
+    pub(crate) fn is_like(&self, other: &Regression, places: [f32; 2], slower: f32) -> bool {
+        let (mut spread, mut lately, mut longer) = (0.0, 0.0, 0.0);
+        for (regression, places) in [self, other].into_iter().zip(places) {
+            let Some(variation) = regression.variation() else {
+                // Too few answers to tell.
+                return true;
+            };
+            spread = higher(spread, higher(variation, LEAST_VARIATION));
+            // A mean that forgets has half the variance of one of as many.
+            let answers = regression.answers.load(Ordering::Relaxed) as f32;
+            let counting = lower(lower(places, answers), regression.reach(false).answers);
+            lately += lower(0.5 / counting, 1.0);
+            longer += match answers < GROWTH_ANSWERS as f32 {
+                true => 1.0 / answers,
+                false => 0.5 / GROWTH_ANSWERS as f32,
+            };
+        }
+        const LOG2_E: f32 = std::f32::consts::LOG2_E;
+        let lately = LATELY * LATELY * LOG2_E * LOG2_E * spread * lately;
+        let longer = LONGER * LONGER * EXPONENTIAL * EXPONENTIAL * lower(spread, 1.0) * longer;
+        let apart = self.typical().1 - other.typical().1;
+        slower * slower <= lately && apart * apart <= longer
     }
 
     /// Takes an answer that took so many times as long as was expected.
@@ -371,6 +414,7 @@ impl Estimate {
     /// A request is bound.
     pub(crate) fn begin(&self, now: Instant) {
         self.unanswered.fetch_add(entry(now), Ordering::Relaxed);
+        self.bound_at.store(millis(now), Ordering::Relaxed);
     }
 
     /// A request that was bound at `started` is answered, or will not be.
@@ -497,6 +541,11 @@ impl Estimate {
         })
     }
 
+    /// Places of the answers that count; 0 before the first one.
+    pub(crate) fn places(&self) -> f32 {
+        unpack(self.sums.load(Ordering::Relaxed)).1
+    }
+
     /// Whether there was no answer yet, and no guess.
     pub(crate) fn is_empty(&self) -> bool {
         self.sums.load(Ordering::Relaxed) == 0
@@ -545,6 +594,12 @@ impl Estimate {
     /// Seconds since the last answer.
     pub(crate) fn silent(&self, moment: &Moment) -> f32 {
         let at = self.answered_at.load(Ordering::Relaxed);
+        moment.decay.age(at) as f32 / 1e3
+    }
+
+    /// Seconds since a request was bound.
+    pub(crate) fn unbound(&self, moment: &Moment) -> f32 {
+        let at = self.bound_at.load(Ordering::Relaxed);
         moment.decay.age(at) as f32 / 1e3
     }
 
@@ -745,5 +800,48 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(2);
         let mut mixed = || if rng.f64() < 0.1 { 0.200 } else { 0.010 };
         assert!(window(&mut mixed) > 25.0);
+    }
+
+    /// What answers with exponential times of these means, in milliseconds, say of two members, many of the first mean and then
+    /// `last` of the second one.
+    fn alike(means: [[f64; 2]; 2], many: u64, last: u64, seed: u64) -> bool {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut known = [(); 2].map(|()| (Estimate::default(), Regression::default()));
+        for ((estimate, regression), mean) in known.iter_mut().zip(means) {
+            for step in 0..many + last {
+                let mean = if step < many { mean[0] } else { mean[1] };
+                let latency = MS.mul_f64(mean * -libm::log(1.0 - rng.f64()));
+                estimate.learn(latency, 1.0, 0.0, 1.0, regression);
+                let reach = regression.reach(false);
+                estimate.sample(latency, 1.0, 0.0, at(100 * step), DECAY, reach);
+            }
+        }
+        let [one, other] = &known;
+        let [time, other_time] = [one, other].map(|known| known.0.mean().unwrap());
+        let places = [one, other].map(|known| known.0.places());
+        one.1
+            .is_like(&other.1, places, log2(other_time) - log2(time))
+    }
+
+    #[test]
+    fn equal_members_are_not_told_apart_and_slower_ones_are() {
+        let share = |means: [[f64; 2]; 2], many: u64, last: u64| {
+            let seeds = 1..=200;
+            seeds.filter(|&seed| alike(means, many, last, seed)).count()
+        };
+        let equal = [[10.0; 2]; 2];
+        assert!(share(equal, 10, 0) == 200);
+        assert!(share(equal, 100, 0) >= 199, "{}", share(equal, 100, 0));
+        assert!(share(equal, 2000, 0) >= 199, "{}", share(equal, 2000, 0));
+        // One is twice as slow: seen after some hundred answers.
+        let slower = [[10.0; 2], [20.0; 2]];
+        assert!(share(slower, 2000, 0) <= 20, "{}", share(slower, 2000, 0));
+        // One has become five times slower: seen after some dozen answers.
+        let changed = [[10.0; 2], [10.0, 50.0]];
+        assert!(
+            share(changed, 2000, 60) <= 30,
+            "{}",
+            share(changed, 2000, 60)
+        );
     }
 }

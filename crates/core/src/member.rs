@@ -520,6 +520,12 @@ impl Slot {
         )
     }
 
+    /// True if answers do not tell one member from the other, which lately was slower by so many powers of two.
+    pub(crate) fn is_like(&self, other: &Slot, slower: f32) -> bool {
+        let places = [self, other].map(|slot| slot.estimate.places());
+        self.regression.is_like(&other.regression, places, slower)
+    }
+
     /// What there is to learn from how latencies grow with requests in flight.
     pub(crate) fn regression(&self) -> &Regression {
         &self.regression
@@ -534,7 +540,13 @@ impl Slot {
         stale.then(|| self.silence(now))
     }
 
-    /// How long ago the last answer was.
+    /// Seconds since a request was bound.
+    #[inline]
+    pub(crate) fn unbound(&self, moment: &Moment) -> f32 {
+        self.estimate.unbound(moment)
+    }
+
+    /// Time since the last answer.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         self.estimate.silence(now)
     }

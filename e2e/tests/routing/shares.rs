@@ -73,6 +73,40 @@ fn u1_the_canary_gets_one_request_in_twenty_at_every_load() {
     }
 }
 
+/// Two servers with little to do: what is seen of them differs by chance only, so they take turns.
+#[test]
+fn newcomer_d1_equal_servers_with_few_requests_take_turns() {
+    if !installed(&["nginx"]) {
+        return;
+    }
+    let servers = [Server::nginx(None), Server::nginx(None)];
+    let members = servers.each_ref().map(Server::address);
+    let [a, b] = members;
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"web\"\n\
+         [group.web]\nmembers = [\"{a}\", \"{b}\"]\n"
+    ));
+    let mut wire = balancer.connect();
+    let mut counts = Vec::new();
+    for _ in 0..5 {
+        let before = members.map(|member| requests(&balancer, member));
+        for _ in 0..100 {
+            wire.send("GET /echo/a HTTP/1.1\r\nHost: a\r\n\r\n");
+            wire.read_response();
+            // A pace, not a wait: so many a second.
+            sleep(Duration::from_millis(15));
+        }
+        let after = members.map(|member| requests(&balancer, member));
+        counts.push([after[0] - before[0], after[1] - before[1]]);
+    }
+    // Of each two hundred that follow each other.
+    for pair in counts.windows(2) {
+        let first = pair[0][0] + pair[1][0];
+        assert!((90..=110).contains(&first), "{counts:?}");
+    }
+}
+
 /// A server that takes 5 ms, on as many requests at once as come, and reports one of two loads
 /// with each answer.
 fn reporting(swapped: &Arc<AtomicBool>, loads: [&'static str; 2]) -> Member {

@@ -50,66 +50,9 @@
 //! are drawn until one of them is idle and about as fast as the fastest, at most
 //! `choices`: mostly two or three.
 //!
-//! Tried in the simulation, and worse (p99, ratio to the ideal, ten members):
-//!
-//! - peak-sensitive average of the latency instead of the service time: 1.6 with a slow
-//!   member instead of 1.1;
-//! - an average over 16 answers: 1.09 with mixed costs instead of 1.04, because members
-//!   that are equal look different; over 48 a slow member that moves is seen later;
-//! - ages not counted: 1.4 with mixed costs and 16 answers;
-//! - differences below a factor of 1.5 or 2 never counted: 1.23 with two balancers
-//!   instead of 1.13;
-//! - the fastest candidate as the typical one: noise, where traffic is low;
-//! - scores that differ by less than 5 or 10 % taken as equal, so that equal members share
-//!   more evenly: 1.19 and 1.40 with mixed costs, 300 members and two balancers instead of 1.05;
-//! - places that grow by no more than what was learnt, 0.25 at least, from the first request on:
-//!   1.76 there; in flight plus one: 1.62 with a slow member behind a network instead of 1.55;
-//! - an extra cost for members that are silent with requests waiting: no better, and
-//!   worse with three members;
-//! - the least recently used of equal members: no difference;
-//! - five draws of three hundred members: 1.08 instead of 1.00;
-//! - reported requests in flight instead of our own: no better if reported twice in a
-//!   service time, 1.22 instead of 1.15 if every ten;
-//! - `1 / (1 - utilisation)`, as in an M/G/1 queue: 1.7 instead of 1.15 with a report
-//!   each second, because latency has it already and is newer.
-//!
-//! With three members of one worker each, and every request sent at once, it reaches 1.18 (equal), 1.28
-//! (one slow), 2.08 (a slow one that moves) and 1.36 (mixed costs): the ideal holds requests back. So
-//! requests that may wait do (`group/late.rs`), and averages reach over fewer answers where these differ little
-//! (`estimate.rs`): 1.01, 1.13, 1.45 and 1.02. With a filter of likelihoods in the place of the average
-//! (`filter.rs`) it is 1.01, 1.13, 1.30 and 1.01, and with one request in 512 that is sent at once to see what more in
-//! flight brings, instead of one in 128, 1.00, 1.12, 1.29 and 1.01. Tried with the filter, and worse or no better,
-//! in a smaller model that gives 1.02, 1.06, 1.38 and 1.03 without it and 1.01, 1.05, 1.19 and 1.01 with it (16 to
-//! 24 seeds; slow, moving, with one in 128 unless said otherwise, where it is 1.055 and 1.207):
-//!
-//! - twelve service times, a factor of 1.5 apart, as floats: 1.08, 1.21 (eight in a word: 1.08, 1.21); a factor of 1.9: 1.09, 1.23;
-//! - all weights alike after a change, without more about what is typical: 1.08, 1.21; four fifths there: 1.08, 1.27;
-//! - changes only counted at answers, and not for the silence since: 1.06, 1.28;
-//! - changes 0.1 or 0.6 times a second instead of 0.2: 1.07, 1.24; 1.11, 1.23; with one request in 512, 0.3 or 0.4: 1.05,
-//!   1.20; 1.05, 1.19, and mixed costs are worse;
-//! - an answer that says as much as theory has it, instead of seven tenths: 1.06, 1.20; half: 1.04, 1.23 (one in 512);
-//! - the geometric mean of all members as what is typical, instead of the median: 1.08, 1.21 (for 1.07, 1.20);
-//! - no request sent at once to learn from it: 1.04, 1.21, and a cap would stay wrong for ever;
-//! - a member whose requests have been there for 3 service times taken to be stalled, instead of 8: 1.08, 1.23;
-//! - one decision in 512 looks for news, instead of 256: 1.05, 1.24;
-//! - the filter for members of eight workers, too (four of them): 1.01, 1.03 instead of 1.04, 1.10, but 1.02 with
-//!   mixed costs instead of 1.00, and a second cache line of each member is read;
-//! - the filter where requests say what they cost: 1.34 instead of 1.27 (six members, 75 % load, mixed costs).
-//!
-//! Tried before there was a filter, and worse (slow, moving):
-//!
-//! - one request in 16 that is sent at once to see what more in flight brings, instead of one in 128: all four
-//!   are worse, 1.04, 1.16, 1.70 and 1.09;
-//! - who finds the fast ones full takes a slow one: 1.87 with one slow;
-//! - holding with members of eight workers: 1.03 with one slow instead of 1.02;
-//! - averages over 32 answers: 1.12, 1.63; over 16 at least: 1.13, 1.54; over 8: 1.14, 1.39, and 1.06 instead of
-//!   1.04 with one slow among four of eight workers; over 6: 1.16, 1.34;
-//! - over 8 to a higher estimate and 16 or 32 to a lower one: 1.14, 1.41 and 1.13, 1.44;
-//! - a member whose requests have been there for 2, 3 or 4 service times taken to be stalled, instead of 8: 1.13,
-//!   1.41; 1.14, 1.39; 1.14, 1.42;
-//! - stale after 10 or 5 service times instead of 20: 1.14, 1.44; 1.18, 1.37; a stale estimate that counts for 3
-//!   answers instead of 8: 1.12, 1.43;
-//! - Page's CUSUM with five settings.
+//! Averages reach over fewer answers where these differ little (`estimate.rs`), and requests that may wait do where
+//! members have few workers (`group/late.rs`), with a filter of likelihoods in the place of the average (`filter.rs`).
+//! Settings and ideas that were tried and lost are in `docs/design/adaptive.md`.
 
 use super::best::Best;
 use super::choose::{CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
@@ -160,6 +103,10 @@ const SPREAD: f32 = 0.01;
 /// seem to be worked on at once: no server works on any number of requests at once, and
 /// members that are equal should have equally many.
 const LEAST_GROWTH: f32 = 0.5;
+
+/// Members take turns where one of them has been without a request for so many times as long as all members take for one: where there is
+/// less than a quarter of a request in flight on average. With more, answers are news that a turn would take no notice of.
+const RARELY: f32 = 4.0;
 
 /// One decision in so many learns how latencies grow with requests in flight.
 const LEARNING_INTERVAL: u32 = 32;
@@ -374,8 +321,9 @@ impl Adaptive {
         let others = others;
         match looks.get(..count) {
             Some(looks) => {
-                let looks = looks.iter().copied();
-                self.shortest(eye, rng, trace, looks, &others, Due::InTurn)
+                let all = looks.iter().copied();
+                let best = self.shortest(eye, rng, trace, all, &others, Due::InTurn)?;
+                Some(turn(eye, trace, looks, &others, best))
             }
             None => {
                 let looks = eye.view.eligible().map(|index| eye.look_again(index));
@@ -423,6 +371,59 @@ impl Adaptive {
         self.shares
             .lowest(eye.view, rng, candidates, means, cost, due, score)
     }
+}
+
+/// Another member in the place of `best`, where nothing is in flight at any member, if it cannot be told from it by what is
+/// known: the one that was given a request the longest ago. So members that are equal take turns.
+///
+/// Where more is in flight answers also tell of what other balancers do there, and no turns are taken.
+#[inline]
+fn turn(
+    eye: &Eye<'_, '_>,
+    trace: &mut Trace,
+    looks: &[Look],
+    others: &Others,
+    best: usize,
+) -> usize {
+    if !others.sums.are_idle() {
+        return best;
+    }
+    let Some(look) = looks.iter().find(|look| look.index as usize == best) else {
+        return best;
+    };
+    let mut chosen = (best, eye.view.slot(best).unbound(&eye.moment));
+    for other in looks {
+        let index = other.index as usize;
+        if index == best || other.account != look.account {
+            continue;
+        }
+        let unbound = eye.view.slot(index).unbound(&eye.moment);
+        if unbound > chosen.1
+            && unbound > RARELY * looks.len() as f32 * other.time
+            && is_alike(eye, others, look, other)
+        {
+            chosen = (index, unbound);
+        }
+    }
+    if chosen.0 != best {
+        trace.note(|| {
+            "idle members that cannot be told apart take turns: longest without a request".into()
+        });
+    }
+    chosen.0
+}
+
+/// True if nothing that is known tells one member from the other: neither load nor failures, nor what they have answered
+/// lately and over a longer time.
+#[inline]
+fn is_alike(eye: &Eye<'_, '_>, others: &Others, one: &Look, other: &Look) -> bool {
+    let [cost, other_cost] = [one, other].map(|look| others.cost(look, eye.busyness.is_queue));
+    if other_cost > cost * (1.0 + SPREAD) {
+        return false;
+    }
+    let [time, other_time] = [one, other].map(|look| believed(eye.view, look, others));
+    let [slot, other_slot] = [one, other].map(|look| eye.view.slot(look.index as usize));
+    slot.is_like(other_slot, log2(other_time) - log2(time))
 }
 
 #[cold]

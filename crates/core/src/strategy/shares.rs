@@ -199,6 +199,12 @@ impl Sums {
         self.count += 1;
     }
 
+    /// True if nothing is in flight at any of them.
+    #[inline]
+    pub(super) fn are_idle(&self) -> bool {
+        self.in_flight <= 0.0
+    }
+
     #[inline]
     pub(super) fn means(&self) -> Means {
         Means {

@@ -85,6 +85,22 @@ impl Outcomes {
         sum / f64::from(windows.max(1))
     }
 
+    /// The largest share of a member in any `requests` that were sent one after the other; 0 if there were not so many.
+    pub fn largest_share(&self, requests: usize) -> f64 {
+        let mut counts = vec![0u32; self.per_member.len()];
+        let mut most = 0;
+        for (place, &(_, member)) in self.sent.iter().enumerate() {
+            counts[member as usize] += 1;
+            if place >= requests {
+                counts[self.sent[place - requests].1 as usize] -= 1;
+            }
+            if place + 1 >= requests {
+                most = counts.iter().copied().fold(most, u32::max);
+            }
+        }
+        f64::from(most) / requests.max(1) as f64
+    }
+
     /// Share of the requests between two moments that `member` got.
     pub fn share(&self, member: usize, from: Duration, to: Duration) -> f64 {
         let range = from.as_nanos() as u64..to.as_nanos() as u64;

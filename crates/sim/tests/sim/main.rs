@@ -9,5 +9,6 @@ mod few_members;
 mod late_binding;
 mod outages;
 mod overload;
+mod phases;
 mod scenarios;
 mod shares;

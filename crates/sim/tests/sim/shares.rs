@@ -117,6 +117,46 @@ fn u1_a_weight_is_a_share_under_every_strategy_at_every_load() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Any 200 requests that follow each other, where members are mostly idle when one comes: no member has more than four points above what is
+/// even, or six where one of ten requests costs twenty times as much (two is the aim).
+#[test]
+fn equal_members_with_little_to_do_take_turns() {
+    const WINDOW: usize = 200;
+    let mut wrong = Vec::new();
+    for members in [2, 3, 5, 10] {
+        for (name, service) in [
+            ("constant", Service::Constant),
+            ("exponential", Service::Exponential),
+            ("mixed", Service::Mixed),
+        ] {
+            for slots in [1, 8] {
+                for rate in [1.0, 2.0, 5.0] {
+                    // The mean service time is 10 ms.
+                    let most = 100.0 * (members * slots) as f64;
+                    let mut scenario = Scenario::new(name, members)
+                        .service(service)
+                        .working(Discipline::Fifo, slots)
+                        .utilisation(rate / most);
+                    scenario.requests = 6_000;
+                    for seed in 1..=3 {
+                        let dispatch = Dispatch::Strategy(values("adaptive", &[]));
+                        let share = run(&scenario, &dispatch, seed).largest_share(WINDOW);
+                        let above = share - 1.0 / members as f64;
+                        let room = if name == "mixed" { 0.06 } else { 0.04 };
+                        if above > room {
+                            wrong.push(format!(
+                                "{members} members, {slots} workers, {name}, {rate} a second, seed {seed}: {:.1} points above",
+                                100.0 * above
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Four networks of ten thousand clients, one after the other. What chance does to one of them
 /// is up to 1.5 points.
 #[test]
