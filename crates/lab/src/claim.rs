@@ -3,8 +3,6 @@
 use evenkeel_sim::experiment::Mean;
 use serde::{Deserialize, Serialize};
 
-use crate::record::Mode;
-
 /// Share by which a measured number may differ from the published one.
 pub const TOLERANCE: f64 = 0.2;
 
@@ -14,6 +12,15 @@ pub const ORDER: f64 = 0.5;
 /// Shares of single draws: a claim about one draw holds if more than the first of all draws show what was
 /// published, and does not hold if fewer than the second do.
 pub const DRAWS: (f64, f64) = (0.5, 0.2);
+
+/// Kind of a run of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In virtual time.
+    Simulated,
+    /// With real programs.
+    Real,
+}
 
 /// Statement of a paper, and the rule by which a measurement is judged.
 #[derive(Clone, Debug)]

@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use crate::claim::{Claim, Contradiction, Verdict};
+use crate::claim::{Claim, Contradiction, Mode, Verdict};
 use crate::findings::number;
 use crate::paper::{By, Experiment, Paper};
 use crate::papers::all;
-use crate::record::{self, Judged, Mode, Record};
+use crate::record::{self, Judged, Record};
 
 /// Writes the page of a paper from all results that are in the folder, and the index.
 ///

@@ -1,6 +1,6 @@
 //! Papers: their figures and claims, and the experiments that repeat them.
 
-use crate::claim::Claim;
+use crate::claim::{Claim, Verdict};
 use crate::findings::Findings;
 use crate::machine::Need;
 use crate::run::Run;
@@ -59,6 +59,18 @@ pub struct Experiment {
     pub simulate: Option<fn(&Run) -> Findings>,
     /// Run with real programs, at the scale that this machine holds.
     pub real: Option<Real>,
+}
+
+impl Experiment {
+    /// Returns true if each claim of the experiment that was measured can be told. Single draws are left out: most of
+    /// them cannot be told however many there are.
+    pub fn is_told(&self, findings: &Findings) -> bool {
+        self.claims.iter().all(|claim| {
+            let values = findings.values.get(claim.id.as_str());
+            claim.is_draw
+                || values.is_none_or(|values| claim.judge(values) != Verdict::CannotBeTold)
+        })
+    }
 }
 
 /// Functions of an experiment; its texts and claims are in the file of its paper.

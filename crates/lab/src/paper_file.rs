@@ -7,9 +7,8 @@ use std::collections::BTreeSet;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::claim::{Claim, Contradiction, Rule, Side};
+use crate::claim::{Claim, Contradiction, Mode, Rule, Side};
 use crate::paper::{By, Experiment, Paper, Play, Row};
-use crate::record::Mode;
 
 /// Reads the file of the paper called `name`.
 ///

@@ -11,21 +11,12 @@ use std::process::Command;
 use evenkeel_sim::experiment::Mean;
 use serde::{Deserialize, Serialize};
 
-use crate::claim::{Claim, Verdict};
+use crate::claim::{Claim, Mode, Verdict};
 use crate::findings::Findings;
 use crate::machine::Origin;
 use crate::paper::{Experiment, Paper};
 use crate::run::Scale;
 use crate::search_path::is_on_path;
-
-/// How an experiment is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// In virtual time.
-    Simulated,
-    /// With real programs.
-    Real,
-}
 
 /// What is kept of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]

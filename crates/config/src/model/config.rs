@@ -387,7 +387,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     groups.sort_by_key(|(span, _)| span.start);
     // Agents tell of hosts.
     if !top.given("broker") {
-        let hosts = Hosts::of(groups.iter().map(|(_, group)| group));
+        let hosts = Hosts::of(groups.iter().flat_map(|(_, group)| &group.members));
         groups
             .iter_mut()
             .for_each(|(_, group)| group.separate(&hosts));

@@ -17,7 +17,7 @@ use super::monitor::Monitor;
 use super::protocol::{SendProxy, Source};
 use super::reach::{Reach, carries_in_pulses, default_for, default_load};
 use super::responses::{RESPONSES, Responses};
-use super::sources::{SOURCES, Sources};
+use super::sources::{Hosts, SOURCES, Sources};
 use super::sticky::Sticky;
 use super::tls::ClientTls;
 use crate::schema::document::{Span, join};
@@ -219,6 +219,17 @@ pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
 }
 
 impl GroupConfig {
+    /// Gives members that report their own loads a location each, if their host has other members and nothing in the
+    /// group reports loads of hosts: a location has one load, so each report would replace those of the others.
+    pub fn separate(&mut self, hosts: &Hosts) {
+        if !self.sources.are_of_members() || self.monitor.is_some() {
+            return;
+        }
+        for member in &mut self.members {
+            member.is_apart |= hosts.are_shared_by(member);
+        }
+    }
+
     /// A group with all defaults.
     pub fn new(name: &str, members: Vec<MemberConfig>) -> Self {
         let name = name.into();

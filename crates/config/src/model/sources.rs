@@ -8,7 +8,6 @@ use std::time::Duration;
 use evenkeel_core::load::LoadId;
 
 pub use super::agent_check::AgentCheck;
-use super::group::GroupConfig;
 pub use super::loads::NamedLoads;
 use super::member::MemberConfig;
 pub use super::orca::{Orca, OrcaService};
@@ -78,7 +77,7 @@ impl Sources {
     }
 
     /// True if members say loads of their own, and no source of the group says loads of hosts.
-    fn are_of_members(&self) -> bool {
+    pub(super) fn are_of_members(&self) -> bool {
         let of_members = ["orca", "prometheus"].map(|key| self.asks_each_member(key));
         let pages = self.prometheus.is_some() && !of_members[1];
         of_members.contains(&true) && !pages && self.statsd.is_none() && self.cgroup.is_none()
@@ -107,11 +106,10 @@ impl Sources {
 pub struct Hosts(HashMap<String, Option<u16>>);
 
 impl Hosts {
-    /// Collects the hosts of the members of groups.
-    pub fn of<'a>(groups: impl IntoIterator<Item = &'a GroupConfig>) -> Self {
+    /// Collects the hosts of these members.
+    pub fn of<'a>(members: impl IntoIterator<Item = &'a MemberConfig>) -> Self {
         let mut hosts = HashMap::new();
-        let members = groups.into_iter().flat_map(|group| &group.members);
-        for member in members.filter(|member| member.is_at_host()) {
+        for member in members.into_iter().filter(|member| member.is_at_host()) {
             let port = hosts
                 .entry(member.host.clone())
                 .or_insert(Some(member.port));
@@ -120,21 +118,9 @@ impl Hosts {
         Hosts(hosts)
     }
 
-    fn are_shared_by(&self, member: &MemberConfig) -> bool {
+    /// True if the member has no location of its own, and shares its host with another endpoint.
+    pub(super) fn are_shared_by(&self, member: &MemberConfig) -> bool {
         member.is_at_host() && self.0.get(&member.host) == Some(&None)
-    }
-}
-
-impl GroupConfig {
-    /// Gives members that report their own loads a location each, if their host has other members and nothing in the
-    /// group reports loads of hosts: a location has one load, so each report would replace those of the others.
-    pub fn separate(&mut self, hosts: &Hosts) {
-        if !self.sources.are_of_members() || self.monitor.is_some() {
-            return;
-        }
-        for member in &mut self.members {
-            member.is_apart |= hosts.are_shared_by(member);
-        }
     }
 }
 

@@ -322,7 +322,7 @@ fn real_scalability(run: &Run) -> Result<Findings, String> {
         let all: Vec<Vec<Measured>> = (0..points.len()).map(of_point).collect();
         judged(&points, &all)
     };
-    run.repeat("cygnus-scalability", run.scale(3, 1), round, found)
+    run.repeat(run.scale(3, 1), round, found)
 }
 
 /// A point in a file of the measurement: `strategy,servers,clients,requests_per_s,mean_us,p99_us`.

@@ -9,8 +9,6 @@ mod strategies;
 
 use std::sync::LazyLock;
 
-use crate::claim::Verdict;
-use crate::findings::Findings;
 use crate::paper::{Experiment, Paper, Play};
 use crate::paper_file::read;
 
@@ -64,22 +62,12 @@ pub fn find(name: &str) -> Vec<(&'static Paper, &'static Experiment)> {
         .collect()
 }
 
-/// True if each claim of the experiment that was measured can be told. Single draws are left out: most of them
-/// cannot be told however many there are.
-pub(crate) fn is_told(experiment: &str, findings: &Findings) -> bool {
-    let of = |name: &str| find(name).into_iter().map(|(_, experiment)| experiment);
-    let mut claims = of(experiment).flat_map(|experiment| &experiment.claims);
-    claims.all(|claim| {
-        let values = findings.values.get(claim.id.as_str());
-        claim.is_draw || values.is_none_or(|values| claim.judge(values) != Verdict::CannotBeTold)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::claim::Verdict;
     use crate::paper::By;
     use crate::run::{Run, Scale};
 
@@ -173,6 +161,7 @@ mod tests {
                 scale: Scale::Quick,
                 seed: 1,
                 progress: &|_| {},
+                is_told: &|_| true,
             };
             let findings = simulate(&run);
             for claim in &experiment.claims {

@@ -392,7 +392,7 @@ fn real_per_session(run: &Run) -> Result<Findings, String> {
         Ok(members(&corba::read(&folder, "ends.csv")?))
     };
     let found = |rounds: &[Vec<Line>]| ends(rounds.to_vec());
-    run.repeat("corba-per-session", run.scale(3, 1), round, found)
+    run.repeat(run.scale(3, 1), round, found)
 }
 
 /// Rates of each member, of a file of the measurement: `seconds,member,requests_per_s`.
@@ -690,7 +690,7 @@ fn real_on_demand(run: &Run) -> Result<Findings, String> {
         ])
     };
     let found = |rounds: &[[Vec<Line>; 2]]| on_demand_found(rounds, watch);
-    run.repeat("corba-on-demand", run.scale(3, 1), round, found)
+    run.repeat(run.scale(3, 1), round, found)
 }
 
 /// What rates of real members tell, bound per session and on demand, in each round.

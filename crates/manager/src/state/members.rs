@@ -57,7 +57,7 @@ impl State {
             config.members.extend(listed);
             // What the file says of others is in its members.
             if self.inputs.config.broker.is_none() {
-                config.separate(&Hosts::of([&config]));
+                config.separate(&Hosts::of(&config.members));
             }
         }
         let (mut endpoints, mut refused) = (Vec::new(), Vec::new());

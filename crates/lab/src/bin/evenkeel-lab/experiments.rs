@@ -6,11 +6,12 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use evenkeel_command::{Bar, print};
+use evenkeel_lab::claim::Mode;
 use evenkeel_lab::machine::{self, Origin};
 use evenkeel_lab::page;
 use evenkeel_lab::paper::{Experiment, Paper};
 use evenkeel_lab::papers;
-use evenkeel_lab::record::{self, Ended, Mode, Record};
+use evenkeel_lab::record::{self, Ended, Record};
 use evenkeel_lab::run::{Run, Scale};
 
 use crate::cli::Experiments;
@@ -126,6 +127,7 @@ fn one(
         scale,
         seed: args.seed.into(),
         progress: &|done| bar.show(done),
+        is_told: &|findings| experiment.is_told(findings),
     };
     let begun = Instant::now();
     let findings = match (mode, experiment.simulate, &experiment.real) {

@@ -130,7 +130,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Findings, String> {
         };
         findings(&arms(0), &arms(1), &plan)
     };
-    run.repeat("slb-machines", run.scale(4, 3), round, found)
+    run.repeat(run.scale(4, 3), round, found)
 }
 
 /// Makes the site, and the files of FTP. They are holes: nothing of them takes room.

@@ -26,7 +26,7 @@ pub(super) const EXPERIMENT: Play = Play {
         ],
         run: |run| {
             let test = ("equal_servers_need_no_reports", "homogeneous");
-            real::repeat(run, "broker-homogeneous", test, |rounds| {
+            real::repeat(run, test, |rounds| {
                 let mut found = Findings::default();
                 judge(&mut found, rounds);
                 found.tables.push(table(rounds));

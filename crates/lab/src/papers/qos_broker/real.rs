@@ -13,7 +13,6 @@ use crate::run::Run;
 /// Repeats a test of an experiment, and answers what `found` makes of what was seen of each policy, by round.
 pub(super) fn repeat(
     run: &Run<'_>,
-    experiment: &str,
     (test, table): (&str, &str),
     found: impl Fn(&[Vec<Seen>]) -> Findings,
 ) -> Result<Findings, String> {
@@ -29,7 +28,7 @@ pub(super) fn repeat(
             .collect();
         found(&all)
     };
-    run.repeat(experiment, least, round, found)
+    run.repeat(least, round, found)
 }
 
 /// Runs the test once; answers its table. What the test itself says of the figures does not count here.

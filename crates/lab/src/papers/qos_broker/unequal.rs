@@ -34,7 +34,7 @@ pub(super) const EXPERIMENT: Play = Play {
                 "reports_balance_servers_of_different_capacity",
                 "heterogeneous",
             );
-            real::repeat(run, "broker-heterogeneous", test, |rounds| {
+            real::repeat(run, test, |rounds| {
                 let mut found = Findings::default();
                 judge(&mut found, rounds);
                 found.tables.push(table(rounds));
