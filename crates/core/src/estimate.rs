@@ -87,7 +87,7 @@ pub(crate) struct Estimate {
     sums: AtomicU64,
     /// When the last answer came, in wrapping milliseconds.
     answered_at: AtomicU32,
-    /// When a request was bound last, in the same.
+    /// Moment at which a request was bound last, in wrapping milliseconds; 0 before the first one.
     bound_at: AtomicU32,
 }
 
@@ -168,9 +168,9 @@ impl Regression {
             .store(pack(variance, covariance), Ordering::Relaxed);
     }
 
-    /// True if what was answered here and there does not tell one member from the other. `places` are those
-    /// that count in their estimates, at least one for each answer, and `slower` is by how many powers of two the other one was slower lately. Both that and the means of logarithms over a longer time have to be
-    /// within some standard errors ([`LATELY`], [`LONGER`]).
+    /// True if answers do not tell one member from the other. `places` are those that count in their estimates, at least one
+    /// for each answer, and `slower` is by how many powers of two the other one was slower lately. Both that and the means
+    /// of logarithms over a longer time have to be within some standard errors ([`LATELY`], [`LONGER`]).
     pub(crate) fn is_like(&self, other: &Regression, places: [f32; 2], slower: f32) -> bool {
         let (mut spread, mut lately, mut longer) = (0.0, 0.0, 0.0);
         for (regression, places) in [self, other].into_iter().zip(places) {
@@ -414,7 +414,7 @@ impl Estimate {
     /// A request is bound.
     pub(crate) fn begin(&self, now: Instant) {
         self.unanswered.fetch_add(entry(now), Ordering::Relaxed);
-        self.bound_at.store(millis(now), Ordering::Relaxed);
+        self.bound_at.store(millis(now).max(1), Ordering::Relaxed);
     }
 
     /// A request that was bound at `started` is answered, or will not be.
@@ -581,13 +581,14 @@ impl Estimate {
 
     /// See [`keep_old`].
     pub(crate) fn keep_age(&self, now: Instant) {
-        let at = self.answered_at.load(Ordering::Relaxed);
-        if let Some(older) = keep_old(at, now) {
-            let exchange = Ordering::Relaxed;
-            // If it fails there was an answer.
-            let _ = self
-                .answered_at
-                .compare_exchange(at, older, exchange, exchange);
+        for time in [&self.answered_at, &self.bound_at] {
+            let at = time.load(Ordering::Relaxed);
+            if at != 0
+                && let Some(older) = keep_old(at, now)
+            {
+                // If it fails there was an answer, or a request.
+                let _ = time.compare_exchange(at, older, Ordering::Relaxed, Ordering::Relaxed);
+            }
         }
     }
 
@@ -597,10 +598,12 @@ impl Estimate {
         moment.decay.age(at) as f32 / 1e3
     }
 
-    /// Seconds since a request was bound.
+    /// Seconds since a request was bound; infinite before the first one.
     pub(crate) fn unbound(&self, moment: &Moment) -> f32 {
-        let at = self.bound_at.load(Ordering::Relaxed);
-        moment.decay.age(at) as f32 / 1e3
+        match self.bound_at.load(Ordering::Relaxed) {
+            0 => f32::INFINITY,
+            at => moment.decay.age(at) as f32 / 1e3,
+        }
     }
 
     /// Time since the last answer.
@@ -802,8 +805,8 @@ mod tests {
         assert!(window(&mut mixed) > 25.0);
     }
 
-    /// What answers with exponential times of these means, in milliseconds, say of two members, many of the first mean and then
-    /// `last` of the second one.
+    /// Returns true if answers with exponential times of these means, in milliseconds, do not tell two members apart: `many`
+    /// answers of the first mean and then `last` of the second one.
     fn alike(means: [[f64; 2]; 2], many: u64, last: u64, seed: u64) -> bool {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut known = [(); 2].map(|()| (Estimate::default(), Regression::default()));
@@ -843,5 +846,27 @@ mod tests {
             "{}",
             share(changed, 2000, 60)
         );
+    }
+
+    #[test]
+    fn a_member_that_was_not_asked_for_weeks_is_the_one_that_waits_longest() {
+        const DAY: u64 = 24 * 3_600_000;
+        let unbound =
+            |estimate: &Estimate, now: Instant| estimate.unbound(&Moment::new(now, DECAY));
+        let (asked, away, new) = <(Estimate, Estimate, Estimate)>::default();
+        away.begin(at(DAY));
+        away.end(at(DAY));
+        for day in 1..70 {
+            let now = at(day * DAY);
+            asked.begin(now);
+            asked.end(now);
+            asked.keep_age(now);
+            away.keep_age(now);
+            let later = at(day * DAY + 1000);
+            assert!(unbound(&asked, later) < 2.0, "day {day}");
+            assert!(unbound(&away, later) >= 1.0, "day {day}");
+            assert!(day < 2 || unbound(&away, later) > 80_000.0, "day {day}");
+            assert_eq!(unbound(&new, later), f32::INFINITY, "day {day}");
+        }
     }
 }

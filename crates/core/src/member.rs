@@ -540,7 +540,7 @@ impl Slot {
         stale.then(|| self.silence(now))
     }
 
-    /// Seconds since a request was bound.
+    /// Seconds since a request was bound; infinite before the first one.
     #[inline]
     pub(crate) fn unbound(&self, moment: &Moment) -> f32 {
         self.estimate.unbound(moment)

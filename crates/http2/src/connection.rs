@@ -130,7 +130,7 @@ pub(crate) struct DataFrame {
 
 impl DataFrame {
     /// Number of bytes that are still to come.
-    pub(crate) fn rest(&self) -> usize {
+    pub(crate) fn remaining(&self) -> usize {
         self.content + self.padding
     }
 }
@@ -448,7 +448,7 @@ impl Connection {
     pub fn is_balanced(&self) -> bool {
         let of_streams: usize = self.streams.iter().map(|stream| stream.held).sum();
         let of_nobody = match &self.reading {
-            Reading::Data(frame) if frame.key.is_none() => frame.rest(),
+            Reading::Data(frame) if frame.key.is_none() => frame.remaining(),
             _ => 0,
         };
         self.failed || self.held == of_streams + of_nobody
@@ -614,7 +614,7 @@ impl Connection {
             && frame.key == Some(key)
         {
             frame.key = None;
-            held = held.saturating_sub(frame.rest());
+            held = held.saturating_sub(frame.remaining());
         }
         self.leave_queue(key);
         let spare = &mut self.spare;

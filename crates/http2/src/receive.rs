@@ -220,7 +220,7 @@ impl Connection {
             _ => {
                 frame.key = None;
                 // From now on it is nobody's.
-                stream.held = stream.held.saturating_sub(frame.rest());
+                stream.held = stream.held.saturating_sub(frame.remaining());
                 self.stream_error(key.id, Reason::PROTOCOL_ERROR)
             }
         }

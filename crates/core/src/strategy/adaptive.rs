@@ -376,7 +376,7 @@ impl Adaptive {
 /// Another member in the place of `best`, where nothing is in flight at any member, if it cannot be told from it by what is
 /// known: the one that was given a request the longest ago. So members that are equal take turns.
 ///
-/// Where more is in flight answers also tell of what other balancers do there, and no turns are taken.
+/// Answers of busy members also tell of what other balancers do there, so these take no turns.
 #[inline]
 fn turn(
     eye: &Eye<'_, '_>,

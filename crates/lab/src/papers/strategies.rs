@@ -693,7 +693,7 @@ fn real_on_demand(run: &Run) -> Result<Findings, String> {
     run.repeat(run.scale(3, 1), round, found)
 }
 
-/// What rates of real members tell, bound per session and on demand, in each round.
+/// Findings from the rates of real members, bound per session and on demand, in each round.
 fn on_demand_found(rounds: &[[Vec<Line>; 2]], watch: u32) -> Findings {
     /// Seconds after which the group gets its strategy.
     const CHANGE: f64 = 5.0;

@@ -123,7 +123,7 @@ impl Connection {
                     && idle != std::mem::replace(&mut is_idle, idle)
                 {
                     self.arm(idle, stage);
-                    engine.rest();
+                    engine.release_memory();
                 }
                 if stage == Stage::Open && (self.is_draining() || self.is_too_old()) {
                     stage = Stage::Ending;

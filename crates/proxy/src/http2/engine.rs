@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// Gives memory back that streams have needed: there is none now.
-    pub(super) fn rest(&self) {
+    pub(super) fn release_memory(&self) {
         self.spare.borrow_mut().truncate(1);
     }
 

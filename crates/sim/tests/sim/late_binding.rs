@@ -87,7 +87,7 @@ fn with_twice_what_members_can_do_they_are_kept_busy() {
     }
 }
 
-fn median(mut all: Vec<f64>) -> f64 {
+pub(super) fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
 }

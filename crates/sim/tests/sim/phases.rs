@@ -5,6 +5,8 @@ use std::time::Duration;
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_sim::{Change, Discipline, Dispatch, Scenario, Service, To, run};
 
+use crate::late_binding::median;
+
 /// Time of each world.
 const WORLD: Duration = Duration::from_secs(12);
 /// Times that all worlds are played.
@@ -23,13 +25,13 @@ fn change(at: Duration, member: usize, to: To) -> Change {
     Change { at, member, to }
 }
 
-/// The world whose 99th percentile is looked at: one member is three times slower.
-fn looked_at(scenario: &mut Scenario, from: Duration) {
+/// Adds the world whose 99th percentile is looked at: one member is three times slower.
+fn add_world_looked_at(scenario: &mut Scenario, from: Duration) {
     scenario.changes.push(change(from, 0, To::Slowness(3.0)));
 }
 
-/// Those that come before: a slow member that moves, one that fails half of its requests, a slow one.
-fn others(scenario: &mut Scenario, from: Duration) -> Duration {
+/// Adds the worlds before it: a slow member that moves, one that fails half of its requests, a slow one. Returns when they end.
+fn add_other_worlds(scenario: &mut Scenario, from: Duration) -> Duration {
     let changes = &mut scenario.changes;
     for step in 0..4 {
         let at = from + WORLD * step / 4;
@@ -60,18 +62,13 @@ fn percentiles(scenario: &Scenario, seed: u64, looked_at: &[Duration]) -> Vec<f6
     looked_at.iter().map(p99).collect()
 }
 
-fn median(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
-}
-
 #[test]
 fn a_world_after_others_is_as_one_in_a_fresh_process() {
     let mut fresh = Vec::new();
     let mut after = Vec::new();
     for seed in 1..=SEEDS {
         let mut scenario = world();
-        looked_at(&mut scenario, Duration::ZERO);
+        add_world_looked_at(&mut scenario, Duration::ZERO);
         scenario.length = Some(2 * CYCLES * WORLD);
         scenario.samples = Some(WORLD);
         // The first one learns from nothing.
@@ -81,8 +78,8 @@ fn a_world_after_others_is_as_one_in_a_fresh_process() {
         let mut scenario = world();
         let (mut at, mut ends) = (Duration::ZERO, Vec::new());
         for _ in 0..CYCLES {
-            at = others(&mut scenario, at);
-            looked_at(&mut scenario, at);
+            at = add_other_worlds(&mut scenario, at);
+            add_world_looked_at(&mut scenario, at);
             at += WORLD;
             ends.push(at);
         }

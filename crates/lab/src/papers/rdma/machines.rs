@@ -69,34 +69,17 @@ fn judge(csv: &Csv) -> Result<Findings, String> {
     let mut findings = Findings::default();
     let steady = |figure, one, other| ratios("steady", figure, one, other);
     let rate = "requests_per_s";
-    findings.measured(
-        "klm-over-pklm-rdma",
-        steady(rate, "KLM by RDMA", "pKLM by RDMA"),
-    );
-    findings.measured(
-        "klm-over-pklm-query",
-        steady(rate, "KLM by query", "pKLM by query"),
-    );
-    findings.measured(
-        "pklm-over-ulm-rdma",
-        steady(rate, "pKLM by RDMA", "ULM by RDMA"),
-    );
-    findings.measured(
-        "pklm-over-ulm-query",
-        steady(rate, "pKLM by query", "ULM by query"),
-    );
-    findings.measured(
-        "klm-over-ulm-rdma",
-        steady(rate, "KLM by RDMA", "ULM by RDMA"),
-    );
-    findings.measured(
-        "klm-over-ulm-query",
-        steady(rate, "KLM by query", "ULM by query"),
-    );
-    findings.measured(
-        "klm-over-static",
-        steady(rate, "KLM by RDMA", "round robin"),
-    );
+    for (claim, one, other) in [
+        ("klm-over-pklm-rdma", "KLM by RDMA", "pKLM by RDMA"),
+        ("klm-over-pklm-query", "KLM by query", "pKLM by query"),
+        ("pklm-over-ulm-rdma", "pKLM by RDMA", "ULM by RDMA"),
+        ("pklm-over-ulm-query", "pKLM by query", "ULM by query"),
+        ("klm-over-ulm-rdma", "KLM by RDMA", "ULM by RDMA"),
+        ("klm-over-ulm-query", "KLM by query", "ULM by query"),
+        ("klm-over-static", "KLM by RDMA", "round robin"),
+    ] {
+        findings.measured(claim, steady(rate, one, other));
+    }
     let changing = ratios("changing", rate, "KLM by RDMA", "ULM by RDMA");
     findings.measured("klm-over-ulm-changing", changing);
     findings.measured(
