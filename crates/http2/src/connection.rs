@@ -443,7 +443,7 @@ impl Connection {
     }
 
     /// True if bytes are counted once: those that count for the connection are those of its streams, and those that are still
-    /// to come in a frame of no stream. For tests.
+    /// to come in a frame of no stream; and if the peer knows of half of the room at least. For tests.
     #[doc(hidden)]
     pub fn is_balanced(&self) -> bool {
         let of_streams: usize = self.streams.iter().map(|stream| stream.held).sum();
@@ -451,7 +451,8 @@ impl Connection {
             Reading::Data(frame) if frame.key.is_none() => frame.remaining(),
             _ => 0,
         };
-        self.failed || self.held == of_streams + of_nobody
+        let room = self.window - self.held as i64;
+        self.failed || self.held == of_streams + of_nobody && room <= 2 * self.available
     }
 
     /// Sets the number of bytes that the peer may send in all streams before some are consumed.
@@ -471,6 +472,12 @@ impl Connection {
     /// Gives the connection's window `n` bytes back that nobody has to read any more.
     pub(crate) fn give_back(&mut self, n: usize) {
         self.held = self.held.saturating_sub(n);
+        self.offer_room();
+    }
+
+    /// Tells the peer of room in the connection if that is as much as it knows of. To be asked when content comes, too: if what the
+    /// peer knew of is full of what nobody reads, nothing else would ever tell it.
+    pub(crate) fn offer_room(&mut self) {
         let more = self.window - self.held as i64 - self.available;
         if more > 0 && more >= self.available && !self.failed {
             self.open_window(more);

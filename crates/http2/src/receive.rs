@@ -159,6 +159,7 @@ impl Connection {
         self.available -= length;
         self.held += header.length;
         self.received += header.length as u64;
+        self.offer_room();
         let mut frame = DataFrame {
             key: None,
             ends: header.has(END_STREAM),

@@ -1089,6 +1089,35 @@ fn who_reads_slowly_holds_up_himself() {
 }
 
 #[test]
+fn room_is_offered_when_others_fill_what_was_known() {
+    const WINDOW: usize = 65_535;
+    let mut end = End::server_of(Config {
+        stream_window: 1 << 20,
+        connection_window: WINDOW as u32,
+        ..CONFIG
+    });
+    end.take(&[head(1, false, &GET), head(3, false, &GET)].concat())
+        .unwrap();
+    let quick = end.requests()[0];
+    end.take(&frame(DATA, 0, 1, &[b'x'; 16_000])).unwrap();
+    end.take(&frame(DATA, 0, 1, &[b'x'; 16_000])).unwrap();
+    end.connection.consume(quick, 32_000);
+    end.look();
+    assert_eq!(end.frames.len(), 0, "it knows of more than half");
+    // All that it knows of goes to a stream that nobody reads.
+    end.take(&frame(DATA, 0, 3, &[b'y'; 16_000])).unwrap();
+    end.take(&frame(DATA, 0, 3, &[b'y'; 16_000])).unwrap();
+    let offered: u64 = end
+        .frames
+        .iter()
+        .filter(|(header, _)| header.kind == WINDOW_UPDATE && header.stream == 0)
+        .map(|(_, payload)| u64::from(code(payload).0))
+        .sum();
+    assert_eq!(offered, 32_000);
+    end.take(&frame(DATA, 0, 1, &[b'x'; 16_000])).unwrap();
+}
+
+#[test]
 fn the_window_of_the_connection_is_kept() {
     let mut end = End::server();
     end.take(&[head(1, false, &GET), head(3, false, &GET)].concat())
