@@ -613,7 +613,7 @@ impl Connection {
             return;
         };
         let mut held = stream.held;
-        if stream.broken.is_some_and(|end| end.cause == Cause::Peer) {
+        if stream.is_reset_by_peer() {
             self.reset_there.add(key.id);
         }
         // The rest of a frame of its is given back when it comes.

@@ -1,7 +1,7 @@
 //! Frames that carry nothing, counted against a credit.
 //!
 //! A frame without use costs its sender nine bytes, and the receiver an answer or a look at its
-//! tables. So they are counted against a credit, which messages, bytes that the peer takes, and
+//! tables. So they are counted against a credit, which messages, content and bytes that the peer is sent, and
 //! time renew.
 
 use std::time::Duration;
@@ -17,6 +17,11 @@ const BYTES: u64 = 256;
 
 /// Frames that are allowed with each request.
 const PER_REQUEST: u32 = 8;
+
+/// Frames that are allowed with content that went as a whole, however little it was: many peers answer each message of a
+/// stream with WINDOW_UPDATE for the stream and the connection, and a PING. Content that goes in parts, as the peer's
+/// window has it, makes up for none: a peer that opens its window byte by byte would be paid for it (CVE-2019-9511).
+const PER_CONTENT: u32 = 3;
 
 /// Streams that a client may reset before anybody has looked at them, until that is done.
 pub(crate) const UNSEEN_RESETS: u32 = 20;
@@ -81,6 +86,11 @@ impl Credit {
         self.allow(PER_REQUEST);
     }
 
+    /// Takes note of content that goes to the peer as a whole.
+    pub(crate) fn take_content(&mut self) {
+        self.allow(PER_CONTENT);
+    }
+
     /// Takes note of a frame that carries nothing; false if there were too many.
     pub(crate) fn spend(&mut self) -> bool {
         let left = self.left.checked_sub(1);
@@ -106,6 +116,9 @@ mod tests {
         assert!(!credit.spend());
         credit.take_message();
         (0..PER_REQUEST).for_each(|_| assert!(credit.spend()));
+        assert!(!credit.spend());
+        credit.take_content();
+        (0..PER_CONTENT).for_each(|_| assert!(credit.spend()));
         assert!(!credit.spend());
         credit.take_sent(255);
         assert!(!credit.spend());

@@ -11,7 +11,7 @@ use crate::frame::{
 };
 use crate::head::{Block, Head};
 use crate::reason::Reason;
-use crate::stream::{Break, Cause, Key, Side};
+use crate::stream::{Break, Cause, Key, Side, Stream};
 
 /// Heads of interim responses that wait in a stream until somebody takes them.
 const MOST_HEADS: usize = 8;
@@ -176,6 +176,7 @@ impl Connection {
         match state {
             None if is_idle => return Err(Reason::PROTOCOL_ERROR.into()),
             None => self.refuse_closed(header.stream)?,
+            Some((_, stream)) if stream.is_reset_by_peer() => self.refuse_closed(header.stream)?,
             // What has ended here is dropped.
             Some((_, stream)) if stream.broken.is_some() || stream.is_released => {}
             Some((key, stream)) if stream.receiving != Side::Body => {
@@ -375,14 +376,15 @@ impl Connection {
         };
         let target = match self.streams.find(id) {
             Some(key) => {
-                let receiving = self.streams.get(key).map(|stream| stream.receiving);
-                match receiving {
-                    Some(Side::Head) => {}
-                    _ => kind = Block::Trailers,
+                let stream = self.streams.get(key);
+                if !stream.is_some_and(|stream| stream.receiving == Side::Head) {
+                    kind = Block::Trailers;
                 }
-                match receiving {
-                    Some(Side::Ended) => Target::Closed,
-                    _ => Target::Known(key),
+                let is_closed =
+                    |stream: &Stream| stream.receiving == Side::Ended || stream.is_reset_by_peer();
+                match stream.is_some_and(is_closed) {
+                    true => Target::Closed,
+                    false => Target::Known(key),
                 }
             }
             None if !self.is_idle(id) => Target::Closed,

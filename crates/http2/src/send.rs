@@ -157,6 +157,9 @@ impl Connection {
             stream.sending = Side::Ended;
         }
         self.may_send -= part.len() as i64;
+        if !is_empty && part.len() == bytes.len() {
+            self.credit.take_content();
+        }
         let flags = if is_last { END_STREAM } else { 0 };
         if !part.is_empty() || is_last {
             frame::put_frame(DATA, flags, key.id, part, &mut self.out);

@@ -137,6 +137,11 @@ impl Stream {
         }
     }
 
+    /// True if the peer has reset it: it is to send nothing more in it (RFC 9113, section 5.1).
+    pub(crate) fn is_reset_by_peer(&self) -> bool {
+        self.broken.is_some_and(|end| end.cause == Cause::Peer)
+    }
+
     /// Content that was not consumed.
     pub(crate) fn unread(&self) -> &[u8] {
         self.data.get(self.read..).unwrap_or_default()

@@ -892,9 +892,24 @@ fn frames_for_streams_that_have_ended_are_refused() {
         assert_eq!(end.take(&frames), Err(Reason::STREAM_CLOSED.into()));
         let mut end = End::server();
         end.take(&head(1, false, &GET)).unwrap();
+        let key = end.requests()[0];
+        end.take(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8])).unwrap();
+        assert_eq!(end.connection.broken(key).unwrap().cause, Cause::Peer);
+        // Before somebody has seen it, and after.
+        end.take(&frames).unwrap();
+        assert_eq!(end.resets(), [(1, Reason::STREAM_CLOSED)]);
+        assert_eq!(end.connection.broken(key).unwrap().cause, Cause::Peer);
+        end.connection.release(key, None);
+        end.take(&frames).unwrap();
+        assert_eq!(
+            end.resets(),
+            [(1, Reason::STREAM_CLOSED)],
+            "it is said once"
+        );
+        let mut end = End::server();
+        end.take(&head(1, false, &GET)).unwrap();
         end.take(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8])).unwrap();
         let key = end.requests()[0];
-        assert_eq!(end.connection.broken(key).unwrap().cause, Cause::Peer);
         end.connection.release(key, None);
         end.take(&frames).unwrap();
         assert_eq!(end.resets(), [(1, Reason::STREAM_CLOSED)]);
@@ -984,6 +999,67 @@ fn floods_end_the_connection() {
         assert!(end.frames.len() < 2 * BURST as usize, "{why}");
         assert!(end.connection.streams() <= CONFIG.max_streams as usize);
     }
+}
+
+/// What a peer says of each message of a stream that it has taken: windows of the stream and of the connection, and a PING.
+fn acknowledgement(bytes: u8) -> Vec<u8> {
+    [
+        frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, bytes]),
+        frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, bytes]),
+        frame(PING, 0, 0, &[0; 8]),
+    ]
+    .concat()
+}
+
+#[test]
+fn messages_of_a_stream_may_each_be_acknowledged() {
+    // As a server, and as a client that uploads.
+    let mut server = End::server();
+    server.take(&head(1, true, &GET)).unwrap();
+    let answered = server.requests()[0];
+    server
+        .connection
+        .send_head(answered, 200, &Fields::new(), false)
+        .unwrap();
+    let mut client = End::client();
+    let opening = Opening {
+        method: b"POST",
+        scheme: b"http",
+        authority: Some(b"test"),
+        path: b"/",
+        protocol: None,
+    };
+    let opened = client.connection.open(opening, &Fields::new(), false);
+    for (mut end, key) in [(server, answered), (client, opened.unwrap())] {
+        for _ in 0..10 * BURST {
+            assert_eq!(end.connection.send_data(key, b"tick", false), Ok(4));
+            end.look();
+            end.take(&acknowledgement(4)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn windows_of_a_byte_are_a_flood() {
+    let mut end = End::server();
+    end.take(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))
+        .unwrap();
+    end.take(&head(1, true, &GET)).unwrap();
+    let key = end.requests()[0];
+    end.connection
+        .send_head(key, 200, &Fields::new(), false)
+        .unwrap();
+    let body = vec![b'x'; 100_000];
+    let mut sent = 0;
+    let failure = loop {
+        if let Err(failure) = end.take(&frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])) {
+            break failure;
+        }
+        sent += end.connection.send_data(key, &body[sent..], true).unwrap();
+        end.look();
+    };
+    assert_eq!(failure, Failure::of_flood(Flood::Control));
+    assert!(sent < 2 * BURST as usize, "{sent}");
 }
 
 #[test]
