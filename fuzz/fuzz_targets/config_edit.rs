@@ -1,9 +1,10 @@
-//! Edits of a configuration's text, as the admin API gets them: whatever text and edits say, what
-//! comes out is a document that says what was set, or a reason.
+//! Edits of a configuration's text, and images of rules, as the admin API gets them: whatever text and edits say,
+//! what comes out is a document that says what was set, or a reason.
 
 #![no_main]
 
 use evenkeel_config::edit::{self, Edit};
+use evenkeel_config::image::{Import, Plan};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -17,6 +18,19 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let value = edit::value_of(next());
+    let import = Import {
+        text: next().to_owned(),
+        rename: [(next().to_owned(), to.clone())].into(),
+        replace: vec![next().to_owned()],
+    };
+    import_twice(text, &import);
+    import_twice(
+        text,
+        &Import {
+            text: import.text,
+            ..Import::default()
+        },
+    );
     let edits = [
         Edit::Set {
             path: path.clone(),
@@ -45,3 +59,14 @@ fuzz_target!(|data: &[u8]| {
         );
     }
 });
+
+/// An import that is possible is complete: a second one changes nothing.
+fn import_twice(text: &str, import: &Import) {
+    let plan = |text: &str| Plan::new(&[("file".into(), text.into())], import);
+    let first = plan(text);
+    if first.problems.is_empty() {
+        let second = plan(&first.text);
+        assert_eq!(first.text, second.text);
+        assert!(second.outcome.added.is_empty(), "{:?}", second.outcome);
+    }
+}

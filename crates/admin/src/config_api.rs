@@ -9,11 +9,12 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evenkeel_manager::ChangeError;
 use evenkeel_manager::config::edit;
-use evenkeel_manager::config::{self, Config, Errors, kept};
+use evenkeel_manager::config::image::{self, Import, ImportOutcome, Plan};
+use evenkeel_manager::config::{self, Config, Errors, Problem, kept};
 use evenkeel_manager::revisions::{Author, Entry, Revision};
 use evenkeel_manager::store::StoreError;
 use evenkeel_manager::subsystem::PrepareError;
-use evenkeel_manager::{Manager, Wanted, writing};
+use evenkeel_manager::{ManageError, Manager, Wanted, writing};
 use serde_json::json;
 
 use crate::Sources;
@@ -23,8 +24,8 @@ use crate::audit::What;
 use crate::error::ApiError;
 use crate::operation::{Operation, Operations};
 use crate::wire::{
-    Changed, Compared, Configuration, Examined, Included, OnDisk, PatchConfig, Proposed, PutConfig,
-    Restore, RevisionText, Told, Undo,
+    Changed, Compared, Configuration, Examined, ImportRule, Included, OnDisk, PatchConfig,
+    Proposed, PutConfig, Restore, RevisionText, RuleImage, Told, Undo,
 };
 
 /// Its operations.
@@ -110,6 +111,30 @@ pub(crate) fn operations(all: Operations) -> Operations {
             "Goes back to an earlier one, if If-Match is the revision in force",
         ),
         restore,
+    )
+    .add(
+        Operation::show::<RuleImage>(
+            "/v1/config/export/{rule}",
+            "The image of a rule: the rule with all that it refers to",
+        ),
+        export,
+    )
+    .add(
+        Operation::show_text(
+            "/v1/config/export/{rule}/file",
+            TEXT,
+            "The text of the image of a rule, to keep",
+        ),
+        export_file,
+    )
+    .add(
+        Operation::act::<ImportRule, Changed>(
+            Method::POST,
+            "/v1/config/import",
+            administer,
+            "Takes the image of a rule in, if If-Match is the revision in force",
+        ),
+        import,
     )
 }
 
@@ -217,19 +242,155 @@ async fn download(
 ) -> Result<Response, ApiError> {
     let entry = in_force(&sources.manager)?;
     let name = sources.config_file.file_name().unwrap_or_default();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let name: String = name
-        .to_string_lossy()
-        .chars()
-        .filter(|c| plain(*c))
-        .collect();
+    let text = seen_by(&actor, &entry.text);
+    Ok(attachment(&name.to_string_lossy(), &entry, text))
+}
+
+/// A text of a configuration as a file.
+fn attachment(name: &str, entry: &Entry, text: String) -> Response {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
+    let name: String = name.chars().filter(plain).collect();
     let disposition = format!("attachment; filename=\"{name}\"");
     let fields = [
         (CONTENT_TYPE, TEXT.to_owned()),
         (CONTENT_DISPOSITION, disposition),
         (ETAG, format!("\"{}\"", entry.revision.revision)),
     ];
-    Ok((fields, seen_by(&actor, &entry.text)).into_response())
+    (fields, text).into_response()
+}
+
+/// The texts that the configuration with the text `in_force` is made of. That one is the first.
+fn texts_of(sources: &Sources, in_force: &str) -> Vec<(String, String)> {
+    let file = &sources.config_file;
+    let own = file.display().to_string();
+    let (mut texts, of) = match sources.manager.store() {
+        None => (vec![(own, in_force.to_owned())], in_force.to_owned()),
+        Some(store) => {
+            let text = config::text_of(file).unwrap_or_default();
+            let texts = vec![(store.name(), in_force.to_owned()), (own, text.clone())];
+            (texts, text)
+        }
+    };
+    let included = config::included(file, &of).into_iter();
+    texts.extend(included.map(|(file, text)| (file.display().to_string(), text)));
+    texts
+}
+
+/// The image of a rule, as the actor may see it.
+fn image_of(
+    sources: &Sources,
+    actor: &Actor,
+    entry: &Entry,
+    rule: String,
+) -> Result<RuleImage, ApiError> {
+    let file = &sources.config_file;
+    let config = sources.manager.parse(file, &entry.text);
+    let config = config.map_err(|errors| refused(ChangeError::Config(errors)))?;
+    let texts = texts_of(sources, &entry.text);
+    let Some(image) = image::export(file, &texts, &config, &rule) else {
+        return Err(sources.refused(ManageError::NoRule(rule)));
+    };
+    Ok(RuleImage {
+        rule,
+        text: seen_by(actor, &image.text),
+        tables: image.tables,
+        files: image.files,
+        variables: image.variables,
+        problems: image.problems.into_iter().map(Told::from).collect(),
+        revision: entry.revision.revision.clone(),
+    })
+}
+
+async fn export(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+    InPath(rule): InPath<String>,
+) -> Answer<RuleImage> {
+    let entry = in_force(&sources.manager)?;
+    let image = blocking(move || image_of(&sources, &actor, &entry, rule)).await?;
+    image.map(Json)
+}
+
+async fn export_file(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+    InPath(rule): InPath<String>,
+) -> Result<Response, ApiError> {
+    let entry = in_force(&sources.manager)?;
+    let file = blocking(move || {
+        let image = image_of(&sources, &actor, &entry, rule)?;
+        Ok(attachment(
+            &format!("{}.toml", image.rule),
+            &entry,
+            image.text,
+        ))
+    });
+    file.await?
+}
+
+/// Looks at an import of an image into the configuration with the text `old`.
+fn look_at_import(sources: &Sources, old: &str, import: &Import) -> Looked {
+    let plan = Plan::new(&texts_of(sources, old), import);
+    let told = |problems: Vec<Problem>| problems.into_iter().map(Told::from);
+    let mut looked = Looked {
+        problems: told(plan.problems.clone()).collect(),
+        warnings: told(plan.warnings.clone()).collect(),
+        notes: plan.warnings.iter().map(Problem::to_string).collect(),
+        ..Looked::of(&plan.text)
+    };
+    if plan.has_text() {
+        let mut whole = Looked::of(&plan.text);
+        examine(sources, &mut whole);
+        let placed = |all: Vec<Told>| {
+            let problems = all.into_iter().map(Problem::from).collect();
+            told(plan.place(problems))
+        };
+        looked.problems.extend(placed(whole.problems));
+        looked.warnings.extend(placed(whole.warnings));
+        looked.needs_restart = whole.needs_restart;
+    }
+    let place = |told: &Told| (told.file.clone(), told.line, told.column);
+    looked.problems.sort_by_key(place);
+    looked.import = Some(plan.outcome);
+    looked
+}
+
+async fn import(
+    State(sources): State<Arc<Sources>>,
+    Extension(actor): Extension<Actor>,
+    headers: HeaderMap,
+    Body(body): Body<ImportRule>,
+) -> Done {
+    let revision = base(&sources.manager, &headers)?;
+    let entry = in_force(&sources.manager)?;
+    if entry.revision.revision != revision {
+        let now = Box::new(entry.revision.clone());
+        return Err(refused(ChangeError::ChangedMeanwhile(now)));
+    }
+    let ImportRule {
+        text,
+        rename,
+        replace,
+        comment,
+    } = body;
+    let import = Import {
+        text,
+        rename,
+        replace,
+    };
+    let looking = Arc::clone(&sources);
+    let looked = blocking(move || look_at_import(&looking, &entry.text, &import)).await?;
+    if !looked.problems.is_empty() {
+        let problems = looked.problems.iter().cloned().map(Problem::from);
+        let problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();
+        let refused = ApiError::invalid("bad_configuration", problems.join("\n"));
+        return Err(refused.with(json!({ "problems": looked.problems, "import": looked.import })));
+    }
+    let wanted = Wanted::Text(looked.text);
+    let (what, Json(mut changed)) = change(sources, actor, &headers, wanted, comment).await?;
+    changed.notes.extend(looked.notes);
+    changed.import = looked.import;
+    Ok((what, Json(changed)))
 }
 
 /// What is known of a configuration that was proposed.
@@ -238,19 +399,32 @@ struct Looked {
     problems: Vec<Told>,
     warnings: Vec<Told>,
     needs_restart: Vec<String>,
+    import: Option<ImportOutcome>,
+    /// Warnings about the import itself, which the new text does not give.
+    notes: Vec<String>,
+}
+
+impl Looked {
+    /// A text of which nothing is known yet.
+    fn of(text: &str) -> Self {
+        Looked {
+            text: text.to_owned(),
+            problems: Vec::new(),
+            warnings: Vec::new(),
+            needs_restart: Vec::new(),
+            import: None,
+            notes: Vec::new(),
+        }
+    }
 }
 
 /// Looks at a configuration as `evenkeel check` does.
 fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiError> {
-    let mut looked = Looked {
-        text: old.to_owned(),
-        problems: Vec::new(),
-        warnings: Vec::new(),
-        needs_restart: Vec::new(),
-    };
-    match (proposed.text, proposed.edits) {
-        (Some(text), None) => looked.text = text,
-        (None, Some(edits)) => match edited(sources, old, &edits) {
+    let mut looked = Looked::of(old);
+    match (proposed.text, proposed.edits, proposed.import) {
+        (Some(text), None, None) => looked.text = text,
+        (None, None, Some(import)) => return Ok(look_at_import(sources, old, &import)),
+        (None, Some(edits), None) => match edited(sources, old, &edits) {
             Ok(text) => looked.text = text,
             Err(error) => {
                 looked.problems = problems_of(&ChangeError::Edit(error));
@@ -258,7 +432,7 @@ fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiE
             }
         },
         _ => {
-            let detail = "the body must have either a text, or edits";
+            let detail = "the body must have either a text, or edits, or an import";
             return Err(ApiError::invalid("bad_body", detail));
         }
     }
@@ -266,6 +440,12 @@ fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiE
         looked.problems = problems_of(&ChangeError::Masked);
         return Ok(looked);
     }
+    examine(sources, &mut looked);
+    Ok(looked)
+}
+
+/// Finds what is wrong with a text.
+fn examine(sources: &Sources, looked: &mut Looked) {
     let name = sources.config_file.display().to_string();
     match sources.manager.parse(&sources.config_file, &looked.text) {
         Ok(config) => {
@@ -280,7 +460,6 @@ fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiE
         }
         Err(errors) => looked.problems = problems_of(&ChangeError::Config(errors)),
     }
-    Ok(looked)
 }
 
 /// A text with these edits; one that is shared includes nothing.
@@ -339,6 +518,7 @@ async fn diff(
             changes: changes.unwrap_or_default(),
             needs_restart: looked.needs_restart,
             revision: entry.revision.revision.clone(),
+            import: looked.import,
         })
     };
     blocking(compare).await?.map(Json)
@@ -423,6 +603,7 @@ async fn change(
         generation: changed.generation,
         notes: changed.notes,
         in_effect: changed.in_effect,
+        import: None,
     };
     Ok((Extension(what), Json(answer)))
 }

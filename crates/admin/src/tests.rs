@@ -2,6 +2,7 @@
 //! behind it.
 
 mod config_api;
+mod images;
 mod metrics_text;
 
 use std::io::{Read, Write};
@@ -816,6 +817,7 @@ fn the_api_is_as_it_is_described() {
         path.replace("{group}", "web")
             .replace("{member}", "127.0.0.1:1")
             .replace("{revision}", "none")
+            .replace("{rule}", "web")
     };
     let mut seen = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_manager::config::Problem;
 use evenkeel_manager::config::edit::{Change, Edit};
+use evenkeel_manager::config::image::{Import, ImportOutcome};
 use evenkeel_manager::status::Explained;
 use evenkeel_manager::{AdminState, AlertSetting};
 use schemars::JsonSchema;
@@ -179,7 +180,7 @@ pub struct OnDisk {
     pub unwritable: Option<String>,
 }
 
-/// A configuration that is to be looked at: a whole text, or edits of that in force.
+/// A configuration that is to be looked at: a whole text, or edits of that in force, or that with an image.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proposed {
@@ -189,6 +190,46 @@ pub struct Proposed {
     /// Edits, one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<Vec<Edit>>,
+    /// The image of a rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub import: Option<Import>,
+}
+
+/// The image of a rule that is to be taken in.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImportRule {
+    /// The image.
+    pub text: String,
+    /// New names of its rule and groups, by their paths (`group.pool`), or by their names alone where only one of
+    /// them is called so.
+    #[serde(default)]
+    pub rename: BTreeMap<String, String>,
+    /// Paths of tables (`group.pool`) that take the place of those of the same name.
+    #[serde(default)]
+    pub replace: Vec<String>,
+    /// Reason, for the history.
+    #[serde(default)]
+    pub comment: String,
+}
+
+/// The image of a rule: the rule with the groups and locations that it refers to.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct RuleImage {
+    /// The name of the rule.
+    pub rule: String,
+    /// The image: a configuration. Those who may not change the configuration see secrets as `********`.
+    pub text: String,
+    /// Paths of the tables in it, as in `group.pool`.
+    pub tables: Vec<String>,
+    /// Files that it names, which are no part of it.
+    pub files: Vec<String>,
+    /// Environment variables in it.
+    pub variables: Vec<String>,
+    /// Problems of the image by itself: what the balancer that takes it in must have, such as `[acme]`.
+    pub problems: Vec<Told>,
+    /// Revision of the configuration from which it was taken.
+    pub revision: String,
 }
 
 /// A configuration as a whole.
@@ -313,6 +354,9 @@ pub struct Compared {
     pub needs_restart: Vec<String>,
     /// What is in force, and compared with.
     pub revision: String,
+    /// Result of the import, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub import: Option<ImportOutcome>,
 }
 
 /// What became of a change of the configuration.
@@ -327,6 +371,9 @@ pub struct Changed {
     /// False if the text is in the store that balancers share: each puts it into effect when it is its turn.
     #[serde(default = "yes")]
     pub in_effect: bool,
+    /// Result of the import, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub import: Option<ImportOutcome>,
 }
 
 fn yes() -> bool {

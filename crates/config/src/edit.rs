@@ -14,5 +14,7 @@ mod write;
 
 pub use apply::{apply, apply_in};
 pub use compare::{Change, changes, unified, value_of, values};
+pub(crate) use compare::{equal, json_of};
 pub use parts::{Edit, EditError, MAX_DEPTH, MAX_EDITS, MAX_PART, Part, path_of, revision, shown};
+pub(crate) use secrets::masked_places;
 pub use secrets::{MASK, holds_login, mask, masked};

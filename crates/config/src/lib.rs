@@ -14,6 +14,7 @@
 
 pub mod edit;
 pub mod fields;
+pub mod image;
 pub mod kept;
 mod model;
 pub mod reference;

@@ -435,6 +435,19 @@ fn changes_by_the_admin_api_are_written_to_the_store() {
         let log = fs::read_to_string(&log);
         log.is_ok_and(|log| !log.is_empty())
     });
+    // The image of a rule goes to the store, too.
+    let image = two.ctl("config export web").unwrap();
+    let file = one.folder().write("web.image", image);
+    let import = format!("config import {} --rename web=twin", file.display());
+    let done = one.ctl(&import).unwrap();
+    assert!(done.contains("added: rule.twin\n"), "{done}");
+    waits_for(&two, 4);
+    let text = person.store("pull").unwrap();
+    assert!(text.contains("[rule.twin]\n"), "{text}");
+    assert_eq!(
+        two.folder().text("evenkeel.toml"),
+        own("two", &etcd.url(), "")
+    );
 }
 
 #[test]

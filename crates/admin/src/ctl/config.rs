@@ -1,6 +1,7 @@
 //! The configuration of a running balancer, in words.
 
 use evenkeel_manager::config::Problem;
+use evenkeel_manager::config::image::ImportOutcome;
 use evenkeel_manager::revisions::Revision;
 use evenkeel_manager::text;
 use jiff::Timestamp;
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::Ctl;
 use crate::client::ClientError;
-use crate::wire::{Changed, Configuration, Told};
+use crate::wire::{Changed, Configuration, RuleImage, Told};
 
 const PATH: &[&str] = &["v1", "config"];
 
@@ -22,6 +23,12 @@ impl Ctl {
     /// The configuration in force, and whether its file says the same.
     pub fn configuration(&self) -> Result<String, ClientError> {
         self.show(PATH, shown)
+    }
+
+    /// The image of a rule, as text.
+    pub fn image(&self, rule: &str) -> Result<String, ClientError> {
+        let path = ["v1", "config", "export", rule];
+        self.show(&path, |image: &RuleImage| image.text.clone())
     }
 
     /// All keys that a configuration may have.
@@ -73,14 +80,37 @@ fn said(changed: &Changed) -> String {
         generation,
         notes,
         in_effect,
+        import,
     } = changed;
-    let notes = self::notes(notes);
+    let notes = import.iter().map(outcome).collect::<String>() + &self::notes(notes);
     match in_effect {
         true => format!("configuration {generation} is in effect, revision {revision}\n{notes}"),
         false => {
             format!("the store has it, revision {revision}; it takes effect from there\n{notes}")
         }
     }
+}
+
+/// Effect of an import on each table of the image, a line each.
+pub fn outcome(import: &ImportOutcome) -> String {
+    let ImportOutcome {
+        added,
+        replaced,
+        unchanged,
+        clashes,
+    } = import;
+    let all = [
+        ("added", added),
+        ("replaced", replaced),
+        ("unchanged", unchanged),
+        ("differs", clashes),
+    ];
+    let lines = all.into_iter().flat_map(|(effect, tables)| {
+        tables
+            .iter()
+            .map(move |table| format!("{effect}: {table}\n"))
+    });
+    lines.collect()
 }
 
 /// What the user should know, a line each.
@@ -157,10 +187,29 @@ mod tests {
             generation: 7,
             notes: vec!["look".into()],
             in_effect,
+            import: None,
         };
         let now = "configuration 7 is in effect, revision abc\nnote: look\n";
         assert_eq!(said(&changed(true)), now);
         let later = "the store has it, revision abc; it takes effect from there\nnote: look\n";
         assert_eq!(said(&changed(false)), later);
+    }
+
+    #[test]
+    fn an_import_says_what_became_of_each_table() {
+        let changed = Changed {
+            revision: "abc".into(),
+            generation: 7,
+            notes: Vec::new(),
+            in_effect: true,
+            import: Some(ImportOutcome {
+                added: vec!["rule.web".into(), "group.pool".into()],
+                unchanged: vec!["location.a".into()],
+                ..ImportOutcome::default()
+            }),
+        };
+        let expected = "configuration 7 is in effect, revision abc\nadded: rule.web\nadded: group.pool\n\
+                        unchanged: location.a\n";
+        assert_eq!(said(&changed), expected);
     }
 }

@@ -20,7 +20,7 @@ pub fn values(text: &str) -> Result<Json, String> {
     Ok(json_of(document.as_item()))
 }
 
-pub(super) fn json_of(item: &Item) -> Json {
+pub(crate) fn json_of(item: &Item) -> Json {
     match item {
         Item::None => Json::Null,
         Item::Value(value) => json_of_value(value),
@@ -55,7 +55,7 @@ pub(super) fn json_of_value(value: &Value) -> Json {
 }
 
 /// Whether two trees say the same: 1 is 1.0.
-pub(super) fn equal(one: &Json, other: &Json) -> bool {
+pub(crate) fn equal(one: &Json, other: &Json) -> bool {
     match (one, other) {
         (Json::Number(one), Json::Number(other)) => {
             one == other || one.as_f64() == other.as_f64() && (one.is_f64() || other.is_f64())

@@ -26,7 +26,12 @@ pub fn mask(text: &str) -> String {
 
 /// Whether a secret of `text` is masked: then it is not known what it should be.
 pub fn masked(text: &str) -> bool {
-    !places(text, |value| value.as_str() == Some(MASK)).is_empty()
+    !masked_places(text).is_empty()
+}
+
+/// Places in `text` at which a secret is masked, in the order of the file.
+pub(crate) fn masked_places(text: &str) -> Vec<Range<usize>> {
+    places(text, |value| value.as_str() == Some(MASK))
 }
 
 /// True if `text` has a token or a login in it.

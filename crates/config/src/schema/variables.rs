@@ -3,6 +3,7 @@
 //! In front of a brace `$$` stands for one `$`; everywhere else a `$` is itself, so that hashes of
 //! passwords and the like need no care.
 
+use std::cell::RefCell;
 use std::env::VarError;
 
 use toml::de::{DeString, DeTable, DeValue};
@@ -83,6 +84,18 @@ pub(crate) fn expand(text: &str, lookup: Lookup<'_>) -> Result<Option<Expanded>,
         text: expanded,
         whole,
     }))
+}
+
+/// Names of the variables in a text, in their order.
+pub(crate) fn names_in(text: &str) -> Vec<String> {
+    let names = RefCell::new(Vec::new());
+    let record = |name: &str| {
+        names.borrow_mut().push(name.to_owned());
+        Ok(String::new())
+    };
+    // A text that is wrong has those before the mistake.
+    let _ = expand(text, &record);
+    names.into_inner()
 }
 
 fn is_name(name: &str) -> bool {

@@ -1,14 +1,17 @@
 //! `evenkeel ctl config`: the configuration of a running balancer.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use evenkeel_admin::ctl::Ctl;
-use evenkeel_admin::ctl::config::notes;
+use evenkeel_admin::ctl::config::{notes, outcome};
 use evenkeel_admin::wire::{
-    Compared, Configuration, Examined, PatchConfig, Proposed, PutConfig, Restore, Told, Undo,
+    Compared, Configuration, Examined, ImportRule, PatchConfig, Proposed, PutConfig, Restore, Told,
+    Undo,
 };
 use evenkeel_config::edit::{self, Edit, Part};
+use evenkeel_config::image::{IMAGE, Import};
 use evenkeel_config::{Errors, MAX_FILE_SIZE, Problem, read_file};
 
 use crate::{Failure, check};
@@ -75,6 +78,28 @@ pub(crate) enum Command {
         #[command(flatten)]
         change: ChangeArgs,
     },
+    /// Print the image of a rule: the rule with all that it refers to, for another balancer
+    Export {
+        /// Name of the rule
+        rule: String,
+    },
+    /// Take the image of a rule in: into force, and into the balancer's file
+    Import {
+        /// An image on this machine, as `export` prints it
+        file: PathBuf,
+        /// Give the rule or a group of the image another name
+        #[arg(long, value_name = "OLD=NEW", value_parser = new_name)]
+        rename: Vec<(String, String)>,
+        /// Replace a table of the balancer that differs, as in group.web
+        #[arg(long, value_name = "TABLE")]
+        replace: Vec<String>,
+        /// Show what would change, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// What it is a change of, and why.
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
     /// Show the configurations that are and were in force, the last one first
     History,
     /// Take the last change back
@@ -104,6 +129,14 @@ pub(crate) struct ChangeArgs {
     base: Option<String>,
 }
 
+/// Reads a new name, as in `group.web=shop`.
+fn new_name(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((old, new)) if !old.is_empty() && !new.is_empty() => Ok((old.into(), new.into())),
+        _ => Err("expected OLD=NEW, as in group.web=shop".into()),
+    }
+}
+
 /// Runs a command; answers what to print.
 pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
     match command {
@@ -123,17 +156,8 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
         }
         Command::Diff { file } => {
             let here = Here::of(ctl, file)?;
-            let body = here.proposed()?;
-            let compared: Compared = ctl.client.post(&["v1", "config", "diff"], &body)?;
-            let printed = ctl.print(&compared, |compared| {
-                let warnings = here.warnings(&compared.warnings);
-                let notes = notes(&compared.needs_restart);
-                match compared.diff.as_str() {
-                    "" => format!("{} is in force\n", file.display()),
-                    diff => format!("{diff}{warnings}{notes}"),
-                }
-            })?;
-            here.passed(ctl, printed, compared.problems)
+            let proposed = here.proposed()?;
+            compare(ctl, &here, &proposed)
         }
         Command::Apply {
             file,
@@ -166,6 +190,44 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
             let (path, to) = (path.clone(), name.clone());
             patch(ctl, Edit::Rename { path, to }, change)
         }
+        Command::Export { rule } => Ok(ctl.image(rule)?),
+        Command::Import {
+            file,
+            rename,
+            replace,
+            dry_run,
+            change,
+        } => {
+            let mut here = Here::of(ctl, file)?;
+            here.is_image = true;
+            let mut names = BTreeMap::new();
+            for (old, new) in rename {
+                if names.insert(old.clone(), new.clone()).is_some() {
+                    return Err(Failure::new(format!("--rename {old} comes twice")));
+                }
+            }
+            let import = Import {
+                text: here.text()?,
+                rename: names,
+                replace: replace.clone(),
+            };
+            if *dry_run {
+                let proposed = Proposed {
+                    import: Some(import),
+                    ..Proposed::default()
+                };
+                return compare(ctl, &here, &proposed);
+            }
+            let body = ImportRule {
+                text: import.text,
+                rename: import.rename,
+                replace: import.replace,
+                comment: change.comment.clone(),
+            };
+            let base = change.base.as_deref().or(Some(&here.revision));
+            let done = ctl.configure("POST", Some("import"), base, &body)?;
+            done.map_err(|problems| here.refused(problems))
+        }
         Command::History => Ok(ctl.revisions()?),
         Command::Undo { change } => {
             let comment = change.comment.clone();
@@ -181,6 +243,21 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
             done.map_err(refused)
         }
     }
+}
+
+/// Shows what would change.
+fn compare(ctl: &Ctl, here: &Here<'_>, proposed: &Proposed) -> Result<String, Failure> {
+    let compared: Compared = ctl.client.post(&["v1", "config", "diff"], proposed)?;
+    let printed = ctl.print(&compared, |compared| {
+        let warnings = here.warnings(&compared.warnings);
+        let notes = notes(&compared.needs_restart);
+        let import = compared.import.iter().map(outcome).collect::<String>();
+        match compared.diff.as_str() {
+            "" => format!("{} is in force\n{import}", here.file.display()),
+            diff => format!("{diff}{import}{warnings}{notes}"),
+        }
+    })?;
+    here.passed(ctl, printed, compared.problems)
 }
 
 fn patch(ctl: &Ctl, edit: Edit, change: &ChangeArgs) -> Result<String, Failure> {
@@ -207,6 +284,8 @@ struct Here<'f> {
     theirs: String,
     /// The revision in force.
     revision: String,
+    /// True if it is the image of a rule.
+    is_image: bool,
 }
 
 impl<'f> Here<'f> {
@@ -220,6 +299,7 @@ impl<'f> Here<'f> {
             file,
             theirs,
             revision,
+            is_image: false,
         })
     }
 
@@ -231,13 +311,17 @@ impl<'f> Here<'f> {
     fn proposed(&self) -> Result<Proposed, Failure> {
         Ok(Proposed {
             text: Some(self.text()?),
-            edits: None,
+            ..Proposed::default()
         })
     }
 
-    /// The balancer speaks of its file.
+    /// The problem in terms of the file here: the balancer speaks of its own file, or of an image.
     fn here(&self, mut problem: Problem) -> Problem {
-        if problem.file == self.theirs {
+        let name = match self.is_image {
+            true => IMAGE,
+            false => &self.theirs,
+        };
+        if problem.file == name {
             problem.file = self.file.display().to_string();
         }
         problem
