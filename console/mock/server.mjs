@@ -106,7 +106,7 @@ export class Mock {
     this.history.unshift(entry);
     this.history.length = Math.min(this.history.length, 50);
     this.emit("change", { generation: this.generation, revision: entry.revision, at: entry.at, who, how });
-    return { revision: entry.revision, generation: this.generation, notes: restarts(this.history[1]?.text, text) };
+    return { revision: entry.revision, generation: this.generation, notes: restarts(this.history[1]?.text, text), in_effect: true };
   }
 
   parsed(text) {
@@ -120,6 +120,7 @@ export class Mock {
 
   /** The text that a CHANGE makes. */
   changed(change) {
+    if (change.import) return this.imported(change.import).text;
     if (typeof change.text === "string") return change.text;
     const values = structuredClone(this.values);
     for (const edit of change.edits ?? []) {
@@ -155,12 +156,43 @@ export class Mock {
     return write(values);
   }
 
+  /** What an import makes of the text. Names are changed where rules and routes have them, and nothing else is looked at. */
+  imported({ text, rename = {}, replace = [] }) {
+    const { values, lines } = this.parsed(text);
+    const outcome = { added: [], replaced: [], unchanged: [], clashes: [] };
+    const problems = [];
+    const mine = structuredClone(this.values);
+    const called = (path) => rename[path] ?? path.split(".").slice(1).join(".");
+    for (const section of ["rule", "group", "location"])
+      for (const [name, table] of Object.entries(values[section] ?? {})) {
+        const was = `${section}.${name}`;
+        const to = called(was);
+        const path = `${section}.${to}`;
+        if (section === "rule" && table.group) table.group = called(`group.${table.group}`);
+        for (const route of table.routes ?? []) if (route.group) route.group = called(`group.${route.group}`);
+        const known = mine[section]?.[to];
+        (mine[section] ??= {})[to] = table;
+        if (known === undefined) outcome.added.push(path);
+        else if (JSON.stringify(known) === JSON.stringify(table)) outcome.unchanged.push(path);
+        else if (replace.includes(path)) outcome.replaced.push(path);
+        else {
+          outcome.clashes.push(path);
+          problems.push({ line: lines[was] ?? 1, column: 1, key: path, message: "there is another one here: name it in `replace`, or give it another name with `rename`", allowed: null });
+        }
+      }
+    const rules = Object.keys(values.rule ?? {}).length;
+    if (rules !== 1) problems.push({ line: 0, column: 0, key: "rule", message: `an image has one rule, this text has ${rules}`, allowed: null });
+    const changes = outcome.added.length + outcome.replaced.length + outcome.clashes.length;
+    return { text: changes ? write(mine) : this.text, outcome, problems };
+  }
+
   validate(change) {
     try {
+      const imported = change.import && this.imported(change.import);
       const text = this.changed(change);
       const { values, lines } = this.parsed(text);
-      const problems = check(schema, values, lines);
-      return { ok: problems.length === 0, problems, warnings: [], needs_restart: restarts(this.text, text), text, values };
+      const problems = [...(imported?.problems ?? []), ...check(schema, values, lines)];
+      return { ok: problems.length === 0, problems, warnings: [], needs_restart: restarts(this.text, text), text, values, import: imported?.outcome };
     } catch (error) {
       if (error instanceof Refused && error.body.problems) return { ok: false, problems: error.body.problems, warnings: [], needs_restart: [] };
       throw error;
@@ -312,8 +344,25 @@ export class Mock {
       return { ok, problems, warnings, needs_restart };
     }
     if (is("POST", "/v1/config/diff")) {
-      const { ok, problems, needs_restart, text, values } = this.validate(body);
-      return { ok, problems, diff: text === undefined ? "" : diff(this.text, text), changes: values ? changes(this.values, values) : [], needs_restart, revision: this.revision() };
+      const { ok, problems, warnings, needs_restart, text, values, import: outcome } = this.validate(body);
+      return { ok, problems, warnings, diff: text === undefined ? "" : diff(this.text, text), changes: values ? changes(this.values, values) : [], needs_restart, revision: this.revision(), import: outcome };
+    }
+    if ((n = is("GET", "/v1/config/export/{rule}/file"))) {
+      const rule = this.values.rule?.[n[0]] ?? fail404("rule", n[0], Object.keys(this.values.rule ?? {}));
+      const used = [rule.group, ...(rule.routes ?? []).map((route) => route.group)].filter((name) => this.values.group?.[name]);
+      const group = Object.fromEntries(used.map((name) => [name, this.values.group[name]]));
+      response.writeHead(200, { "content-type": "text/plain; charset=utf-8", "content-disposition": `attachment; filename="${n[0]}.toml"` });
+      response.end(write({ rule: { [n[0]]: rule }, ...(used.length ? { group } : {}) }));
+      return undefined;
+    }
+    if (is("POST", "/v1/config/import")) {
+      need("administer");
+      this.matches(request);
+      const { text, outcome, problems } = this.imported(body);
+      if (problems.length) throw new Refused(422, "bad_configuration", problems[0].message, { problems, import: outcome });
+      const done = this.take(text, "put", who, body.comment ?? "");
+      note();
+      return { ...done, import: outcome };
     }
     if (is("PUT", "/v1/config") || is("PATCH", "/v1/config")) {
       need("administer");

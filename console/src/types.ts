@@ -81,6 +81,9 @@ export interface Config {
   values: { [key: string]: Json };
 }
 export interface Validated { ok: boolean; problems: Problem[]; warnings: unknown[]; needs_restart: string[] }
-export interface Diffed { ok: boolean; problems: Problem[]; diff: string; changes: { path: Path; before: Json; after: Json }[]; needs_restart: string[]; revision: string }
-export interface Applied { revision: string; generation: number; notes: string[]; in_effect: boolean }
+/** What becomes of the tables of an image, by their paths. */
+export interface ImportOutcome { added: string[]; replaced: string[]; unchanged: string[]; clashes: string[] }
+export interface Import { text: string; rename: Record<string, string>; replace: string[] }
+export interface Diffed { ok: boolean; problems: Problem[]; warnings?: unknown[]; diff: string; changes: { path: Path; before: Json; after: Json }[]; needs_restart: string[]; revision: string; import?: ImportOutcome }
+export interface Applied { revision: string; generation: number; notes: string[]; in_effect: boolean; import?: ImportOutcome }
 export interface HistoryEntry { revision: string; generation: number; at: number; who: string | null; from: string | null; comment: string | null; how: string }

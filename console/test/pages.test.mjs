@@ -488,6 +488,47 @@ test("the text: problems at their lines, applied, uploaded", async () => {
   assert.equal(text, before, "the download is what is in force");
 });
 
+test("the image of a rule goes out, and comes in under another name", async () => {
+  await open(`#/config/rule/${rule}`, "#item-name");
+  const image = await page.evaluate(async (path) => (await fetch(path)).text(), await page.getAttribute("a:text-is('Export')", "href"));
+  assert.ok(image.includes(`[rule.${rule}]`), image);
+  const before = await api("GET", "/v1/config");
+  const bring = (text) => page.setInputFiles("input[aria-label='Import a rule']", { name: `${rule}.toml`, mimeType: "text/plain", buffer: Buffer.from(text) });
+  await open("#/config", ".tree");
+  // What is here already is no change.
+  await bring(image);
+  await page.waitForSelector(".image-tables:has-text('The same as here')");
+  await page.keyboard.press("Escape");
+  await page.waitForSelector("dialog", { state: "detached" });
+  // One that differs is asked about.
+  await bring(image.replace(`[rule.${rule}]\n`, `[rule.${rule}]\nmax_connections = 7777\n`));
+  await page.waitForSelector("dialog .error-box");
+  assert.ok(await page.isDisabled("dialog button:text-is('Apply')"));
+  await axe("an image that differs");
+  const choice = page.locator(`[id="image-rule.${rule}"]`);
+  await choice.selectOption("replace");
+  await page.waitForSelector(".image-tables:has-text('In place of the one here')");
+  await choice.selectOption("rename");
+  await page.fill(`input[aria-label="New name of rule.${rule}"]`, "brought");
+  await page.keyboard.press("Tab");
+  await page.waitForSelector(".image-tables:has-text('New here: rule.brought')");
+  await page.click("dialog button:text-is('Apply')");
+  await page.waitForSelector("dialog", { state: "detached" });
+  const now = await api("GET", "/v1/config");
+  assert.equal(now.values.rule.brought.max_connections, 7777);
+  assert.deepEqual(now.values.rule[rule], before.values.rule[rule]);
+  await open("#/config/history", "#tab-panel tbody tr");
+  await page.click("text=Undo the last change");
+  await page.click("dialog button:text-is('Undo')");
+  await toast("Undone");
+  assert.equal((await api("GET", "/v1/config")).text, before.text);
+  // What is none is told.
+  await open("#/config", ".tree");
+  await bring("[admin]\n");
+  await page.waitForSelector("dialog .error-box:has-text('an image has one rule')");
+  await page.keyboard.press("Escape");
+});
+
 test("what if: two strategies side by side", async () => {
   await open(`#/whatif/${group}`, "#choice-0");
   await page.fill("label:has-text('Requests') input", "2000");

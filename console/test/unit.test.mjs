@@ -8,13 +8,13 @@ import { parse, write } from "../mock/toml.mjs";
 
 const schema = JSON.parse(readFileSync(new URL("../mock/schema.json", import.meta.url), "utf8"));
 let vite;
-let api, format, kinds, draft, live;
+let api, format, kinds, draft, live, choices;
 
 before(async () => {
   vite = await createServer({ root: new URL("..", import.meta.url).pathname, configFile: false, server: { middlewareMode: true, ws: false, watch: null }, appType: "custom", logLevel: "error", optimizeDeps: { noDiscovery: true, include: [] }, oxc: { jsx: { runtime: "automatic", importSource: "preact" } } });
   const load = (path) => vite.ssrLoadModule(path);
   globalThis.window ??= { addEventListener() {} };
-  [api, format, kinds, draft, live] = [await load("/src/api.ts"), await load("/src/format.ts"), await load("/src/config/kinds.ts"), await load("/src/config/draft.ts"), await load("/src/live.ts")];
+  [api, format, kinds, draft, live, choices] = [await load("/src/api.ts"), await load("/src/format.ts"), await load("/src/config/kinds.ts"), await load("/src/config/draft.ts"), await load("/src/live.ts"), await load("/src/config/choices.ts")];
 });
 
 after(() => vite.close());
@@ -160,4 +160,13 @@ test("the mock reads what it writes, and finds problems by their keys", () => {
   assert.deepEqual(parse(write(values)).values, values);
   const { values: wrong, lines } = parse('[rule.web]\nlisten = "127.0.0.1:1"\nmembers = ["h:1"]\nconnect_retries = 99\nnonsense = 1\n');
   assert.deepEqual(check(schema, wrong, lines).map((problem) => [problem.line, problem.key]), [[4, "rule.web.connect_retries"], [5, "rule.web.nonsense"]]);
+});
+
+test("tables of an image that differ are asked about until they have another name", () => {
+  assert.deepEqual(choices.asked(["rule.web", "group.pool"], {}), ["rule.web", "group.pool"]);
+  const some = { "group.pool": { how: "rename", to: "other" }, "rule.web": { how: "replace" } };
+  // The new name may be taken as well: that is told as a problem, and asked at its field.
+  assert.deepEqual(choices.asked(["group.other", "location.a"], some), ["group.pool", "rule.web", "location.a"]);
+  assert.deepEqual(choices.importOf("x", some), { text: "x", rename: { "group.pool": "other" }, replace: ["rule.web"] });
+  assert.deepEqual(choices.importOf("x", { "group.pool": { how: "rename", to: "" } }), { text: "x", rename: {}, replace: [] });
 });

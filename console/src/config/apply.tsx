@@ -1,11 +1,11 @@
 // From a draft to a configuration in force: the differences first, and what to do when somebody else was quicker.
 
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, send, words } from "../api";
 import { when } from "../format";
 import { change, mine } from "../live";
-import type { Applied, Diffed, Edit, Json, Problem } from "../types";
+import type { Applied, Diffed, Edit, Import, Json, Problem } from "../types";
 import { Icon } from "../ui/icons";
 import { Dialog, Failed, Loading, tell } from "../ui/kit";
 import { base, loadBase, wordsOf } from "./draft";
@@ -13,11 +13,20 @@ import { problemText } from "./fields";
 import { brief, keyText } from "./kinds";
 import { Diff } from "./text";
 
-export type Draft = { edits: Edit[] } | { text: string };
+export type Draft = { edits: Edit[] } | { text: string } | { import: Import };
 
 interface Conflict { kind: "meanwhile" | "file"; detail: string; diff: string; who: string; at: number | null }
 
-export function ApplyDialog({ draft, onClose, onDone }: { draft: Draft; onClose: () => void; onDone: () => void }): JSX.Element {
+interface ApplyProps {
+  draft: Draft;
+  onClose: () => void;
+  onDone: () => void;
+  title?: string;
+  /** What else is said of the differences, and asked. */
+  more?: (diff: Diffed) => ComponentChildren;
+}
+
+export function ApplyDialog({ draft, onClose, onDone, title, more }: ApplyProps): JSX.Element {
   const [diff, setDiff] = useState<Diffed | null>(null);
   const [error, setError] = useState<unknown>(null);
   const [conflict, setConflict] = useState<Conflict | null>(null);
@@ -25,14 +34,17 @@ export function ApplyDialog({ draft, onClose, onDone }: { draft: Draft; onClose:
   const [busy, setBusy] = useState(false);
   const [serial, setSerial] = useState(0);
   const revision = base.value?.revision ?? "";
+  // What is said of an image changes while the dialog is open.
+  const choices = "import" in draft ? JSON.stringify([draft.import.rename, draft.import.replace]) : "";
 
   useEffect(() => {
     let current = true;
+    setError(null);
     send<Diffed>("POST", "/v1/config/diff", draft).then((answer) => current && setDiff(answer), (failed) => current && setError(failed));
     return () => {
       current = false;
     };
-  }, [serial]);
+  }, [serial, choices]);
   useEffect(() => {
     // Somebody else was quicker, while this was looked at.
     const other = change.value;
@@ -54,8 +66,9 @@ export function ApplyDialog({ draft, onClose, onDone }: { draft: Draft; onClose:
     setBusy(true);
     setError(null);
     try {
-      const body = { ...draft, ...(comment.trim() ? { comment: comment.trim() } : {}) };
-      const done = await send<Applied>("text" in draft ? "PUT" : "PATCH", "/v1/config", body, revision);
+      const [method, path, what] = "import" in draft ? (["POST", "/v1/config/import", draft.import] as const) : (["text" in draft ? "PUT" : "PATCH", "/v1/config", draft] as const);
+      const body = { ...what, ...(comment.trim() ? { comment: comment.trim() } : {}) };
+      const done = await send<Applied>(method, path, body, revision);
       mine.add(done.revision);
       onDone();
       await loadBase();
@@ -98,7 +111,7 @@ export function ApplyDialog({ draft, onClose, onDone }: { draft: Draft; onClose:
           <>
             <button type="button" class="button" onClick={onClose}>Close, keep my changes here</button>
             {conflict.kind === "meanwhile" ? (
-              <button type="button" class="button primary" onClick={() => void rebase()}>{"text" in draft ? "Compare my text with theirs" : "Put my changes on top of theirs"}</button>
+              <button type="button" class="button primary" onClick={() => void rebase()}>{"edits" in draft ? "Put my changes on top of theirs" : "Compare my text with theirs"}</button>
             ) : (
               <button type="button" class="button primary" disabled={busy} onClick={() => void reload()}>Take the file over, then compare again</button>
             )}
@@ -116,7 +129,7 @@ export function ApplyDialog({ draft, onClose, onDone }: { draft: Draft; onClose:
   const told = error instanceof ApiError ? (error.body.problems as Problem[] | undefined) : undefined;
   const list = diff && !diff.ok ? diff.problems : (told ?? []);
   return (
-    <Dialog title="Apply these changes?" onClose={onClose} onSubmit={() => void apply()} wide
+    <Dialog title={title ?? "Apply these changes?"} onClose={onClose} onSubmit={() => void apply()} wide
       footer={
         <>
           <button type="button" class="button" onClick={onClose}>Back</button>
@@ -132,6 +145,7 @@ export function ApplyDialog({ draft, onClose, onDone }: { draft: Draft; onClose:
       )}
       {!diff ? error === null && <Loading what="Comparing …" /> : (
         <>
+          {more?.(diff)}
           {diff.needs_restart.length > 0 && <p class="banner warn"><Icon name="warn" />Has no effect until the process is restarted: {diff.needs_restart.map(wordsOf).join("; ")}</p>}
           {diff.changes.length > 0 && (
             <div class="scroll" role="region" aria-label="Values that change" tabIndex={0}>

@@ -6,6 +6,7 @@ import { may, part, send, words } from "../api";
 import { ApplyDialog, type Draft, undo } from "../config/apply";
 import { at, base, baseError, changedBelow, checkError, checking, discard, edits, loadBase, needsRestart, problems, problemsBelow, removeTable, rename, setValue, values, warnings } from "../config/draft";
 import { Fields, freeName, problemText } from "../config/fields";
+import { ImportDialog } from "../config/image";
 import { keyText, sameKey, tableAt } from "../config/kinds";
 import { Diff, TextEditor } from "../config/text";
 import { plural, when } from "../format";
@@ -95,23 +96,45 @@ function DiskBanner({ known }: { known: Config }): JSX.Element {
 /** A text that was uploaded, for the editor. */
 let uploaded: string | null = null;
 
-function FileActions(): JSX.Element {
+/** A button that asks for a file, and hands its text on. */
+function FileButton({ children, label, onText }: { children: ComponentChildren; label: string; onText: (text: string) => void }): JSX.Element {
   const input = useRef<HTMLInputElement>(null);
   return (
     <>
-      <a class="button small" href="/v1/config/file" download="evenkeel.toml">Download</a>
-      <button type="button" class="button small" disabled={!may("administer")} onClick={() => input.current?.click()}>Upload …</button>
-      <input ref={input} type="file" accept=".toml,text/plain" class="hidden" aria-label="Upload a configuration" onChange={(event) => {
+      <button type="button" class="button small" disabled={!may("administer")} onClick={() => input.current?.click()}>{children}</button>
+      <input ref={input} type="file" accept=".toml,text/plain" class="hidden" aria-label={label} onChange={(event) => {
         const field = event.currentTarget;
         const file = field.files?.[0];
         if (!file) return;
         if (file.size > 4_000_000) return complain(new Error("The file is larger than 4 MB."));
         void file.text().then((text) => {
-          uploaded = text;
           field.value = "";
-          location.hash = `${href("config", "text")}?upload=${Date.now()}`;
+          onText(text);
         });
       }} />
+    </>
+  );
+}
+
+function FileActions(): JSX.Element {
+  return (
+    <>
+      <a class="button small" href="/v1/config/file" download="evenkeel.toml">Download</a>
+      <FileButton label="Upload a configuration" onText={(text) => {
+        uploaded = text;
+        location.hash = `${href("config", "text")}?upload=${Date.now()}`;
+      }}>Upload …</FileButton>
+    </>
+  );
+}
+
+/** Takes the image of a rule in. Its differences are from what is in force, so that there is no draft meanwhile. */
+function ImportButton(): JSX.Element {
+  const [text, setText] = useState<string | null>(null);
+  return (
+    <>
+      <FileButton label="Import a rule" onText={(text) => (edits.peek().length ? complain(new Error("Apply or discard your changes before you import a rule.")) : setText(text))}>Import …</FileButton>
+      {text !== null && <ImportDialog text={text} onClose={() => setText(null)} />}
     </>
   );
 }
@@ -203,12 +226,12 @@ function Summary(): JSX.Element {
       <div class="panel">
         <Empty title="No rules yet">
           <p>A rule is a service that clients connect to.</p>
-          <a class="button primary" href={href("config", "new", "rule")}>Create a rule</a>
+          <a class="button primary" href={href("config", "new", "rule")}>Create a rule</a> <ImportButton />
         </Empty>
       </div>
     );
   return (
-    <Panel title="Rules" actions={<a class="button small" href={href("config", "new", "rule")}><Icon name="plus" size={13} />New rule</a>}>
+    <Panel title="Rules" actions={<><a class="button small" href={href("config", "new", "rule")}><Icon name="plus" size={13} />New rule</a><ImportButton /></>}>
       <Scroll label="Rules of the configuration">
         <table>
           <thead><tr><th scope="col">Rule</th><th scope="col">Listens on</th><th scope="col">Protocol</th><th scope="col">Members</th><th scope="col">Strategy</th><th scope="col">Health check</th><th scope="col">Enabled</th></tr></thead>
@@ -288,6 +311,7 @@ function Item({ kind, name, tab }: { kind: string; name: string; tab: string | u
         <>
           {kind === "rule" && <button type="button" class="button small" disabled={!may("administer")} onClick={() => setValue([...path, "enabled"], item.enabled === false ? undefined : false)}>{item.enabled === false ? "Enable" : "Disable"}</button>}
           {kind === "group" && <a class="button small" href={href("groups", name)}>Live</a>}
+          {kind === "rule" && at(base.value?.values, path) !== undefined && <a class="button small" href={`/v1/config/export/${part(name)}/file`} download={`${name}.toml`}>Export</a>}
           <button type="button" class="button small" disabled={!may("administer")} onClick={() => {
             const copy = freeName(`${name}-copy`, Object.keys(values.peek()[kind] as object));
             setValue([kind, copy], structuredClone(item));
