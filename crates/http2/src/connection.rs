@@ -539,7 +539,9 @@ impl Connection {
             let window = i64::from(self.config.stream_window);
             let more = window - stream.held as i64 - stream.available;
             let goes_on = stream.receiving != Side::Ended && stream.broken.is_none();
-            if goes_on && more > 0 && more >= stream.available {
+            // A window that opens by little would be used by little. Whoever reads has the rest of it to read before.
+            let is_worth = more >= window / 4 && more >= stream.available;
+            if goes_on && is_worth && more > 0 {
                 stream.available += more;
                 frame::put_window(key.id, more as u32, &mut self.out);
             }

@@ -19,9 +19,15 @@ const BYTES: u64 = 256;
 const PER_REQUEST: u32 = 8;
 
 /// Frames that are allowed with content that went as a whole, however little it was: many peers answer each message of a
-/// stream with WINDOW_UPDATE for the stream and the connection, and a PING. Content that goes in parts, as the peer's
-/// window has it, makes up for none: a peer that opens its window byte by byte would be paid for it (CVE-2019-9511).
+/// stream with WINDOW_UPDATE for the stream and the connection, and a PING.
 const PER_CONTENT: u32 = 3;
+
+/// The same with content that went in part, as the peer's window has it, if it is not very little: a peer that opens its
+/// window byte by byte would be paid for it (CVE-2019-9511).
+const PER_PART: u32 = 2;
+
+/// Fewest bytes of such a part.
+const PART: usize = 64;
 
 /// Streams that a client may reset before anybody has looked at them, until that is done.
 pub(crate) const UNSEEN_RESETS: u32 = 20;
@@ -86,9 +92,13 @@ impl Credit {
         self.allow(PER_REQUEST);
     }
 
-    /// Takes note of content that goes to the peer as a whole.
-    pub(crate) fn take_content(&mut self) {
-        self.allow(PER_CONTENT);
+    /// Takes note of `bytes` of content that go to the peer, of which it gets the rest later unless that is all.
+    pub(crate) fn take_content(&mut self, bytes: usize, is_whole: bool) {
+        self.allow(match is_whole {
+            true => PER_CONTENT,
+            false if bytes >= PART => PER_PART,
+            false => 0,
+        });
     }
 
     /// Takes note of a frame that carries nothing; false if there were too many.
@@ -117,7 +127,12 @@ mod tests {
         credit.take_message();
         (0..PER_REQUEST).for_each(|_| assert!(credit.spend()));
         assert!(!credit.spend());
-        credit.take_content();
+        credit.take_content(PART - 1, false);
+        assert!(!credit.spend());
+        credit.take_content(PART, false);
+        (0..PER_PART).for_each(|_| assert!(credit.spend()));
+        assert!(!credit.spend());
+        credit.take_content(1, true);
         (0..PER_CONTENT).for_each(|_| assert!(credit.spend()));
         assert!(!credit.spend());
         credit.take_sent(255);

@@ -157,8 +157,9 @@ impl Connection {
             stream.sending = Side::Ended;
         }
         self.may_send -= part.len() as i64;
-        if !is_empty && part.len() == bytes.len() {
-            self.credit.take_content();
+        if !is_empty {
+            let is_whole = part.len() == bytes.len();
+            self.credit.take_content(part.len(), is_whole);
         }
         let flags = if is_last { END_STREAM } else { 0 };
         if !part.is_empty() || is_last {

@@ -1418,7 +1418,156 @@ fn a_head_beyond_a_frame_is_continued() {
     assert!(head.has_ended());
 }
 
+/// A client and a server with everything that is under way between them.
+struct Pair {
+    client: Connection,
+    server: Connection,
+    /// Bodies that the server has still to send, by streams.
+    unsent: Vec<(Key, usize)>,
+    /// Streams of which the client may read something.
+    readable: Vec<Key>,
+    /// Bytes that the client has read, by numbers of streams, and whether that was all.
+    read: std::collections::BTreeMap<u32, (usize, bool)>,
+}
+
+impl Pair {
+    fn new(window: u32) -> Self {
+        let config = |role| Config {
+            role,
+            stream_window: window,
+            ..CONFIG
+        };
+        Pair {
+            client: Connection::new(config(Role::Client)),
+            server: Connection::new(config(Role::Server)),
+            unsent: Vec::new(),
+            readable: Vec::new(),
+            read: Default::default(),
+        }
+    }
+
+    fn ask(&mut self) -> Key {
+        let opening = Opening {
+            method: b"GET",
+            scheme: b"http",
+            authority: Some(b"test"),
+            path: b"/",
+            protocol: None,
+        };
+        let opened = self.client.open(opening, &Fields::new(), true);
+        opened.unwrap()
+    }
+
+    /// Moves at most `bytes` from one end to the other; true if there were any.
+    fn pass(&mut self, to_client: bool, bytes: usize) -> bool {
+        let (from, to) = match to_client {
+            true => (&mut self.server, &mut self.client),
+            false => (&mut self.client, &mut self.server),
+        };
+        let part = from.output();
+        let part = part[..bytes.min(part.len())].to_vec();
+        from.consume_output(part.len());
+        assert_eq!(to.receive(&part, Duration::ZERO), Ok(()));
+        assert!(from.is_balanced() && to.is_balanced());
+        !part.is_empty()
+    }
+
+    /// Has the server do what its streams are told: `sizes` are those of bodies, by numbers of requests.
+    fn serve(&mut self, sizes: &[usize]) {
+        while let Some(event) = self.server.next_event() {
+            let key = match event {
+                Event::Request(key) => {
+                    let size = sizes[(key.id / 2) as usize];
+                    self.server.take_head(key).unwrap();
+                    self.server
+                        .send_head(key, 200, &Fields::new(), false)
+                        .unwrap();
+                    self.unsent.push((key, size));
+                    key
+                }
+                Event::Writable(key) => key,
+                _ => continue,
+            };
+            let Some(at) = self.unsent.iter().position(|(known, _)| *known == key) else {
+                continue;
+            };
+            while let (_, left @ 1..) = self.unsent[at] {
+                let sent = self.server.send_data(key, &vec![b'x'; left], true).unwrap();
+                self.unsent[at].1 -= sent;
+                if sent == 0 {
+                    break;
+                }
+            }
+            if self.unsent[at].1 == 0 {
+                self.unsent.remove(at);
+                self.server.release(key, None);
+            }
+        }
+    }
+
+    /// Has one stream of the client that is told so read at most `bytes`, unless it is `stuck`.
+    fn read(&mut self, bytes: usize, stuck: &[Key]) -> bool {
+        while let Some(event) = self.client.next_event() {
+            if let Event::Readable(key) = event
+                && !self.readable.contains(&key)
+                && !stuck.contains(&key)
+            {
+                self.readable.push(key);
+            }
+        }
+        if self.readable.is_empty() {
+            return false;
+        }
+        let key = self.readable.remove(0);
+        if let Some(head) = self.client.take_head(key) {
+            self.client.give_head(head);
+        }
+        let read = self.read.entry(key.id).or_default();
+        match self.client.read(key) {
+            Next::Data(data) => {
+                let n = bytes.min(data.len());
+                self.client.consume(key, n);
+                read.0 += n;
+                self.readable.push(key);
+            }
+            Next::End => read.1 = true,
+            Next::Wait => {}
+            Next::Broken(end) => panic!("{end:?}"),
+        }
+        true
+    }
+}
+
 proptest! {
+    /// Whoever reads gets all of it, beside others that read nothing, as long as these leave room in the connection; and no end takes
+    /// what the other one says meanwhile for a flood.
+    #[test]
+    fn who_reads_gets_everything_beside_others_that_read_nothing(
+        sizes in proptest::collection::vec(1_usize..100_000, 8),
+        stuck in proptest::sample::subsequence(vec![0_usize, 1, 2, 3, 4, 5, 6, 7], 0..=3),
+        window in 1_000_u32..20_000,
+        steps in proptest::collection::vec(1_usize..30_000, 1..20),
+    ) {
+        let mut pair = Pair::new(window);
+        let keys: Vec<Key> = sizes.iter().map(|_| pair.ask()).collect();
+        let stuck: Vec<Key> = stuck.into_iter().map(|at| keys[at]).collect();
+        let mut steps = steps.into_iter().cycle();
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
+            for to_client in [true, false] {
+                goes_on |= pair.pass(to_client, steps.next().unwrap());
+            }
+            pair.serve(&sizes);
+            goes_on |= pair.read(steps.next().unwrap(), &stuck);
+        }
+        for (key, size) in keys.iter().zip(sizes) {
+            if !stuck.contains(key) {
+                prop_assert_eq!(pair.read.get(&key.id), Some(&(size, true)));
+            }
+        }
+    }
+
     /// Nothing panics, and it does not matter how bytes are cut.
     #[test]
     fn any_frames_have_the_same_outcome_however_they_are_cut(
