@@ -55,7 +55,11 @@ pub enum Flood {
 /// Credit of a peer.
 #[derive(Debug)]
 pub(crate) struct Credit {
+    /// Frames that are allowed whatever was sent, for messages and for time.
     left: u32,
+    /// Frames that are allowed for content that was sent. All of it may be under way before the peer says a word of
+    /// it, as large as windows are, so that this has no limit: what it costs is less than what the peer has taken.
+    earned: u64,
     /// Bytes sent that have not made up for a frame.
     sent: u64,
     renewed: Option<Duration>,
@@ -65,6 +69,7 @@ impl Credit {
     pub(crate) fn new() -> Self {
         Credit {
             left: BURST,
+            earned: 0,
             sent: 0,
             renewed: None,
         }
@@ -83,7 +88,7 @@ impl Credit {
     /// Takes note of bytes that the peer has taken.
     pub(crate) fn take_sent(&mut self, bytes: usize) {
         self.sent += bytes as u64;
-        self.allow(u32::try_from(self.sent / BYTES).unwrap_or(u32::MAX));
+        self.earned = self.earned.saturating_add(self.sent / BYTES);
         self.sent %= BYTES;
     }
 
@@ -94,15 +99,20 @@ impl Credit {
 
     /// Takes note of `bytes` of content that go to the peer, of which it gets the rest later unless that is all.
     pub(crate) fn take_content(&mut self, bytes: usize, is_whole: bool) {
-        self.allow(match is_whole {
+        let frames = match is_whole {
             true => PER_CONTENT,
             false if bytes >= PART => PER_PART,
             false => 0,
-        });
+        };
+        self.earned = self.earned.saturating_add(u64::from(frames));
     }
 
     /// Takes note of a frame that carries nothing; false if there were too many.
     pub(crate) fn spend(&mut self) -> bool {
+        if let Some(earned) = self.earned.checked_sub(1) {
+            self.earned = earned;
+            return true;
+        }
         let left = self.left.checked_sub(1);
         self.left = left.unwrap_or(0);
         left.is_some()

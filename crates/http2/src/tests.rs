@@ -1040,6 +1040,41 @@ fn messages_of_a_stream_may_each_be_acknowledged() {
 }
 
 #[test]
+fn content_that_was_sent_long_before_may_be_acknowledged_in_pieces() {
+    // Windows of 4 MB for each stream, as Go's client has them; it says what was read in pieces of 4 KB.
+    const WINDOW: u32 = 4 << 20;
+    const PIECE: u32 = 4096;
+    let mut end = End::server();
+    let window = WINDOW.to_be_bytes();
+    end.take(&frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()))
+        .unwrap();
+    end.take(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()))
+        .unwrap();
+    let body = vec![b'x'; WINDOW as usize];
+    let streams = [1, 3, 5, 7];
+    for stream in streams {
+        end.take(&head(stream, true, &GET)).unwrap();
+        let key = *end.requests().last().unwrap();
+        end.connection
+            .send_head(key, 200, &Fields::new(), false)
+            .unwrap();
+        let mut sent = 0;
+        while sent < body.len() {
+            sent += end.connection.send_data(key, &body[sent..], false).unwrap();
+            end.look();
+        }
+    }
+    for _ in 0..WINDOW / PIECE {
+        for stream in streams {
+            for to in [stream, 0] {
+                let window = frame(WINDOW_UPDATE, 0, to, &PIECE.to_be_bytes());
+                assert_eq!(end.take(&window), Ok(()));
+            }
+        }
+    }
+}
+
+#[test]
 fn windows_of_a_byte_are_a_flood() {
     let mut end = End::server();
     end.take(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))
