@@ -320,7 +320,7 @@ export class Mock {
     const note = (status = 200) => this.audit.unshift({ at: seconds(), user: who, role: session.role, from: "127.0.0.1", method, path: url.pathname, status, what: raw(body) });
     const w = this.world;
     const group = (name) => w.groups.get(name) ?? fail404("group", name, [...w.groups.keys()]);
-    const member = (g, name) => group(g).members.get(name) ?? fail404("member", name, [...group(g).members.keys()].slice(0, 32));
+    const member = (g, name) => group(g).members.get(name) ?? [...group(g).members.values()].find((m) => m.address === name) ?? fail404("member", name, [...group(g).members.keys()].slice(0, 32));
     const rule = (name) => w.rules.get(name) ?? fail404("rule", name, [...w.rules.keys()]);
 
     if (is("POST", "/v1/logout")) {
@@ -448,7 +448,7 @@ export class Mock {
     if (is("GET", "/v1/steer")) {
       const web = w.groups.get("web");
       if (!web) return [];
-      const members = [...web.members.values()].map((m, i) => ({ member: m.name, address: m.name, state: i === 2 ? "draining" : "serving", weight: i === 2 ? 0 : 256 - 40 * i, server: `web${i + 1}`, has: i === 1 ? 100 : i === 2 ? 0 : 256 - 40 * i, note: i === 1 ? "somebody else has changed its weight" : null }));
+      const members = [...web.members.values()].map((m, i) => ({ name: m.name, member: m.address, address: m.address, state: i === 2 ? "draining" : "serving", weight: i === 2 ? 0 : 256 - 40 * i, server: `web${i + 1}`, has: i === 1 ? 100 : i === 2 ? 0 : 256 - 40 * i, note: i === 1 ? "somebody else has changed its weight" : null }));
       const one = (name, more) => ({ name, group: "web", target: "haproxy /run/haproxy.sock, backend web", dry_run: false, peer: "HAProxy 2.6.12, process 812", error: null, changes: 40 + w.t, failures: 0, restarts: 1, overridden: 1, members, others: ["legacy"], pending: [], ...more });
       return [one("edge"), one("spare", { target: "nginx /etc/nginx/web.conf", peer: null, dry_run: true, changes: 0, overridden: 0, restarts: 0, others: [], failures: 2, error: "cannot write /etc/nginx/web.conf: permission denied", pending: ["server 10.0.1.1:80 weight=256;"] })];
     }

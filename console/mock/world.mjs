@@ -120,10 +120,12 @@ export class World {
       g.load = table.load ?? "cpu";
       g.base = old?.base ?? 300 + 900 * this.rand();
       const members = new Map();
+      const before = new Map([...g.members.values()].map((m) => [m.address, m]));
       for (const item of table.members ?? []) {
         const m = typeof item === "string" ? { address: item } : item;
-        const key = m.address ?? m.srv;
-        members.set(key, g.members.get(key) ?? this.member(key, m, members.size));
+        const address = m.address ?? m.srv;
+        const name = m.name ?? address;
+        members.set(name, Object.assign(before.get(address) ?? this.member(address, m, members.size), { name }));
       }
       g.members = members;
       groups.set(name, g);
@@ -148,11 +150,12 @@ export class World {
     this.values = values;
   }
 
-  member(name, table, index) {
+  member(address, table, index) {
     const r = this.rand;
     return {
-      name,
-      location: table.location ?? name.replace(/:\d+$/, ""),
+      name: address,
+      address,
+      location: table.location ?? address.replace(/:\d+$/, ""),
       weight: table.weight ?? 1,
       backup: table.backup ?? false,
       admin: table.drain ? "drain" : "ready",
@@ -385,7 +388,8 @@ export class World {
     const [state, reasons] = this.state(m);
     return {
       name: m.name,
-      address: m.name,
+      member: m.address,
+      address: m.address,
       joined: false,
       location: m.location,
       state,

@@ -42,7 +42,7 @@ export function Search(): JSX.Element {
       const places = new Set<string>();
       for (const group of groups)
         for (const member of group.members) {
-          hits.push({ text: member.name, kind: `member of ${group.name}`, to: `${href("groups", group.name)}?member=${encodeURIComponent(member.name)}` });
+          hits.push({ text: member.name === member.member ? member.name : `${member.name} ${member.member}`, kind: `member of ${group.name}`, to: `${href("groups", group.name)}?member=${encodeURIComponent(member.name)}` });
           places.add(member.location);
         }
       for (const place of places) hits.push({ text: place, kind: "location", to: `${href("monitor", "locations")}?find=${encodeURIComponent(place)}` });

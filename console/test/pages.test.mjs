@@ -406,12 +406,19 @@ test("a rule is created, renamed, disabled and deleted; a group, too", async () 
   await page.waitForSelector('input[aria-label="Address of member 2"]');
   await page.click('button[aria-label="Remove 127.0.0.1:2"]');
   await page.fill('input[aria-label="Weight of member 1"]', "3");
+  await page.fill('input[aria-label="Name of member 1"]', "s1");
   await page.click("text=Add a member");
   await page.fill('input[aria-label="Address of member 2"]', "127.0.0.1:3");
   await apply();
   ({ values } = await api("GET", "/v1/config"));
   assert.equal(values.rule.extra.group, "fresher");
-  assert.deepEqual(values.group.fresher.members, [{ address: "127.0.0.1:1", weight: 3 }, "127.0.0.1:3"]);
+  assert.deepEqual(values.group.fresher.members, [{ address: "127.0.0.1:1", weight: 3, name: "s1" }, "127.0.0.1:3"]);
+
+  // The member is called by its name, with the address beside it.
+  await open("#/groups/fresher", ".virtual tbody tr");
+  await page.waitForSelector('.virtual tbody tr:has-text("s1"):has-text("127.0.0.1:1")');
+  await page.selectOption('select[aria-label="State of s1"]', "drain");
+  for (const called of ["s1", "127.0.0.1:1"]) await until(async () => (await api("GET", `/v1/groups/fresher/members/${called}`)).admin === "drain");
 
   await open("#/config/rule/extra", "#item-name");
   await page.click(".panel header button:text-is('Disable')");

@@ -44,6 +44,7 @@ fn build(kind: &'static Kind, members: usize, zones: Option<[&str; 2]>) -> Group
             Member {
                 id: MemberId(i as u64),
                 name: format!("m{i}").into(),
+                given_name: None,
                 address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
                 host: "192.0.2.1".into(),
                 max_connections: Some(1000),

@@ -174,6 +174,7 @@ fn relay(members: &[String]) -> Result<()> {
         .map(|index| Member {
             id: MemberId(index as u64),
             name: index.to_string().into(),
+            given_name: None,
             address: SocketAddr::from(([127, 0, 0, 1], 0)).into(),
             host: "192.0.2.1".into(),
             max_connections: None,

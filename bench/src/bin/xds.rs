@@ -57,6 +57,7 @@ fn group(index: usize, endpoints: usize) -> Result<Arc<GroupHandle>, Box<dyn Err
         Member {
             id: MemberId((index * endpoints + member) as u64),
             name: format!("{host}:80").into(),
+            given_name: None,
             host: host.to_string().into(),
             address: SocketAddr::from((host, 80)).into(),
             max_connections: None,

@@ -381,7 +381,7 @@ function StrategyControl({ path, value, id }: { path: Path; value: Json | undefi
 
 const changedParam = (param: SchemaParam, text: string) => Number(text) !== param.default;
 
-const MEMBER_COLUMNS = ["address", "weight", "max_connections", "location", "backup", "drain"] as const;
+const MEMBER_COLUMNS = ["address", "name", "weight", "max_connections", "location", "backup", "drain"] as const;
 
 /** The members: one row each; an address alone stays an address alone. */
 function MembersControl({ path, value }: { path: Path; value: Json | undefined }): JSX.Element {
@@ -401,7 +401,7 @@ function MembersControl({ path, value }: { path: Path; value: Json | undefined }
     <div class="members-edit">
       <div class="scroll" role="region" aria-label="Members" tabIndex={0}>
         <table>
-          <thead><tr><th scope="col">Address</th><th scope="col">Weight</th><th scope="col">Most at once</th><th scope="col">Location</th><th scope="col">Backup</th><th scope="col">Drain</th><th scope="col"><span class="sr">More</span></th></tr></thead>
+          <thead><tr><th scope="col">Address</th><th scope="col">Name</th><th scope="col">Weight</th><th scope="col">Most at once</th><th scope="col">Location</th><th scope="col">Backup</th><th scope="col">Drain</th><th scope="col"><span class="sr">More</span></th></tr></thead>
           <tbody>
             {list.slice(0, 300).map((raw, i) => {
               const item = table(raw);
@@ -412,6 +412,7 @@ function MembersControl({ path, value }: { path: Path; value: Json | undefined }
               return (
                 <tr key={i}>
                   {input("address", "Address", 24, item.srv ? String(item.srv) : "10.0.0.1:80")}
+                  {input("name", "Name", 10, "its address")}
                   {input("weight", "Weight", 6, "1", true)}
                   {input("max_connections", "Most at once", 8, "no limit", true)}
                   {input("location", "Location", 14, "its host")}

@@ -77,7 +77,7 @@ export function Members({ group, live, details, again }: { group: string; live: 
 
   const reasons = useMemo(() => new Map((details?.members ?? []).map((member) => [member.name, member])), [details]);
   const rows = useMemo(() => {
-    const list = [...(live?.values() ?? [])].filter((member) => !find || member.name.includes(find) || member.state.includes(find));
+    const list = [...(live?.values() ?? [])].filter((member) => !find || member.name.includes(find) || member.state.includes(find) || reasons.get(member.name)?.member.includes(find));
     const by = sort.key;
     const value = (member: MemberSample) => (by === "state" ? rank(member.state) + (member.alert ? 0.5 : 0) : member[by]);
     const order = new Intl.Collator(undefined, { numeric: true });
@@ -88,7 +88,7 @@ export function Members({ group, live, details, again }: { group: string; live: 
       return (sort.down ? -less : less) || order.compare(a.name, b.name);
     });
     return list;
-  }, [live, find, sort]);
+  }, [live, find, sort, reasons]);
 
   if (!live) return <Panel title="Members"><Loading what="Waiting for the members …" /></Panel>;
   const chosen = [...picked].filter((name) => live.has(name));
@@ -185,7 +185,7 @@ function Row({ group, member, more, picked, toggle }: { group: string; member: M
   return (
     <tr>
       <td><input type="checkbox" aria-label={`Choose ${member.name}`} checked={picked} onChange={(event) => toggle(member.name, event.currentTarget.checked)} /></td>
-      <th scope="row"><a href={`${href("groups", group)}?member=${encodeURIComponent(member.name)}`}>{member.name}</a></th>
+      <th scope="row"><a href={`${href("groups", group)}?member=${encodeURIComponent(member.name)}`}>{member.name}</a>{more && more.member !== more.name && <span class="small muted"> {more.member}</span>}</th>
       <td title={why}><State state={member.state} />{member.alert && member.state !== "shedding" && <> <span class="tag warn">alert</span></>}</td>
       <td class="num">{load(member.load)}<Gauge value={member.load} level={member.alert ? "bad" : undefined} /></td>
       <td class="num">{percent(member.share, 1)}</td>
@@ -265,7 +265,7 @@ function MemberDialog({ group, name, live, onClose }: { group: string; name: str
           <p class="muted small">These changes last until the process ends, or the configuration sets something new. <a href={href("config", "group", group)}>Change the configuration</a> to keep them.</p>
           <dl class="props">
             <dt>State</dt><dd><State state={live?.state ?? member.state} /> {member.reasons.length > 0 && <span class="muted">({member.reasons.join(", ")})</span>}</dd>
-            <dt>Address</dt><dd>{member.address ?? "not resolved"}{member.joined && " (registered by an agent)"}</dd>
+            <dt>Address</dt><dd>{member.address ?? "not resolved"}{member.member !== member.name && member.member !== member.address && ` of ${member.member}`}{member.joined && " (registered by an agent)"}</dd>
             <dt>Location</dt><dd><a href={`${href("monitor", "locations")}?find=${encodeURIComponent(member.location)}`}>{member.location}</a></dd>
             <dt>Weight</dt><dd>{load(member.effective_weight)} effective, of {member.weight}</dd>
             <dt>Load</dt><dd>{load(live?.load ?? member.load)}{(live?.alert ?? member.alert) && " – under a load alert"}</dd>

@@ -455,7 +455,7 @@ function Xds(): JSX.Element {
   );
 }
 
-interface SteerStatus { name: string; group: string; target: string; dry_run: boolean; peer: string | null; error: string | null; changes: number; failures: number; restarts: number; overridden: number; members: { member: string; address: string; state: string; weight: number; server: string | null; has: number | null; note: string | null }[]; others: string[]; pending: string[] }
+interface SteerStatus { name: string; group: string; target: string; dry_run: boolean; peer: string | null; error: string | null; changes: number; failures: number; restarts: number; overridden: number; members: { name: string; member: string; address: string; state: string; weight: number; server: string | null; has: number | null; note: string | null }[]; others: string[]; pending: string[] }
 
 function Steered(): JSX.Element {
   const answer = useAnswer<SteerStatus[]>("/v1/steer", 3);
@@ -483,7 +483,7 @@ function Steered(): JSX.Element {
                       <tbody>
                         {steer.members.slice(0, SHOWN).map((member) => (
                           <tr key={member.member + (member.server ?? "")}>
-                            <th scope="row" class="nowrap">{member.member}</th>
+                            <th scope="row" class="nowrap">{member.name}{member.name !== member.member && <span class="small muted"> {member.member}</span>}</th>
                             <td><Health level={member.state === "serving" ? "ok" : member.state === "down" ? "bad" : member.state === "shedding" ? "warn" : "off"}>{member.state}</Health></td>
                             <td class="num">{percent(sum > 0 ? member.weight / sum : 0, 1)}</td>
                             <td class="num">{member.weight}</td>

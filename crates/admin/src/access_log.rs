@@ -297,6 +297,7 @@ pub(crate) mod tests {
             server_name: None,
             tries: Some(Box::new(Tries {
                 member: "a:80".into(),
+                member_name: None,
                 before: Vec::new(),
                 queued: Duration::from_millis(3),
                 connect_time: Some(Duration::from_micros(150)),

@@ -518,7 +518,9 @@ impl Sources {
                 let groups = self.manager.groups();
                 let group = groups.iter().find(|known| **known.name() == **group);
                 let members = group.iter().flat_map(|group| group.members());
-                members.map(|member| member.name.to_string()).collect()
+                members
+                    .map(|member| member.shown_name().to_string())
+                    .collect()
             }
             ManageError::NoLocation(_) => {
                 let locations = self.manager.status().locations.into_iter();
@@ -753,7 +755,8 @@ async fn member(
     Path((group, member)): Path<(String, String)>,
 ) -> Answer<MemberStatus> {
     let mut members = find_group(&sources, &group)?.members;
-    match members.iter().position(|known| known.name == member) {
+    let is_meant = |known: &MemberStatus| known.member == member || known.name == member;
+    match members.iter().position(is_meant) {
         Some(index) => Ok(Json(members.swap_remove(index))),
         None => Err(sources.refused(ManageError::NoMember { group, member })),
     }

@@ -1298,3 +1298,114 @@ fn nothing_but_the_login_page_is_shown_without_a_session() {
     let [cookie, _] = other.log_in();
     assert_eq!(other.ask("GET /console/", &[&cookie], "").0, 404);
 }
+
+/// A balancer whose group `shop` has a member `s1` and one without a name.
+fn with_names() -> Balancer {
+    let shop = "[rule.shop]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tcp\"\nstrategy = \"random\"\n\
+                slow_start = \"0s\"\nhealth_check = false\n\
+                members = [{ address = \"127.0.0.1:1\", name = \"s1\" }, \"127.0.0.1:2\"]\n";
+    Balancer::start_as(&two_members(), shop, |_| {})
+}
+
+#[test]
+fn g6_paths_take_the_name_of_a_member_or_its_address() {
+    let balancer = with_names();
+    let client = balancer.client();
+    for (place, name) in ["127.0.0.1:1", "s1"].into_iter().enumerate() {
+        let path = ["v1", "groups", "shop", "members", name];
+        let put = |what: &str, body: Value| {
+            let mut path = path.to_vec();
+            path.push(what);
+            let _: Done = client.put(&path, &body).unwrap();
+        };
+        let weight = place as f64 + 2.0;
+        put("weight", json!({ "weight": weight }));
+        put("backup", json!({ "backup": place == 0 }));
+        put("state", json!({ "state": "drain" }));
+        let member: Value = client.get(&path, &[]).unwrap();
+        let told = ["name", "member", "address", "admin"].map(|key| member[key].as_str());
+        let address = Some("127.0.0.1:1");
+        assert_eq!(told, [Some("s1"), address, address, Some("drain")]);
+        assert_eq!(
+            (&member["weight"], &member["backup"]),
+            (&json!(weight), &json!(place == 0))
+        );
+        put("state", json!({ "state": "ready" }));
+        // Nobody listens there, which is an answer.
+        let checked: Value = client
+            .post(
+                &["v1", "groups", "shop", "members", name, "check"],
+                &json!({}),
+            )
+            .unwrap();
+        assert_eq!(checked["ok"], false);
+        let query = [("group", "shop"), ("member", name)];
+        let _: Value = client.get(&["v1", "history"], &query).unwrap();
+    }
+    let plain: Value = client
+        .get(&["v1", "groups", "shop", "members", "127.0.0.1:2"], &[])
+        .unwrap();
+    assert_eq!(
+        (&plain["name"], &plain["member"]),
+        (&json!("127.0.0.1:2"), &json!("127.0.0.1:2"))
+    );
+    let unknown = client.get::<Value>(&["v1", "groups", "shop", "members", "s2"], &[]);
+    let Err(ClientError::Refused { status: 404, body }) = unknown else {
+        panic!("{unknown:?}");
+    };
+    assert_eq!(body.allowed, ["s1", "127.0.0.1:2"]);
+    let body = json!({
+        "strategies": [{ "name": "random" }], "rate": 10, "requests": 1000,
+        "members": [
+            { "name": "s1", "mean_ms": 1, "concurrency": 4 },
+            { "name": "127.0.0.1:2", "mean_ms": 1, "concurrency": 4 },
+        ],
+    });
+    let simulated: Value = client
+        .post(&["v1", "groups", "shop", "simulate"], &body)
+        .unwrap();
+    assert_eq!(simulated["results"][0]["shares"][0]["member"], "s1");
+
+    // A member that is out is named in each decision.
+    let path = ["v1", "groups", "shop", "members", "s1", "state"];
+    let _: Done = client.put(&path, &json!({ "state": "drain" })).unwrap();
+    let explained: Explain = client
+        .get(&["v1", "groups", "shop", "explain"], &[])
+        .unwrap();
+    let candidates = explained.next.candidates.iter().map(|of| &*of.member);
+    assert!(candidates.clone().any(|of| of == "s1"), "{explained:?}");
+    assert!(
+        candidates.clone().all(|of| of != "127.0.0.1:1"),
+        "{explained:?}"
+    );
+}
+
+#[test]
+fn g6_commands_take_and_show_the_name_of_a_member() {
+    let balancer = with_names();
+    let ctl = crate::ctl::Ctl {
+        client: balancer.client(),
+        json: false,
+    };
+    let drain = |name: &str| {
+        let member = crate::command::Member::new("shop", name);
+        ctl.change(&crate::command::Command::State(member, AdminState::Drain))
+    };
+    assert_eq!(drain("s1").unwrap(), "s1 in shop drains\n");
+    assert_eq!(
+        drain("127.0.0.1:1").unwrap(),
+        "127.0.0.1:1 in shop drains\n"
+    );
+    let message = drain("s2").unwrap_err().to_string();
+    assert!(message.contains("allowed: s1, 127.0.0.1:2"), "{message}");
+    let table = ctl.members(Some("shop")).unwrap();
+    let line = table.lines().find(|line| line.starts_with("s1 ")).unwrap();
+    assert!(
+        line.contains("draining") && line.contains("127.0.0.1:1"),
+        "{table}"
+    );
+    let explained = ctl.explain("shop", None).unwrap();
+    assert!(explained.contains(" s1 "), "{explained}");
+    let checked = ctl.check("shop", "s1").unwrap();
+    assert!(checked.starts_with("s1 in shop is not well"), "{checked}");
+}

@@ -46,6 +46,8 @@ pub struct GroupView {
 pub struct MemberView {
     /// Name of the member.
     pub name: String,
+    /// Address of a member with a name, as the configuration has it; empty if the address is the name.
+    pub member: String,
     /// `ready`, or why it gets no new traffic.
     pub state: String,
     /// How much the state is worth worrying about.
@@ -102,8 +104,9 @@ pub enum Mood {
     Bad,
 }
 
-const COLUMNS: [Column; 21] = [
+const COLUMNS: [Column; 22] = [
     Column::words("MEMBER", 0).cut(16, 32),
+    Column::words("AT", 4).cut(16, 32),
     Column::words("STATE", 1).cut(10, 24),
     Column::numbers("WEIGHT", 6),
     Column::words("SHARE", 4),
@@ -226,6 +229,10 @@ impl MemberView {
         let is_bad = ["down", "reported_down", "dead", "ejected", "unresolved"];
         MemberView {
             name: member.name.clone(),
+            member: match member.member == member.name {
+                true => String::new(),
+                false => member.member.clone(),
+            },
             state: match member.reasons.as_slice() {
                 [] => member.state.to_string(),
                 reasons => {
@@ -274,7 +281,9 @@ impl MemberView {
             },
             location: member.location.clone(),
             address: match &member.address {
-                Some(address) if *address != member.name => address.clone(),
+                Some(address) if *address != member.name && *address != member.member => {
+                    address.clone()
+                }
                 _ => String::new(),
             },
             effective_weight: f64::from(member.effective_weight),
@@ -292,6 +301,7 @@ impl MemberView {
         let share = format!("{:>5}", percent(self.share));
         let cells: [Cell; COLUMNS.len()] = [
             self.name.clone().into(),
+            self.member.clone().into(),
             self.state.clone().into(),
             Cell::number(self.weight, digits(self.weight)),
             Cell::number(self.share, format!("{} {share}", bar(self.share, BAR))).or(share),
@@ -569,6 +579,21 @@ mod tests {
     fn loads_have_three_digits_however_small_they_are() {
         let texts = [0.0, 0.000_871_6, 0.25, 1.0, 12.345, 1234.5].map(digits_of);
         assert_eq!(texts, ["0", "0.000872", "0.25", "1", "12.3", "1234"]);
+    }
+
+    #[test]
+    fn g6_a_name_stands_beside_the_address() {
+        let mut view = view();
+        view.members[0].name = "s1".into();
+        view.members[0].member = "a:80".into();
+        let plain = view.plain();
+        let cells = |line: &str| -> Vec<String> {
+            line.split_whitespace().take(3).map(str::to_owned).collect()
+        };
+        let rows: Vec<_> = plain.lines().skip(1).map(cells).collect();
+        assert_eq!(rows[0], ["MEMBER", "AT", "STATE"], "{plain}");
+        assert_eq!(rows[1], ["s1", "a:80", "ready"], "{plain}");
+        assert_eq!(rows[2][..2], ["b:80", "down"], "{plain}");
     }
 
     #[test]

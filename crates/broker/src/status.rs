@@ -113,7 +113,7 @@ pub struct ServerStatus {
     pub group: String,
     /// Host and port as they were registered; without a host it is the agent's address.
     pub address: String,
-    /// The members that it is: none, if there is no such group or member.
+    /// Names of the members that it is: none, if there is no such group or member.
     pub members: Vec<String>,
     /// `up`, `drain` or `down`, as the agent says.
     pub state: String,
@@ -131,7 +131,11 @@ impl AgentStatus {
             } else {
                 format!("{}:{}", view.server.host, view.server.port)
             },
-            members: view.members.iter().map(|m| m.name.to_string()).collect(),
+            members: view
+                .members
+                .iter()
+                .map(|m| m.shown_name().to_string())
+                .collect(),
             state: match view.state {
                 ServerState::Up => "up".into(),
                 ServerState::Drain => "drain".into(),

@@ -43,7 +43,7 @@ pub use model::limits::{LimitKey, Limits, MAX_REQUEST_LIMITS, RequestLimit};
 pub use model::location::LocationConfig;
 pub use model::log_format::{LogField, LogFormat, LogTemplate};
 pub use model::maintenance::Maintenance;
-pub use model::member::{MemberConfig, member_address};
+pub use model::member::{MemberConfig, is_member_name, member_address};
 pub use model::mirror::{MIRRORED, Mirror};
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};

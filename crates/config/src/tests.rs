@@ -2218,10 +2218,10 @@ fn m2_to_m11_keys_of_newcomers_get_what_they_mean_here() {
             ],
         ),
         (
-            "members = [{ address = \"a:1\", name = \"s1\" }]".into(),
+            "members = [{ address = \"a:1\", id = \"s1\" }]".into(),
             [
-                "members[0].name: members have no names",
-                "called by its address",
+                "members[0].id: the name of a member is its key `name`",
+                "as in name = \"s1\"",
             ],
         ),
         (
@@ -2457,5 +2457,55 @@ fn d14_members_that_take_turns_have_no_slow_start_by_default() {
     assert_eq!(
         slow_start(&format!("[defaults]\n{in_turn}"), "strategy = \"random\"\n"),
         10
+    );
+}
+
+#[test]
+fn g6_members_may_have_names() {
+    let text = |members: &str| {
+        format!("[rule.web]\nlisten = \"127.0.0.1:80\"\nmembers = [\n{members}\n]\n")
+    };
+    let long = "x".repeat(63);
+    let good = text(&format!(
+        "{{ address = \"app-1:80\", name = \"app-1\" }},\n{{ address = \"app-1:81\", name = \"S_1.b\" }},\n\
+         {{ address = \"unix:/run/a.sock\", name = \"{long}\" }},\n\"10.0.0.4:80\""
+    ));
+    let config = parse("test.toml", &good).unwrap();
+    let members = &config.groups[0].members;
+    let names: Vec<_> = members.iter().map(|of| of.given_name.as_deref()).collect();
+    assert_eq!(names, [Some("app-1"), Some("S_1.b"), Some(&*long), None]);
+    // The identity is the address, with a name or without.
+    assert_eq!(members[0].name(), "app-1:80");
+
+    let allowed = "allowed: 1 to 63 letters, digits, \"-\", \"_\" or \".\", and no IP address";
+    for name in [
+        "",
+        "a b",
+        "a:80",
+        "10.0.0.1",
+        "a/b",
+        "\u{e4}",
+        &"x".repeat(64),
+    ] {
+        let member = format!("{{ address = \"a:80\", name = {name:?} }},\n\"z:80\"");
+        let start = "test.toml:4:28: rule.web.members[0].name: ";
+        one_error(&text(&member), start, &[allowed]);
+    }
+    one_error(
+        &text(
+            "\"a:80\",\n{ address = \"b:80\", name = \"s1\" },\n{ address = \"c:80\", name = \"s1\" }",
+        ),
+        "test.toml:6:1: rule.web.members[2].name: s1 is the name of b:80 already",
+        &[],
+    );
+    one_error(
+        &text("{ address = \"a:80\", name = \"b\" },\n\"B:80\""),
+        "test.toml:4:1: rule.web.members[0].name: b is the host of another member, b:80",
+        &[],
+    );
+    one_error(
+        &text("{ srv = \"_http._tcp.web.example.org\", name = \"s1\" },\n\"z:80\""),
+        "test.toml:4:",
+        &["rule.web.members[0].name", "a service has several members"],
     );
 }

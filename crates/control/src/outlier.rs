@@ -502,6 +502,7 @@ mod tests {
         Member {
             id: MemberId(id),
             name: format!("m{id}").into(),
+            given_name: None,
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
             host: "192.0.2.1".into(),
             max_connections: None,

@@ -611,6 +611,7 @@ mod tests {
         let members = weights.iter().enumerate().map(|(index, &weight)| Member {
             id: MemberId(index as u64),
             name: format!("m{index}").into(),
+            given_name: None,
             host: "192.0.2.1".into(),
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
             max_connections: None,

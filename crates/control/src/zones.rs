@@ -275,6 +275,7 @@ mod tests {
             let member = |(id, zone): (usize, &&str)| Member {
                 id: MemberId(id as u64),
                 name: format!("m{id}").into(),
+                given_name: None,
                 address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
                 host: "192.0.2.1".into(),
                 max_connections: None,

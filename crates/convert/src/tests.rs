@@ -108,15 +108,17 @@ response_timeout = "30s"
 
 [group.shop]
 members = [
-  { address = "10.0.1.1:80", weight = 20, max_connections = 100 },
-  { address = "10.0.1.2:80", backup = true },
+  { address = "10.0.1.1:80", name = "a", weight = 20, max_connections = 100 },
+  { address = "10.0.1.2:80", name = "b", backup = true },
 ]
 strategy = "least_connection"
 slow_start = "30s"
 health_check = { path = "/health", host = "www.example.org", response_code = "200-299", interval = "2s", fall = 3, rise = 2, type = "http" }
 
 [group.api]
-members = ["10.0.2.1:80"]"#
+members = [
+  { address = "10.0.2.1:80", name = "a" },
+]"#
     );
     assert!(converted.notes.is_empty(), "{:#?}", converted.notes);
 }
@@ -728,4 +730,34 @@ fn values_that_fields_cannot_have_are_told_in_both_languages() {
             converted.toml
         );
     }
+}
+
+#[test]
+fn g6_servers_of_haproxy_keep_their_names() {
+    let converted = has(
+        "listen shop\n bind :80\n server s1 10.0.0.1:80\n server s1 10.0.0.2:80\n server 10.0.0.3 10.0.0.3:80\n \
+         server app app:81\n server app2 app:82\n server x y:80\n server y x:80\n server-template t 2 t.example:80\n",
+        &[
+            r#"{ address = "10.0.0.1:80", name = "s1" }"#,
+            "another server has that name",
+            "not a name that a member can have",
+            r#"{ address = "app:81", name = "app" }"#,
+            r#"{ address = "app:82", name = "app2" }"#,
+        ],
+    );
+    for part in [
+        r#""10.0.0.2:80""#,
+        r#""10.0.0.3:80""#,
+        r#""t.example:80""#,
+        r#""x:80""#,
+        r#""y:80""#,
+    ] {
+        let line = format!("  {part},");
+        assert!(
+            converted.toml.lines().any(|of| of == line),
+            "{line}\n{}",
+            converted.toml
+        );
+    }
+    has(&frontend(" log-format %b/%s"), &["{member_name} for %s"]);
 }

@@ -303,6 +303,7 @@ pub(crate) mod tests {
         let member = |&id: &u64| Member {
             id: MemberId(id),
             name: format!("host{id}").into(),
+            given_name: None,
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 1)).into(),
             host: "192.0.2.1".into(),
             max_connections: None,

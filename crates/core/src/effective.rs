@@ -237,6 +237,7 @@ mod tests {
         Member {
             id: MemberId(1),
             name: "m".into(),
+            given_name: None,
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
             host: "192.0.2.1".into(),
             max_connections: None,

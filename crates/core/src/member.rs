@@ -743,8 +743,11 @@ pub struct MemberId(pub u64);
 pub struct Member {
     /// Identity over snapshots.
     pub id: MemberId,
-    /// The name in configuration, admin API, metrics and logs; unique in the group.
+    /// Identity for programs, unique in the group: the address in the configuration. Metrics, logs and other
+    /// balancers know the member by it.
     pub name: Arc<str>,
+    /// Name for people that the configuration gives it, unique in the group; no decision looks at it.
+    pub given_name: Option<Arc<str>>,
     /// Where it listens.
     pub address: Address,
     /// The host as the configuration names it, which its certificate is for: a name or an IP
@@ -762,6 +765,11 @@ pub struct Member {
 }
 
 impl Member {
+    /// Returns the name that people see and type: the given one, or else the address.
+    pub fn shown_name(&self) -> &Arc<str> {
+        self.given_name.as_ref().unwrap_or(&self.name)
+    }
+
     /// The name of the member of the configuration whose endpoint it is: where a host name has
     /// several addresses, each endpoint adds its own to that name, behind a slash.
     pub fn in_file(&self) -> &str {

@@ -649,7 +649,7 @@ impl AlertWord {
 pub(crate) struct MemberArgs {
     /// Name of the group
     pub group: String,
-    /// Name of the member
+    /// Name or address of the member
     pub member: String,
 }
 

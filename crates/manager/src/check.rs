@@ -99,11 +99,12 @@ impl Manager {
         };
         let checked = take_in(endpoint, check, found, now);
         let member = &endpoint.member.name;
+        let member_name = endpoint.member.given_name.as_deref();
         match checked.change {
-            Some(Change::Up) => info!(%group, %member, "member is up"),
+            Some(Change::Up) => info!(%group, %member, member_name, "member is up"),
             Some(Change::Down) => {
                 let error = result.as_ref().err().map(tracing::field::display);
-                warn!(%group, %member, error, "member is down");
+                warn!(%group, %member, member_name, error, "member is down");
             }
             None => {}
         }
@@ -146,8 +147,7 @@ impl Manager {
         let (id, configured, target) = {
             let owned = self.lock();
             let entry = entry(&owned.state, group)?;
-            let mut endpoints = entry.endpoints.iter();
-            let endpoint = endpoints.find(|endpoint| &*endpoint.member.name == member);
+            let endpoint = entry.find_endpoint(member);
             let endpoint = endpoint.ok_or_else(|| ManageError::NoMember {
                 group: group.into(),
                 member: member.into(),

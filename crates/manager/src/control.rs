@@ -146,23 +146,29 @@ const REST: u32 = 3;
 /// Says in the log what has happened to a group, and wakes those who wait if it helps them.
 fn tell(entry: &mut GroupEntry, event: &Event) {
     let group = entry.group.name();
-    let name = |index: usize| entry.group.members().get(index).map(|m| &*m.name);
+    let names = |index: usize| {
+        let member = entry.group.members().get(index);
+        (
+            member.map(|m| &*m.name),
+            member.and_then(|m| m.given_name.as_deref()),
+        )
+    };
     match event {
         Event::Ejected {
             member,
             cause,
             time,
         } => {
-            let member = name(*member);
-            warn!(%group, member, "member is ejected for {time:?}: {cause}");
+            let (member, member_name) = names(*member);
+            warn!(%group, member, member_name, "member is ejected for {time:?}: {cause}");
         }
         Event::Returned(member) => {
-            let member = name(*member);
-            info!(%group, member, "member is no longer ejected");
+            let (member, member_name) = names(*member);
+            info!(%group, member, member_name, "member is no longer ejected");
         }
         Event::SlowStartOver(member) => {
-            let member = name(*member);
-            debug!(%group, member, "slow start has ended");
+            let (member, member_name) = names(*member);
+            debug!(%group, member, member_name, "slow start has ended");
         }
         Event::Panic => warn!(
             %group,

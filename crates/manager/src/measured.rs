@@ -30,8 +30,10 @@ pub struct Measured {
 /// A member as it was measured.
 #[derive(Clone, Debug)]
 pub struct MeasuredMember {
-    /// Name.
+    /// Name that people see.
     pub name: String,
+    /// Address in the configuration.
+    pub member: String,
     /// How long it takes for a request, without waiting; unknown before its first answer.
     pub mean: Option<Duration>,
     /// How many requests it works on at once, if that was learnt or is a limit.
@@ -56,7 +58,7 @@ impl Manager {
         let entry = entry(&owned.state, group)?;
         let settings = &entry.config.settings;
         let rows: HashMap<&str, &MemberSample> =
-            sample.rows.iter().map(|row| (&*row.name, row)).collect();
+            sample.rows.iter().map(|row| (&*row.member, row)).collect();
         let member = |endpoint: &Endpoint| {
             let slot = &endpoint.member.slot;
             let row = rows.get(&*endpoint.member.name).copied();
@@ -64,7 +66,8 @@ impl Manager {
             let at_once = row.and_then(|row| Some(row.rate * row.p50_ms? / 1e3));
             let mean = slot.service_time(now).filter(|seconds| *seconds > 0.0);
             MeasuredMember {
-                name: endpoint.member.name.to_string(),
+                name: endpoint.member.shown_name().to_string(),
+                member: endpoint.member.name.to_string(),
                 mean: mean.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
                 concurrency: slot.cap().or(endpoint.member.max_connections),
                 in_flight: at_once.unwrap_or_else(|| f64::from(slot.in_flight())),

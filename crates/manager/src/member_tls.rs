@@ -90,8 +90,9 @@ impl Handshakes {
         }
         if let Some(left_out) = self.throttle.turn() {
             let (name, address) = (&member.name, &member.address);
+            let member_name = member.given_name.as_deref();
             let cause = failure.cause.name();
-            tracing::warn!(group, member = %name, %address, cause, left_out, "{failure}");
+            tracing::warn!(group, member = %name, member_name, %address, cause, left_out, "{failure}");
         }
     }
 

@@ -23,6 +23,7 @@ impl Manager {
         rules(out, status);
         groups(out, &status.groups);
         zones(out, &status.groups);
+        member_names(out, &status.groups);
         lists(out, &status.groups);
         queues(out, &self.snapshots().borrow());
         members(out, &status.groups);
@@ -159,6 +160,20 @@ fn zones(out: &mut Exposition, groups: &[GroupStatus]) {
             let [group, name] = labels(group, member);
             out.sample(&[group, name, ("zone", zone)], 1.0);
         }
+    }
+}
+
+/// Adds a family with the names of members. They are no label of other families: those keep their labels when a member
+/// is given a name, and so do the rules and dashboards that use them.
+fn member_names(out: &mut Exposition, groups: &[GroupStatus]) {
+    out.family(
+        "evenkeel_member_name_info",
+        Type::Gauge,
+        "Always 1; the name that the configuration gives the member is in the label. Members without are left out.",
+    );
+    for (group, member) in each(groups).filter(|(_, member)| member.name != member.member) {
+        let [group, identity] = labels(group, member);
+        out.sample(&[group, identity, ("name", &member.name)], 1.0);
     }
 }
 
@@ -496,5 +511,5 @@ fn each(groups: &[GroupStatus]) -> impl Iterator<Item = (&GroupStatus, &MemberSt
 }
 
 fn labels<'a>(group: &'a GroupStatus, member: &'a MemberStatus) -> [(&'static str, &'a str); 2] {
-    [("group", &group.name), ("member", &member.name)]
+    [("group", &group.name), ("member", &member.member)]
 }

@@ -192,6 +192,12 @@ impl Manager {
 
     fn explained(&self, entry: &GroupEntry, decision: &Decision) -> Explained {
         let name = |index: usize| decision.members.get(index).map(ToString::to_string);
+        let named = entry.endpoints.iter().filter_map(|endpoint| {
+            let given_name = endpoint.member.given_name.as_deref()?;
+            Some((&*endpoint.member.name, given_name))
+        });
+        let given_names: HashMap<&str, &str> = named.collect();
+        let shown = |name: &str| given_names.get(name).copied().unwrap_or(name).to_owned();
         let explanation = &decision.explanation;
         let opinions: HashMap<&str, &Opinions> = entry
             .endpoints
@@ -212,7 +218,7 @@ impl Manager {
             group: entry.config.name.clone(),
             strategy: decision.strategy.into(),
             age_seconds: self.clock().now().since(decision.at).as_secs_f64(),
-            chosen: decision.chosen.as_ref().ok().map(ToString::to_string),
+            chosen: decision.chosen.as_ref().ok().map(|name| shown(name)),
             error: decision.chosen.as_ref().err().map(ToString::to_string),
             notes: explanation.notes.clone(),
             candidates: explanation
@@ -229,7 +235,7 @@ impl Manager {
                         verdict.push_str(&format!("; {source} says {opinion}"));
                     }
                     CandidateStatus {
-                        member,
+                        member: shown(&member),
                         score: candidate.score,
                         verdict,
                     }
@@ -408,7 +414,8 @@ fn member_status(
         .collect();
     let totals = slot.record().totals();
     MemberStatus {
-        name: member.name.to_string(),
+        name: member.shown_name().to_string(),
+        member: member.name.to_string(),
         address: match &member.address {
             Address::Ip(none) if none.port() == 0 => None,
             address => Some(address.to_string()),

@@ -94,8 +94,10 @@ pub struct GroupSample {
 /// A member at one moment.
 #[derive(Clone, Debug)]
 pub struct MemberSample {
-    /// Name.
+    /// Name that people see.
     pub name: Arc<str>,
+    /// Address in the configuration.
+    pub member: Arc<str>,
     /// `up`, `standby`, `warming`, or the first reason why it gets no new traffic.
     pub state: &'static str,
     /// What the administrator says.
@@ -291,7 +293,8 @@ fn look(taken: &Taken, now: Instant, everywhere: &mut Past) -> GroupSample {
         let picks = all.picks - before.0;
         let ended = all.ended - before.1;
         rows.push(MemberSample {
-            name: Arc::clone(&member.name),
+            name: Arc::clone(member.shown_name()),
+            member: Arc::clone(&member.name),
             state,
             admin,
             weight,

@@ -266,8 +266,11 @@ pub struct ParamStatus {
 /// A member.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// Name, unique in the group.
+    /// Name that the configuration gives it, or else `member`; unique in the group.
     pub name: String,
+    /// Address in the configuration, by which metrics, logs and other balancers know it; unique in the group.
+    #[serde(default)]
+    pub member: String,
     /// Where it listens; `null` until its name resolves, and where the balancer needs no
     /// address.
     pub address: Option<String>,
@@ -482,7 +485,7 @@ pub struct Explained {
     pub strategy: Word,
     /// How long ago it was taken.
     pub age_seconds: f64,
-    /// The chosen member.
+    /// Name of the chosen member.
     pub chosen: Option<String>,
     /// Why there was none.
     pub error: Option<String>,
@@ -495,7 +498,7 @@ pub struct Explained {
 /// A candidate of a decision.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CandidateStatus {
-    /// The member.
+    /// Name of the member.
     pub member: String,
     /// What it scored; the lowest wins.
     pub score: Option<f64>,

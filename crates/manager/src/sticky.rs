@@ -272,6 +272,7 @@ mod tests {
         let member = |(index, host): (usize, &u8)| Member {
             id: MemberId(index as u64),
             name: format!("m{host}").into(),
+            given_name: None,
             address: std::net::SocketAddr::from(([192, 0, 2, *host], 80)).into(),
             host: "a".into(),
             max_connections: None,

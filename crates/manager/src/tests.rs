@@ -1463,3 +1463,94 @@ async fn u7_a_restart_is_asked_for_by_what_runs() {
     assert_eq!(manager.apply(with(Some(2))).await.unwrap().notes, [""; 0]);
     assert_eq!(manager.status().needs_restart, [""; 0]);
 }
+
+#[tokio::test]
+async fn g6_a_member_answers_to_its_name_and_to_its_address() {
+    let (manager, _, names) = manager();
+    names.set("many", &["10.0.1.1", "10.0.1.2"]);
+    let plain = config(&["10.0.0.1:80", "many:80"]);
+    let mut named = plain.clone();
+    named.groups[0].members[0].given_name = Some("s1".into());
+    named.groups[0].members[1].given_name = Some("s2".into());
+    manager.apply(named.clone()).await.unwrap();
+    let shown = ["s1", "s2/10.0.1.1", "s2/10.0.1.2"];
+    assert_eq!(self::names(&manager), shown);
+    let identities = ["10.0.0.1:80", "many:80/10.0.1.1", "many:80/10.0.1.2"];
+    let members = app(&manager).members;
+    assert!(members.iter().map(|of| &*of.member).eq(identities));
+    assert!(
+        manager.groups()[0]
+            .members()
+            .iter()
+            .map(|of| &*of.name)
+            .eq(identities)
+    );
+
+    let admin = |manager: &Manager| -> Vec<AdminState> {
+        let members = app(manager).members.into_iter();
+        members.map(|of| of.admin).collect()
+    };
+    let (ready, drain) = (AdminState::Ready, AdminState::Drain);
+    for name in ["s1", "10.0.0.1:80"] {
+        manager.set_admin_state("app", name, drain).unwrap();
+        assert_eq!(admin(&manager), [drain, ready, ready], "{name}");
+        manager.set_admin_state("app", name, ready).unwrap();
+    }
+    // A name stands for all addresses, or for one.
+    manager
+        .set_admin_state("app", "s2/10.0.1.2", drain)
+        .unwrap();
+    assert_eq!(admin(&manager), [ready, ready, drain]);
+    manager.set_admin_state("app", "s2", drain).unwrap();
+    assert_eq!(admin(&manager), [ready, drain, drain]);
+    manager.set_weight("app", "s1", 3.0).unwrap();
+    manager.set_backup("app", "s1", true).unwrap();
+    let first = app(&manager).members.remove(0);
+    assert_eq!((first.weight, first.backup), (3.0, true));
+    for unknown in ["s3", "s2/10.0.1.3", ""] {
+        let refused = manager.set_weight("app", unknown, 1.0).unwrap_err();
+        assert!(refused.is_not_found(), "{unknown}: {refused}");
+    }
+    let explained = manager.explain_next("app", None).unwrap();
+    let candidates = explained.candidates.iter().map(|of| &*of.member);
+    assert!(
+        candidates.clone().all(|of| shown.contains(&of)),
+        "{explained:?}"
+    );
+    assert!(explained.chosen.is_some_and(|of| shown.contains(&&*of)));
+
+    // A name comes and goes: the member, and what was changed of it live, stay.
+    let before = ids(&manager);
+    manager.apply(plain).await.unwrap();
+    assert_eq!(ids(&manager), before);
+    assert_eq!(admin(&manager), [ready, drain, drain]);
+    assert_eq!(self::names(&manager), identities);
+    assert!(
+        manager
+            .set_weight("app", "s1", 1.0)
+            .unwrap_err()
+            .is_not_found()
+    );
+    manager.apply(named).await.unwrap();
+    assert_eq!(app(&manager).members[0].weight, 3.0);
+}
+
+#[tokio::test]
+async fn g6_names_are_a_family_of_metrics_and_no_label_of_others() {
+    let (manager, _, _) = manager();
+    let mut config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
+    config.groups[0].members[0].given_name = Some("s1".into());
+    manager.apply(config).await.unwrap();
+    let mut out = crate::exposition::Exposition::default();
+    manager.metrics(&manager.status(), &mut out);
+    let text = out.finish();
+    let info = "evenkeel_member_name_info{group=\"app\",member=\"10.0.0.1:80\",name=\"s1\"} 1\n";
+    assert!(text.contains(info), "{text}");
+    assert_eq!(text.matches("evenkeel_member_name_info{").count(), 1);
+    assert_eq!(text.matches("name=\"s1\"").count(), 1);
+    assert!(
+        text.contains("evenkeel_member_up{group=\"app\",member=\"10.0.0.1:80\"}"),
+        "{text}"
+    );
+    assert!(!text.contains("member=\"s1\""), "{text}");
+}

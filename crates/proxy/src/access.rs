@@ -67,6 +67,8 @@ impl fmt::Display for Peer {
 pub struct Tries {
     /// The member that answered, or was tried last.
     pub member: Arc<str>,
+    /// The name that the configuration gives that member.
+    pub member_name: Option<Arc<str>>,
     /// Those that were tried before it, in their order.
     pub before: Vec<Arc<str>>,
     /// How long all of them were waited for in the group's queue.
@@ -84,9 +86,11 @@ pub struct Tries {
 }
 
 impl Tries {
-    pub(crate) fn new(member: Arc<str>) -> Box<Self> {
+    /// A first try on a member, with the name that the configuration gives the member.
+    pub(crate) fn new(member: Arc<str>, member_name: Option<Arc<str>>) -> Box<Self> {
         Box::new(Tries {
             member,
+            member_name,
             before: Vec::new(),
             queued: Duration::ZERO,
             connect_time: None,

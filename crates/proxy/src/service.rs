@@ -400,7 +400,7 @@ impl Session {
         Ok(Bound {
             member: member.id,
             address: member.address.clone(),
-            tries: logs.then(|| Tries::new(Arc::clone(&member.name))),
+            tries: logs.then(|| Tries::new(Arc::clone(&member.name), member.given_name.clone())),
             ticket,
         })
     }

@@ -124,6 +124,8 @@ pub struct Attempt {
     pub span: [u8; 8],
     /// The member.
     pub member: Arc<str>,
+    /// Name that the configuration gives the member.
+    pub member_name: Option<Arc<str>>,
     /// The group.
     pub group: Arc<str>,
     /// The strategy by which it was chosen.

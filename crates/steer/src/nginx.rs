@@ -113,6 +113,7 @@ pub fn members(wanted: &[Wanted]) -> Vec<SteeredMember> {
     let row = |want: &Wanted| {
         let address = address(&want.address);
         SteeredMember {
+            name: want.name.to_string(),
             member: want.member.to_string(),
             address: want.address.to_string(),
             state: want.standing.name().into(),
@@ -252,6 +253,7 @@ mod tests {
     fn wanted(address: Address, weight: u32, standing: Standing) -> Wanted {
         Wanted {
             member: "m".into(),
+            name: "m".into(),
             address,
             weight,
             standing,

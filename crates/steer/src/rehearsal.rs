@@ -1,7 +1,6 @@
 //! `evenkeel steer --dry-run`: what a balancer with this configuration would send when it starts. It only asks.
 
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use evenkeel_config::{Config, GroupConfig, MemberConfig, Steer};
 use evenkeel_control::shares::{Seen, Shares, Standing};
@@ -73,28 +72,24 @@ async fn one(steer: &Steer, group: &GroupConfig, status: SteerStatus) -> SteerSt
 /// The members of a group with the weights of the configuration, and what is wrong with others.
 fn wanted(steer: &Steer, group: &GroupConfig) -> (Vec<Wanted>, Vec<String>) {
     let mut problems = Vec::new();
-    let mut found: Vec<(Arc<str>, Address, &MemberConfig)> = Vec::new();
+    let mut found: Vec<(Option<IpAddr>, Address, &MemberConfig)> = Vec::new();
     for member in &group.members {
-        let name = member.name();
         if let Some(path) = member.unix() {
-            found.push((name.into(), Address::Unix(path.into()), member));
+            found.push((None, Address::Unix(path.into()), member));
             continue;
         }
         let addresses: Vec<SocketAddr> = match (member.host.as_str(), member.port).to_socket_addrs()
         {
             Ok(addresses) => addresses.collect(),
             Err(error) => {
-                problems.push(format!("{name} has no address: {error}"));
+                problems.push(format!("{} has no address: {error}", member.shown_name()));
                 continue;
             }
         };
         let several = addresses.len() > 1;
         for address in addresses {
-            let name = match several {
-                true => format!("{name}/{}", address.ip()),
-                false => name.clone(),
-            };
-            found.push((name.into(), address.into(), member));
+            let of_many = several.then(|| address.ip());
+            found.push((of_many, address.into(), member));
         }
     }
     if !group.services.is_empty() || !group.members_files.is_empty() {
@@ -123,11 +118,15 @@ fn wanted(steer: &Steer, group: &GroupConfig) -> (Vec<Wanted>, Vec<String>) {
     let wanted = said
         .iter()
         .zip(found)
-        .map(|(share, (member, address, _))| Wanted {
-            member,
-            address,
-            weight: share.weight,
-            standing: share.standing,
+        .map(|(share, (of_many, address, member))| {
+            let (identity, given_name) = member.names_at(of_many);
+            Wanted {
+                name: given_name.as_deref().unwrap_or(&identity).into(),
+                member: identity.into(),
+                address,
+                weight: share.weight,
+                standing: share.standing,
+            }
         });
     (wanted.collect(), problems)
 }
@@ -140,7 +139,7 @@ mod tests {
     async fn what_would_be_sent_is_told_without_a_balancer() {
         let folder = std::env::temp_dir().join("evenkeel-nobody-is-there");
         let text = format!(
-            "[group.web]\nmembers = [\"127.0.0.1:1\", {{ address = \"127.0.0.1:2\", weight = 2 }}, \
+            "[group.web]\nmembers = [\"127.0.0.1:1\", {{ address = \"127.0.0.1:2\", name = \"s2\", weight = 2 }}, \
              {{ address = \"127.0.0.1:3\", backup = true }}, {{ address = \"127.0.0.1:4\", drain = true }}]\n\
              [steer.edge]\ngroup = \"web\"\nhaproxy = {{ socket = \"unix:{0}/none\" }}\n\
              [steer.front]\ngroup = \"web\"\nnginx = {{ file = \"{0}/up.conf\" }}\n",
@@ -162,6 +161,14 @@ mod tests {
                 "server 127.0.0.1:4 down; # draining"
             ]
         );
+        let names = front.members.iter().map(|of| (&*of.name, &*of.member));
+        let names: Vec<_> = names.take(2).collect();
+        assert_eq!(
+            names,
+            [("127.0.0.1:1", "127.0.0.1:1"), ("s2", "127.0.0.1:2")]
+        );
+        let table = crate::status::table(&all);
+        assert!(table.contains("\ns2 "), "{table}");
         assert!(!folder.exists());
     }
 }

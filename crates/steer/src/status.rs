@@ -38,7 +38,9 @@ pub struct SteerStatus {
 /// A member of a group whose weights are told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct SteeredMember {
-    /// Its name.
+    /// Name that the configuration gives it, or else `member`.
+    pub name: String,
+    /// Address in the configuration, by which metrics and logs know it.
     pub member: String,
     /// Where it listens.
     pub address: String,
@@ -96,7 +98,7 @@ fn one(status: &SteerStatus) -> String {
             sum => f64::from(member.weight) * 100.0 / f64::from(sum),
         };
         vec![
-            member.member.clone(),
+            member.name.clone(),
             member.state.clone(),
             format!("{share:.1}"),
             member.weight.to_string(),
@@ -125,6 +127,7 @@ mod tests {
     #[test]
     fn people_see_shares_and_what_is_wrong() {
         let member = |name: &str, weight, has: Option<u32>, note: Option<&str>| SteeredMember {
+            name: name.into(),
             member: name.into(),
             address: name.into(),
             state: if weight > 0 { "serving" } else { "draining" }.into(),

@@ -11,8 +11,10 @@ use evenkeel_core::member::{Member, MemberId};
 /// A member and its share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// Name of the member.
+    /// Address of the member in the configuration.
     pub member: Arc<str>,
+    /// Name of the member that people see.
+    pub name: Arc<str>,
     /// Where it listens: by this the other balancer's servers are found.
     pub address: Address,
     /// 0 if it does not serve.
@@ -29,6 +31,7 @@ pub(crate) fn of(group: &Group, shares: &[Share]) -> Vec<Wanted> {
         let member = members.get(&share.id)?;
         Some(Wanted {
             member: Arc::clone(&member.name),
+            name: Arc::clone(member.shown_name()),
             address: member.address.clone(),
             weight: share.weight,
             standing: share.standing,

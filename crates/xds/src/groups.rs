@@ -239,6 +239,7 @@ mod tests {
         let members = (0..members).map(|index| Member {
             id: MemberId(index as u64),
             name: format!("m{index}").into(),
+            given_name: None,
             host: "192.0.2.1".into(),
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 80 + index as u16)).into(),
             max_connections: None,

@@ -296,6 +296,7 @@ mod tests {
         let members = (0..2u16).map(|index| Member {
             id: MemberId(u64::from(index)),
             name: format!("m{index}").into(),
+            given_name: None,
             host: "192.0.2.1".into(),
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 80 + index)).into(),
             max_connections: None,

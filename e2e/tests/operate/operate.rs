@@ -64,6 +64,45 @@ fn members_leave_and_come_back_by_command() {
 }
 
 #[test]
+fn g6_members_with_names_are_called_by_them() {
+    let members = [Member::echoing_targets(), Member::echoing_targets()];
+    let [first, second] = members.each_ref().map(Member::address);
+    let folder = Folder::new();
+    let log = folder.join("access.log");
+    let balancer = Balancer::start(&format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[access_log]\noutput = {log:?}\n\
+         format = \"{{group}}/{{member_name}} {{member}}\"\n\
+         [rule.web]\nlisten = \"127.0.0.1:0\"\nhealth_check = false\n\
+         members = [{{ address = \"{first}\", name = \"s1\" }}, {{ address = \"{second}\", name = \"s2\" }}]\n"
+    ));
+    let mut wanted = String::new();
+    for (out, other, address) in [("s1", "s2", second), ("s2", "s1", first)] {
+        let answer = balancer.ctl(&format!("drain web {out}")).unwrap();
+        assert_eq!(answer, format!("{out} in web drains\n"));
+        let explained = balancer.ctl("explain web").unwrap();
+        assert!(
+            explained.contains(&format!("would go to {other} ")),
+            "{explained}"
+        );
+        let mut client = balancer.connect();
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.read_response().second_word(), "200");
+        wanted.push_str(&format!("web/{other} {address}\n"));
+        balancer.ctl(&format!("ready web {out}")).unwrap();
+    }
+    eventually("both requests are logged", || {
+        log.exists() && folder.text("access.log") == wanted
+    });
+    let complaint = balancer.ctl("drain web s3").unwrap_err();
+    assert!(complaint.contains("allowed: s1, s2"), "{complaint}");
+    let table = balancer.ctl("members web").unwrap();
+    assert!(
+        table.contains("s1 ") && table.contains(&first.to_string()),
+        "{table}"
+    );
+}
+
+#[test]
 fn readiness_follows_members_and_rules() {
     let member = Member::echoing_targets();
     // A rule that is enabled again comes back to its address.

@@ -172,6 +172,7 @@ impl Desk {
         let members = vec![Member {
             id: MemberId(0),
             name: "one".into(),
+            given_name: None,
             address: member.into(),
             host: "192.0.2.1".into(),
             max_connections: None,

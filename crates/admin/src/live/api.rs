@@ -164,7 +164,7 @@ async fn events(
 struct HistoryQuery {
     /// The group; without it, all groups together.
     group: Option<String>,
-    /// One of its members, instead of all.
+    /// Name or address of one of its members, instead of all.
     member: Option<String>,
     /// Nothing before this time, in seconds since 1970.
     since: Option<u64>,

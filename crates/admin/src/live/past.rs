@@ -57,7 +57,16 @@ struct Moment {
 
 /// Where the numbers of a group, and behind it of its members, begin.
 #[derive(Debug, PartialEq, Eq)]
-struct Layout(HashMap<Arc<str>, (usize, Vec<Arc<str>>)>);
+struct Layout(HashMap<Arc<str>, (usize, Vec<Names>)>);
+
+/// Names of a member. The address is its identity: a member that is given a name keeps its hour.
+#[derive(Debug, PartialEq, Eq)]
+struct Names {
+    /// Name that people see.
+    name: Arc<str>,
+    /// Address in the configuration.
+    member: Arc<str>,
+}
 
 impl Layout {
     /// Of all groups together, whose numbers come first, and each of them.
@@ -65,7 +74,10 @@ impl Layout {
         let mut at = 0;
         let groups = std::iter::once(&sample.all).chain(&sample.groups);
         let places = groups.map(|group| {
-            let names = group.rows.iter().map(|row| Arc::clone(&row.name));
+            let names = group.rows.iter().map(|row| Names {
+                name: Arc::clone(&row.name),
+                member: Arc::clone(&row.member),
+            });
             let names: Vec<_> = names.collect();
             let start = at;
             at += OF_GROUP + names.len() * OF_MEMBER;
@@ -78,7 +90,8 @@ impl Layout {
         let groups = sample.groups.iter();
         let is_same = |group: &GroupSample| {
             let place = self.0.get(&group.name);
-            place.is_some_and(|(_, names)| names.iter().eq(group.rows.iter().map(|row| &row.name)))
+            let now = group.rows.iter().map(|row| (&row.name, &row.member));
+            place.is_some_and(|(_, names)| names.iter().map(|of| (&of.name, &of.member)).eq(now))
         };
         self.0.len() == sample.groups.len() + 1 && groups.clone().all(is_same)
     }
@@ -86,8 +99,12 @@ impl Layout {
     fn bytes(&self) -> usize {
         let name = |name: &Arc<str>| ARRAY + name.len();
         let groups = self.0.iter();
-        let of = |(group, (_, members)): (&Arc<str>, &(usize, Vec<Arc<str>>))| {
-            2 * name(group) + members.iter().map(name).sum::<usize>()
+        let names = |of: &Names| match Arc::ptr_eq(&of.name, &of.member) {
+            true => name(&of.name),
+            false => name(&of.name) + name(&of.member),
+        };
+        let of = |(group, (_, members)): (&Arc<str>, &(usize, Vec<Names>))| {
+            2 * name(group) + members.iter().map(names).sum::<usize>()
         };
         groups.map(of).sum()
     }
@@ -187,7 +204,7 @@ impl Past {
     }
 
     /// What is known of a group, or of all groups together if it is "", since a time; of one member only,
-    /// if it is named.
+    /// if it is named: by its name or its address.
     pub(super) fn tell(&self, group: &str, member: Option<&str>, since: u64) -> LastHour {
         let from = self.moments.partition_point(|moment| moment.at < since);
         let moments: Vec<&Moment> = self.moments.range(from..).collect();
@@ -199,14 +216,16 @@ impl Past {
         let now = moments.last().and_then(|last| last.layout.0.get(group));
         let names = now.map_or(&[][..], |(_, names)| names);
         let wanted = names.iter().enumerate();
-        let wanted = wanted.filter(|(_, name)| member.is_none_or(|member| ***name == *member));
-        let members = wanted.take(TOLD).map(|(index, name)| {
+        let is_meant =
+            |of: &Names| member.is_none_or(|asked| *of.name == *asked || *of.member == *asked);
+        let wanted = wanted.filter(|(_, of)| is_meant(of));
+        let members = wanted.take(TOLD).map(|(index, Names { name, member })| {
             // Where it is in each moment: mostly where it is now.
             let starts = moments.iter().map(|moment| {
                 let (start, names) = moment.layout.0.get(group)?;
                 let index = match names.get(index) {
-                    Some(there) if there == name => index,
-                    _ => names.iter().position(|there| there == name)?,
+                    Some(there) if there.member == *member => index,
+                    _ => names.iter().position(|there| there.member == *member)?,
                 };
                 Some(start + OF_GROUP + index * OF_MEMBER)
             });
@@ -280,6 +299,7 @@ mod tests {
     fn row(name: &str, load: f32) -> MemberSample {
         MemberSample {
             name: name.into(),
+            member: name.into(),
             state: "up",
             admin: AdminState::Ready,
             weight: 1.0,
@@ -373,6 +393,32 @@ mod tests {
         let x = past.tell("a", Some("x"), 0).members.remove(0);
         assert_eq!(x.load, [Some(0.1), None, None, Some(0.7)]);
         assert!(past.tell("a", Some("none"), 0).members.is_empty());
+        assert_eq!(past.bytes, past.count_bytes());
+    }
+
+    #[test]
+    fn g6_a_member_that_is_given_a_name_keeps_its_hour() {
+        let mut past = Past::default();
+        let mut now = 1000;
+        for (name, load) in [("x", 0.1), ("s1", 0.2), ("s2", 0.3)] {
+            let named = MemberSample {
+                name: name.into(),
+                ..row("x", load)
+            };
+            past.keep(
+                &sample(vec![group("a", 1.0, vec![named, row("y", 0.9)])]),
+                now,
+            );
+            now += STEP;
+        }
+        for asked in ["s2", "x"] {
+            let mut told = past.tell("a", Some(asked), 0).members;
+            assert_eq!(told.len(), 1, "{asked}");
+            let member = told.remove(0);
+            assert_eq!(member.name, "s2");
+            assert_eq!(member.load, [Some(0.1), Some(0.2), Some(0.3)]);
+        }
+        assert!(past.tell("a", Some("s1"), 0).members.is_empty());
         assert_eq!(past.bytes, past.count_bytes());
     }
 

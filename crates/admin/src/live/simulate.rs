@@ -153,11 +153,7 @@ fn question(
     }
     let mut assumed = match &body.members {
         Some(given) => {
-            let names = members
-                .iter()
-                .map(|member| &*member.name)
-                .collect::<Vec<_>>();
-            replace(&mut config, &names, given)?;
+            replace(&mut config, &members, given)?;
             given.clone()
         }
         None => assume(&members, &mut notes)?,
@@ -218,10 +214,10 @@ fn question(
     Ok((question, assumed))
 }
 
-/// Puts members that were given in the place of those of the group, which are called `names`.
+/// Puts members that were given in the place of those of the group, which are `measured`.
 fn replace(
     config: &mut evenkeel_manager::config::Config,
-    names: &[&str],
+    measured: &[MeasuredMember],
     given: &[AssumedMember],
 ) -> Result<(), ApiError> {
     for member in given {
@@ -236,7 +232,8 @@ fn replace(
     for group in &mut config.groups {
         let before = std::mem::take(&mut group.members);
         let next = given.iter().enumerate().map(|(index, member)| {
-            let own = names.iter().position(|name| *name == member.name);
+            let is_own = |of: &MeasuredMember| of.name == member.name || of.member == member.name;
+            let own = measured.iter().position(is_own);
             let mut next = own
                 .and_then(|own| before.get(own).cloned())
                 .unwrap_or_default();

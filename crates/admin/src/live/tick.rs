@@ -221,6 +221,7 @@ mod tests {
     fn row(name: &str, in_flight: u32) -> MemberSample {
         MemberSample {
             name: name.into(),
+            member: name.into(),
             state: "up",
             admin: AdminState::Ready,
             weight: 1.0,

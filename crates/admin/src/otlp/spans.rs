@@ -206,6 +206,9 @@ fn of_attempt(record: &Record<'_>, trace: &Trace, attempt: &Attempt, index: usiz
         all.whole("http.response.status_code", status);
     }
     all.text("evenkeel.member", &*attempt.member);
+    if let Some(name) = attempt.member_name.as_deref() {
+        all.text("evenkeel.member_name", name);
+    }
     all.text("evenkeel.group", &*attempt.group);
     all.text("evenkeel.strategy", attempt.strategy);
     all.time("evenkeel.queue_ms", attempt.queued);
@@ -257,6 +260,7 @@ mod tests {
         let attempt = Attempt {
             span: [3; 8],
             member: "[::1]:8080".into(),
+            member_name: None,
             group: "app".into(),
             strategy: "adaptive",
             began: Duration::from_millis(1),
@@ -270,6 +274,7 @@ mod tests {
         let second = Attempt {
             span: [4; 8],
             member: "web-1:80".into(),
+            member_name: Some("s1".into()),
             ended: None,
             status: Some(200),
             failure: None,
@@ -362,6 +367,9 @@ mod tests {
             Some(Value::Whole(1))
         );
         assert!(value(second, "error.type").is_none());
+        assert_eq!(text(second, "evenkeel.member"), "web-1:80");
+        assert_eq!(text(second, "evenkeel.member_name"), "s1");
+        assert!(value(first, "evenkeel.member_name").is_none());
     }
 
     #[test]

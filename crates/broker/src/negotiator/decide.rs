@@ -296,6 +296,7 @@ mod tests {
         let member = |index: usize| Member {
             id: MemberId(index as u64 + 1),
             name: format!("m{index}:80").into(),
+            given_name: None,
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
             host: "192.0.2.1".into(),
             max_connections: None,

@@ -33,7 +33,7 @@ pub enum LogField {
 
 impl LogField {
     /// Names of fields, but for header fields.
-    pub const NAMES: [&'static str; 36] = [
+    pub const NAMES: [&'static str; 37] = [
         "time",
         "time_local",
         "rule",
@@ -44,6 +44,7 @@ impl LogField {
         "route",
         "group",
         "member",
+        "member_name",
         "tried",
         "tls",
         "server_name",

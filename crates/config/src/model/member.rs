@@ -1,7 +1,7 @@
 //! Members of a group.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use evenkeel_core::cost::Cost;
@@ -9,12 +9,12 @@ use evenkeel_core::member::Weight;
 use toml::de::DeValue;
 
 use crate::schema::address::{Address, Origin, UNIX, host_port, is_host_name};
-use crate::schema::document::Item;
+use crate::schema::document::{Item, Span, join};
 use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE, Texts, WRONG_TYPE, read_one};
 use crate::schema::key::{docs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::table::{LOCATION_NAMES, NAMES, Table};
+use crate::schema::table::{LOCATION_NAMES, NAMES, Table, is_name};
 
 section! {
     /// A member as the file names it. A DNS name with several addresses becomes one
@@ -37,6 +37,10 @@ section! {
         is_apart: bool = false,
     }
     keys MEMBER {
+        /// Name of the member for people, unique in the group: `evenkeel ctl`, the admin API, the console and `top` show
+        /// it, and take it where they take the address; the access log has it as `member_name`. Without it, a member
+        /// is called by its address. Each address of a host name with several has the name, `/` and the IP address.
+        given_name "name": Option<String> [Text(MEMBER_NAMES)] = None; r#""s1""#,
         /// Share of the traffic relative to the other members; 0 gets none.
         weight: Weight = Weight::ONE; "2.5",
         /// Where it runs: a machine, not a path as in nginx. Members of all groups at one location
@@ -76,6 +80,18 @@ section! {
     }
 }
 
+/// Names that members may be given.
+const MEMBER_NAMES: Texts = (
+    "1 to 63 letters, digits, \"-\", \"_\" or \".\", and no IP address",
+    is_member_name,
+);
+
+/// Returns true if a member may be given the name: 1 to 63 letters, digits, `-`, `_` or `.`, and no IP address.
+/// Such a name is never the address of a member, which has a port.
+pub fn is_member_name(name: &str) -> bool {
+    is_name(name) && name.len() <= 63 && name.parse::<IpAddr>().is_err()
+}
+
 /// What a service is called.
 const SERVICE: Texts = ("a DNS name, as in \"_http._tcp.web.example.org\"", |text| {
     let name = text.strip_suffix('.').unwrap_or(text);
@@ -113,7 +129,8 @@ impl MemberConfig {
         }
     }
 
-    /// The name of the member: `host:port`, or that of a reference, service or Unix socket.
+    /// The identity of the member: `host:port`, or that of a reference, service or Unix socket. People may know it by
+    /// its [`MemberConfig::given_name`].
     pub fn name(&self) -> String {
         if self.unix().is_some() {
             return self.host.clone();
@@ -123,6 +140,26 @@ impl MemberConfig {
             (None, Some(ip)) => SocketAddr::new(ip, self.port).to_string(),
             (None, None) => format!("{}:{}", self.host, self.port),
         }
+    }
+
+    /// Returns the name that people see and type: the given one, or else the identity.
+    pub fn shown_name(&self) -> String {
+        self.given_name.clone().unwrap_or_else(|| self.name())
+    }
+
+    /// Returns the identity and the given name of the member at one address. If the host has several addresses, `ip`
+    /// says which one, and follows behind a slash.
+    pub fn names_at(&self, ip: Option<IpAddr>) -> (String, Option<String>) {
+        let at = |name: String| match ip {
+            Some(ip) => format!("{name}/{ip}"),
+            None => name,
+        };
+        (at(self.name()), self.given_name.clone().map(at))
+    }
+
+    /// True if `name` is the member's given name or its identity.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.given_name.as_deref() == Some(name) || self.name() == name
     }
 
     /// The address that `host` is, if it is not a name.
@@ -178,6 +215,11 @@ fn read_member(item: &Item<'_>, report: &mut Report<'_>) -> Option<MemberConfig>
                         "members that are looked up have different addresses: leave it out";
                     table.problem("url", message, report);
                 }
+                if table.given("name") {
+                    let message =
+                        "a service has several members, and a name is for one: leave it out";
+                    table.problem("name", message, report);
+                }
             } else {
                 table.require("address", report);
             }
@@ -194,6 +236,33 @@ fn read_member(item: &Item<'_>, report: &mut Report<'_>) -> Option<MemberConfig>
     })
 }
 
+/// Reports names that are given to two members, or that are the host of another member. `places` are the indexes of the
+/// members with names, with their places in the file.
+fn check_names(
+    members: &[MemberConfig],
+    places: &[(usize, Span, String)],
+    report: &mut Report<'_>,
+) {
+    let hosts: HashMap<&str, &MemberConfig> = members.iter().map(|of| (&*of.host, of)).collect();
+    let mut known: HashMap<&str, &MemberConfig> = HashMap::new();
+    for (index, span, path) in places {
+        let member = members.get(*index);
+        let Some((member, name)) = member.and_then(|of| Some((of, of.given_name.as_deref()?)))
+        else {
+            continue;
+        };
+        let host = name.to_ascii_lowercase();
+        let message = match (known.insert(name, member), hosts.get(&*host)) {
+            (Some(other), _) => format!("{name} is the name of {} already", other.name()),
+            (None, Some(other)) if member.host != host => {
+                format!("{name} is the host of another member, {}", other.name())
+            }
+            (None, _) => continue,
+        };
+        report.problem(span, path, message, None);
+    }
+}
+
 /// The members of a group.
 impl Field for Vec<MemberConfig> {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
@@ -204,18 +273,23 @@ impl Field for Vec<MemberConfig> {
             return report.wrong(item, "no members", self.allowed(limits));
         }
         let mut seen = HashSet::new();
+        let mut named = Vec::new();
         self.clear();
         for element in item.elements(list) {
             let Some(member) = read_member(&element, report) else {
                 continue;
             };
             if seen.insert(member.name()) {
+                if member.given_name.is_some() {
+                    named.push((self.len(), element.span, join(&element.path, "name")));
+                }
                 self.push(member);
             } else {
                 let message = format!("{} is a member already", member.name());
                 report.problem(&element.span, &element.path, message, None);
             }
         }
+        check_names(self, &named, report);
     }
 
     fn allowed(&self, _: &Limits) -> String {

@@ -237,7 +237,7 @@ section! {
         random: bool = false; "true",
         /// How long it lasts. By default for ever.
         length: Option<Duration> [Time(millis(1), DAY)] = None; r#""2s""#,
-        /// Members that it may happen to, by name. By default all.
+        /// Members that it may happen to, by name or address. By default all.
         members: Vec<String> [Text(LOCATION_NAMES)] = Vec::new(); r#"["10.0.0.1:80"]"#,
         /// Which of them it happens to each time: to `all` at once, to the `next` one after that of
         /// the last time, or to one at `random`.
@@ -576,7 +576,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
                 them.";
     let members =
         "How members work. The members, their weights and limits are those of the configuration.";
-    let member = "What is different in one member. It is called as in `evenkeel ctl members`: by its \
+    let member = "What is different in one member. It is called as in `evenkeel ctl members`: by its name or its \
                   address, as in `[member.\"10.0.0.1:80\"]`. Keys that it leaves out are as in `[members]`, \
                   whose keys it has, but for `count`.";
     let event = "Something that happens to members, once or again and again. There may be many; what \

@@ -79,8 +79,8 @@ static ADVICE: &[Advice] = &[
     Advice {
         end: "members[]",
         has: "address",
-        keys: "name id hostname label server_name",
-        advice: "members have no names: each is called by its address, in logs and in `evenkeel ctl`, too",
+        keys: "id hostname label server_name",
+        advice: r#"the name of a member is its key `name`, as in name = "s1""#,
     },
     Advice {
         end: ".tls",

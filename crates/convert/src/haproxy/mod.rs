@@ -263,7 +263,7 @@ impl Proxy {
             "log-format" | "log-format-sd" | "unique-id-format" | "error-log-format" => {
                 notes.add(
                     line.number,
-                    "`format` of [access_log] has fields of its own: docs/cli.md",
+                    "`format` of [access_log] has fields of its own, as {member_name} for %s: docs/cli.md",
                 );
             }
             "unique-id-header" => {

@@ -1,5 +1,7 @@
 //! Addresses, servers and how they are chosen and checked.
 
+use evenkeel_config::is_member_name;
+
 use super::words::Line;
 use super::{Proxy, Table};
 use crate::model::{Group, Model, Notes};
@@ -206,11 +208,7 @@ impl Servers {
             "server" => self.server(line, notes),
             "server-template" => {
                 let address = line.word(3).to_owned();
-                let words = [
-                    &["server".to_owned(), line.word(1).to_owned(), address],
-                    line.from(4),
-                ]
-                .concat();
+                let words = [&["server".to_owned(), String::new(), address], line.from(4)].concat();
                 self.server(
                     &Line {
                         number: line.number,
@@ -371,6 +369,19 @@ impl Servers {
         };
         let mut member = Table::default();
         member.set("address", address);
+        match line.word(1) {
+            // A template names nobody.
+            "" => {}
+            name if !is_member_name(name) => notes.add(
+                number,
+                "not a name that a member can have: the member is called by its address",
+            ),
+            name if self.has_name(name) => notes.add(
+                number,
+                "another server has that name: the member is called by its address",
+            ),
+            name => member.set("name", name),
+        }
         let all = [self.common.as_slice(), line.from(3)].concat();
         let mut words = all.iter();
         let mut is_tls = false;
@@ -481,6 +492,28 @@ impl Servers {
         }
     }
 
+    /// Returns true if one of the members has the name.
+    fn has_name(&self, name: &str) -> bool {
+        let name = Value::from(name);
+        self.members
+            .iter()
+            .any(|known| known.get("name") == Some(&name))
+    }
+
+    /// Returns true if the name of the member is the host of another member, which no name may be.
+    fn has_host_of_other(&self, member: &Table) -> bool {
+        let Some(Value::Text(name)) = member.get("name") else {
+            return false;
+        };
+        let has_host = |of: &Table| match of.get("address") {
+            Some(Value::Text(address)) => address
+                .rsplit_once(':')
+                .is_some_and(|(host, _)| host.eq_ignore_ascii_case(name)),
+            _ => false,
+        };
+        !has_host(member) && self.members.iter().any(has_host)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
@@ -511,10 +544,14 @@ impl Proxy {
         let name = Model::name(&self.name, |_| false);
         let mut keys = Table::default();
         let members = self.servers.members.iter().map(|member| {
+            let mut member = member.clone();
+            if self.servers.has_host_of_other(&member) {
+                member.remove("name");
+            }
             let only = member.keys().count() == 1;
             match member.get("address").filter(|_| only) {
                 Some(address) => address.clone(),
-                None => Value::Table(member.clone()),
+                None => Value::Table(member),
             }
         });
         keys.set("members", Value::List(members.collect()));

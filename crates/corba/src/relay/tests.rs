@@ -205,6 +205,7 @@ impl House {
         let member = |id: usize| Member {
             id: MemberId(id as u64),
             name: format!("{id}").into(),
+            given_name: None,
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 1)).into(),
             host: "192.0.2.1".into(),
             max_connections: None,

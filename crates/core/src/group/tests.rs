@@ -18,6 +18,7 @@ fn group(members: usize, max_connections: Option<u32>) -> Group {
         .map(|i| Member {
             id: MemberId(i as u64),
             name: format!("m{i}").into(),
+            given_name: None,
             host: "192.0.2.1".into(),
             address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
             max_connections,

@@ -1,13 +1,14 @@
 //! Files with members, in JSON as Prometheus has it for its targets (`file_sd`): a list of groups
 //! of targets with labels, `[{"targets": ["10.0.0.1:80"], "labels": {"weight": "2"}}]`.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use evenkeel_core::member::Weight;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
-use crate::config::{MemberConfig, is_location_name, is_name, member_address};
+use crate::config::{MemberConfig, is_location_name, is_member_name, is_name, member_address};
 
 /// Most members of one file.
 pub const MAX_MEMBERS: usize = 10_000;
@@ -35,7 +36,8 @@ impl fmt::Display for FileError {
 /// The members that the text of a file names, in its order, each address once.
 ///
 /// Labels with names of keys of members (`weight`, `backup`, `drain`, `max_connections`, `location`,
-/// `zone` and `url`) say of all targets beside them what such keys say; others are for whoever else reads the file.
+/// `zone`, `url` and `name`) say of all targets beside them what such keys say; others are for whoever else reads the
+/// file. A `name` stands beside one target, and in a file once.
 ///
 /// # Errors
 ///
@@ -58,6 +60,7 @@ pub fn parse(text: &str) -> Result<Vec<MemberConfig>, FileError> {
             message: format!("has {count} members, and at most {MAX_MEMBERS} are allowed"),
         });
     }
+    check_names(text, &groups)?;
     let mut known = std::collections::HashSet::new();
     let members = groups.into_iter().flat_map(|group| {
         let labels = group.labels.0;
@@ -75,6 +78,41 @@ pub fn parse(text: &str) -> Result<Vec<MemberConfig>, FileError> {
         .collect())
 }
 
+/// Checks that each name that `groups` of the file `text` give is that of one member.
+fn check_names(text: &str, groups: &[Targets]) -> Result<(), FileError> {
+    let mut named: HashMap<&str, &Target> = HashMap::new();
+    for group in groups {
+        let targets = group.targets.as_slice();
+        let (Some(name), Some(target)) = (group.labels.0.given_name.as_deref(), targets.first())
+        else {
+            continue;
+        };
+        let other = match targets.iter().find(|other| *other != target) {
+            Some(other) => Some(other),
+            None => named.insert(name, target).filter(|known| *known != target),
+        };
+        let Some(other) = other else {
+            continue;
+        };
+        let address = |Target(host, port): &Target| MemberConfig::new(host, *port).name();
+        // Where the name is used for the last time, which is the second time or later.
+        let before = text
+            .rfind(&format!("\"{name}\""))
+            .and_then(|at| text.get(..at));
+        let before = before.unwrap_or_default();
+        return Err(FileError {
+            line: before.matches('\n').count() + 1,
+            column: before.len() - before.rfind('\n').map_or(0, |at| at + 1) + 1,
+            message: format!(
+                "label name: {name:?} is for one member, not for {} and {}",
+                address(other),
+                address(target)
+            ),
+        });
+    }
+    Ok(())
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Targets {
@@ -83,6 +121,7 @@ struct Targets {
     labels: Labels,
 }
 
+#[derive(PartialEq)]
 struct Target(String, u16);
 
 impl<'de> Deserialize<'de> for Target {
@@ -159,6 +198,15 @@ impl<'de> Visitor<'de> for LabelsVisitor {
                         return Err(wrong(&text, wanted));
                     }
                     member.zone = Some(text);
+                }
+                "name" => {
+                    let Text(text) = map.next_value()?;
+                    if !is_member_name(&text) {
+                        let wanted =
+                            "1 to 63 letters, digits, \"-\", \"_\" or \".\", and no IP address";
+                        return Err(wrong(&text, wanted));
+                    }
+                    member.given_name = Some(text);
                 }
                 "url" => {
                     let Text(text) = map.next_value()?;
@@ -252,6 +300,49 @@ mod tests {
             "https://www-1.example.org"
         );
         assert_eq!(parse("[]").unwrap(), []);
+    }
+
+    #[test]
+    fn g6_a_name_is_for_one_target() {
+        let members = parse(
+            r#"[
+                {"targets": ["10.0.0.1:80"], "labels": {"name": "s1"}},
+                {"targets": ["10.0.0.2:80"], "labels": {"name": 2}},
+                {"targets": ["10.0.0.3:80", "10.0.0.3:80"], "labels": {"name": "s3"}},
+                {"targets": ["10.0.0.1:80"], "labels": {"name": "s1"}},
+                {"targets": ["10.0.0.4:80"]}
+            ]"#,
+        );
+        let members = members.unwrap();
+        let names: Vec<_> = members.iter().map(|of| of.given_name.as_deref()).collect();
+        assert_eq!(names, [Some("s1"), Some("2"), Some("s3"), None]);
+        for (text, line, wanted) in [
+            (
+                "[\n{\"targets\": [\"a:1\", \"b:1\"],\n\"labels\": {\"name\": \"s1\"}}]",
+                3,
+                "\"s1\" is for one member, not for b:1 and a:1",
+            ),
+            (
+                "[\n{\"targets\": [\"a:1\"], \"labels\": {\"name\": \"s1\"}},\n\
+                 {\"targets\": [\"b:1\"], \"labels\": {\"name\": \"s1\"}}]",
+                3,
+                "not for a:1 and b:1",
+            ),
+            (
+                "[{\"targets\": [\"a:1\"],\n\"labels\": {\"name\": \"a b\"}}]",
+                2,
+                "\"a b\" is not 1 to 63 letters",
+            ),
+            (
+                "[{\"targets\": [\"a:1\"],\n\"labels\": {\"name\": \"10.0.0.1\"}}]",
+                2,
+                "no IP address",
+            ),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert_eq!(error.line, line, "{text:?}: {error}");
+            assert!(error.message.contains(wanted), "{text:?}: {error}");
+        }
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub(crate) struct File {
 }
 
 impl Lists {
-    /// The members of lists of a group, each name once, without those that it has anyway.
+    /// Returns the members of lists of a group, each once, without those that the group has anyway. A member whose given
+    /// name another member has goes by its address.
     pub(crate) fn members(&self, group: &GroupConfig) -> Vec<MemberConfig> {
         if group.services.is_empty() && group.members_files.is_empty() {
             return Vec::new();
@@ -52,7 +53,17 @@ impl Lists {
             files.flat_map(|(_, file)| file.members.iter().cloned())
         });
         let all = of_services.chain(of_files);
-        all.filter(|member| names.insert(member.name())).collect()
+        let mut members: Vec<_> = all.filter(|of| names.insert(of.name())).collect();
+        let in_file = group.members.iter();
+        let mut given_names: HashSet<String> =
+            in_file.filter_map(|of| of.given_name.clone()).collect();
+        for member in &mut members {
+            member.given_name = member
+                .given_name
+                .take()
+                .filter(|name| given_names.insert(name.clone()));
+        }
+        members
     }
 
     /// How many members each list of a group has: the name of the list, and the number.
@@ -239,6 +250,39 @@ mod tests {
         let named = BTreeSet::from([folder.join("a.json").display().to_string()]);
         let fifth = read(&named, &fourth.files);
         assert_eq!((names(&fifth.files).len(), fifth.errors.len()), (1, 1));
+    }
+
+    #[test]
+    fn g6_a_name_that_is_taken_leaves_the_member_with_its_address() {
+        let text = "[group.web]\nmembers = [{ address = \"a:1\", name = \"s1\" }]\nmembers_files = [\"/x/*.json\"]\n";
+        let config = crate::config::parse("x", text).unwrap();
+        let file = |json: &str| File {
+            hash: 0,
+            members: Arc::new(file::parse(json).unwrap()),
+        };
+        let named = |address: &str, name: &str| {
+            format!(r#"{{"targets": ["{address}"], "labels": {{"name": "{name}"}}}}"#)
+        };
+        let first = format!("[{}, {}]", named("b:1", "s1"), named("c:1", "s2"));
+        let second = format!("[{}, {}]", named("d:1", "s2"), named("e:1", "s3"));
+        let files = [("/x/1.json", first), ("/x/2.json", second)];
+        let files = files.map(|(path, json)| (PathBuf::from(path), file(&json)));
+        let lists = Lists {
+            files: files.into(),
+            ..Lists::default()
+        };
+        let members = lists.members(&config.groups[0]);
+        let names: Vec<_> = members
+            .iter()
+            .map(|of| (&*of.host, of.given_name.as_deref()))
+            .collect();
+        let wanted = [
+            ("b", None),
+            ("c", Some("s2")),
+            ("d", None),
+            ("e", Some("s3")),
+        ];
+        assert_eq!(names, wanted);
     }
 
     #[test]

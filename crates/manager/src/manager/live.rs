@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use evenkeel_core::member::Weight;
+use evenkeel_core::member::{Member, Weight};
 use tracing::info;
 
 use super::{ManageError, Manager, entry};
@@ -72,8 +72,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Drains a member, takes it out, or brings it back. `member` is a name in the file,
-    /// which stands for all its addresses, or that of one of them.
+    /// Drains a member, takes it out, or brings it back. `member` is its address in the file or the name that the
+    /// file gives it, which stand for all its IP addresses, or the name of one of these.
     pub fn set_admin_state(
         &self,
         group: &str,
@@ -81,11 +81,11 @@ impl Manager {
         to: AdminState,
     ) -> Result<(), ManageError> {
         let mut owned = self.lock();
-        find_member(&owned.state, group, member)?;
+        let (member, member_name) = &find_member(&owned.state, group, member)?;
         let mut inputs = owned.state.inputs.clone();
         set_live(&mut inputs.live.admin, group, member, to);
         self.change(&mut owned.state, inputs)?;
-        info!(group, member, state = ?to, "admin state changed");
+        info!(group, member, member_name, state = ?to, "admin state changed");
         Ok(())
     }
 
@@ -93,11 +93,17 @@ impl Manager {
     pub fn set_weight(&self, group: &str, member: &str, weight: f64) -> Result<(), ManageError> {
         let weight = Weight::new(weight)?;
         let mut owned = self.lock();
-        find_member(&owned.state, group, member)?;
+        let (member, member_name) = &find_member(&owned.state, group, member)?;
         let mut inputs = owned.state.inputs.clone();
         set_live(&mut inputs.live.weights, group, member, weight);
         self.change(&mut owned.state, inputs)?;
-        info!(group, member, weight = weight.get(), "weight changed");
+        info!(
+            group,
+            member,
+            member_name,
+            weight = weight.get(),
+            "weight changed"
+        );
         Ok(())
     }
 
@@ -105,11 +111,11 @@ impl Manager {
     /// [`Manager::set_admin_state`].
     pub fn set_backup(&self, group: &str, member: &str, backup: bool) -> Result<(), ManageError> {
         let mut owned = self.lock();
-        find_member(&owned.state, group, member)?;
+        let (member, member_name) = &find_member(&owned.state, group, member)?;
         let mut inputs = owned.state.inputs.clone();
         set_live(&mut inputs.live.backups, group, member, backup);
         self.change(&mut owned.state, inputs)?;
-        info!(group, member, backup, "backup changed");
+        info!(group, member, member_name, backup, "backup changed");
         Ok(())
     }
 
@@ -228,18 +234,29 @@ impl Manager {
     }
 }
 
-/// Whether the group has a member, or an endpoint of one, called `name`.
-pub(super) fn find_member(state: &State, group: &str, name: &str) -> Result<(), ManageError> {
+/// Returns the member of a group, or the endpoint of one, that is called `name`: its address in the configuration, and
+/// the name that it was given, if one was. `name` is one of the two.
+pub(super) fn find_member(
+    state: &State,
+    group: &str,
+    name: &str,
+) -> Result<(String, Option<String>), ManageError> {
     let entry = entry(state, group)?;
-    let in_file = entry.config.members.iter().any(|m| m.name() == name);
-    let mut endpoints = entry.endpoints.iter();
-    if in_file || endpoints.any(|endpoint| &*endpoint.member.name == name) {
-        return Ok(());
-    }
-    Err(ManageError::NoMember {
-        group: group.into(),
-        member: name.into(),
-    })
+    let mut in_file = entry.config.members.iter();
+    let in_file = in_file.find(|m| m.is_called(name));
+    let in_file = in_file.map(|m| (m.name(), m.given_name.clone()));
+    let endpoint = || {
+        let Member {
+            name, given_name, ..
+        } = &entry.find_endpoint(name)?.member;
+        Some((name.to_string(), given_name.as_deref().map(str::to_owned)))
+    };
+    in_file
+        .or_else(endpoint)
+        .ok_or_else(|| ManageError::NoMember {
+            group: group.into(),
+            member: name.into(),
+        })
 }
 
 /// Sets a live change of a member, which overrides those of its endpoints.

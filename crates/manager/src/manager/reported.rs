@@ -26,7 +26,7 @@ impl Manager {
         opinion: Option<&Opinion>,
     ) -> Result<(), ManageError> {
         let mut owned = self.lock();
-        find_member(&owned.state, group, member)?;
+        let (member, _) = find_member(&owned.state, group, member)?;
         let endpoints = entry(&owned.state, group)?.endpoints.iter();
         let meant = endpoints.filter(|e| *e.member.name == *member || *e.in_file == *member);
         let meant: Vec<MemberId> = meant.map(|endpoint| endpoint.member.id).collect();
@@ -74,16 +74,17 @@ impl Manager {
             handle.queue.call_all();
         }
         let (group, member) = (handle.current.load(), &endpoint.member.name);
+        let member_name = endpoint.member.given_name.as_deref();
         let (group, source) = (group.name(), source.name());
         let says = opinion.map(tracing::field::display);
         match published {
             Published { reasons: false, .. } => {
-                debug!(%group, %member, source, says, "another opinion");
+                debug!(%group, %member, member_name, source, says, "another opinion");
             }
             Published { room: true, .. } => {
-                info!(%group, %member, source, says, "no longer taken out by report");
+                info!(%group, %member, member_name, source, says, "no longer taken out by report");
             }
-            _ => warn!(%group, %member, source, says, "taken out by report"),
+            _ => warn!(%group, %member, member_name, source, says, "taken out by report"),
         }
     }
 

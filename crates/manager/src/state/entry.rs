@@ -136,6 +136,14 @@ impl GroupEntry {
         self.handle.queue.call_all();
     }
 
+    /// Returns the member that `name` is the identity or the given name of.
+    pub(crate) fn find_endpoint(&self, name: &str) -> Option<&Endpoint> {
+        let is_called = |Endpoint { member, .. }: &&Endpoint| {
+            *member.name == *name || member.given_name.as_deref() == Some(name)
+        };
+        self.endpoints.iter().find(is_called)
+    }
+
     /// The endpoints that the next state may go on with: first those that had left,
     /// the longest gone first.
     pub(super) fn kept(&self, now: Instant) -> impl Iterator<Item = &Endpoint> {

@@ -192,10 +192,9 @@ impl State {
         };
         let alone = addresses.len() == 1;
         for (address, resolved) in addresses {
-            let (name, place) = match address.ip().filter(|_| !alone) {
-                None => (in_file.clone(), host.clone()),
-                Some(ip) => (format!("{in_file}/{ip}"), ip.to_string()),
-            };
+            let of_many = address.ip().filter(|_| !alone);
+            let (name, given_name) = member.names_at(of_many);
+            let place = of_many.map_or_else(|| host.clone(), |ip| ip.to_string());
             let zone = self.inputs.zone_of(member, &place).map(Into::into);
             let place = match (&member.location, address.ip()) {
                 (Some(location), _) => location.clone(),
@@ -236,6 +235,7 @@ impl State {
                 member: Member {
                     id,
                     name: name.into(),
+                    given_name: given_name.map(Into::into),
                     address,
                     host: host.as_str().into(),
                     max_connections: member.max_connections,
@@ -306,6 +306,7 @@ fn departed(before: &[&Endpoint], endpoints: &[Endpoint], now: Instant) -> Vec<E
 fn same_member((a, b): (&Member, &Member)) -> bool {
     a.id == b.id
         && a.name == b.name
+        && a.given_name == b.given_name
         && a.address == b.address
         && a.max_connections == b.max_connections
         && a.zone == b.zone

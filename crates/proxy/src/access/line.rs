@@ -134,6 +134,7 @@ fn json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
     match tries {
         Some(tries) => {
             put_text(b",\"member\":\"", Some(&tries.member), line);
+            put_text(b",\"member_name\":\"", tries.member_name.as_deref(), line);
             if let [first, others @ ..] = &tries.before[..] {
                 put_text(b",\"tried\":[\"", Some(first), line);
                 for other in others {
@@ -350,6 +351,7 @@ pub(super) mod tests {
             server_name: None,
             tries: Some(Box::new(Tries {
                 member: "a:80".into(),
+                member_name: None,
                 before: vec!["b:80".into(), "c:80".into()],
                 queued: Duration::from_millis(3),
                 connect_time: Some(Duration::from_micros(150)),
@@ -391,6 +393,15 @@ pub(super) mod tests {
             \"target\":\"/a?b=c\",\"status\":200,\"bytes_received\":0,\"bytes_sent\":1234,\
             \"queue_ms\":3.0,\"connect_ms\":0.15,\"response_ms\":1.25,\"total_ms\":2.5,\"retries\":1,\"end\":\"complete\"}\n";
         assert_eq!(String::from_utf8(push(&record("/a?b=c"))).unwrap(), wanted);
+    }
+
+    #[test]
+    fn g6_a_member_with_a_name_has_it_beside_its_address() {
+        let mut record = record("/");
+        record.tries.as_mut().unwrap().member_name = Some("s1".into());
+        let line = String::from_utf8(push(&record)).unwrap();
+        let wanted = ",\"member\":\"a:80\",\"member_name\":\"s1\",\"tried\":";
+        assert!(line.contains(wanted), "{line}");
     }
 
     #[test]
@@ -467,6 +478,8 @@ pub(super) mod tests {
         #[serde(skip_serializing_if = "Option::is_none")]
         group: Option<&'a str>,
         member: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        member_name: Option<&'a str>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         tried: Vec<&'a str>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -520,6 +533,7 @@ pub(super) mod tests {
             route: record.route.as_deref(),
             group: record.group.as_deref(),
             member: tries.map(|tries| &*tries.member),
+            member_name: tries.and_then(|tries| tries.member_name.as_deref()),
             tried: before.map(|name| &**name).collect(),
             tls: record.tls.as_ref().map(|tls| tls.version),
             server_name: record.asked_name(),
@@ -576,6 +590,7 @@ pub(super) mod tests {
     prop_compose! {
         fn some_tries()(
             member in a_text(),
+            name in maybe_text(),
             before in proptest::collection::vec(a_text(), 0..3),
             queued in a_time(),
             [connect_time, first_byte] in proptest::array::uniform2(proptest::option::of(a_time())),
@@ -583,7 +598,7 @@ pub(super) mod tests {
         ) -> Box<Tries> {
             let before = before.into_iter().map(Arc::from).collect();
             let member_error = member_error.map(Into::into);
-            Box::new(Tries { before, queued, connect_time, first_byte, member_error, ..*Tries::new(member.into()) })
+            Box::new(Tries { before, queued, connect_time, first_byte, member_error, ..*Tries::new(member.into(), name.map(Into::into)) })
         }
     }
 

@@ -169,6 +169,7 @@ fn put_field(
         "route" => put_text(record.route.as_deref(), line),
         "group" => put_text(record.group.as_deref(), line),
         "member" => put_text(tries.map(|tries| &*tries.member), line),
+        "member_name" => put_text(tries.and_then(|tries| tries.member_name.as_deref()), line),
         "tried" => {
             let before = tries.map(|tries| tries.before.join(","));
             put_text(before.as_deref(), line);
@@ -302,6 +303,16 @@ mod tests {
                     .all(|byte| (b' '..0x7f).contains(&byte))
             );
         }
+    }
+
+    #[test]
+    fn g6_a_format_has_the_name_of_the_member_if_it_has_one() {
+        let template = LogTemplate::parse("{group}/{member_name} {member}").unwrap();
+        let format = LogFormat::Custom(template);
+        let mut record = record("/");
+        assert_eq!(line(format.clone(), &record), "app/- a:80\n");
+        record.tries.as_mut().unwrap().member_name = Some("s1".into());
+        assert_eq!(line(format, &record), "app/s1 a:80\n");
     }
 
     #[test]

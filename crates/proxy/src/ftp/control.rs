@@ -20,7 +20,7 @@ use evenkeel_wire::ftp::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
 
-use super::data::{self, Data, Stage, Waiting};
+use super::data::{self, Data, MemberNames, Stage, Waiting};
 use super::ports;
 use crate::access::End;
 use crate::io::Io;
@@ -115,7 +115,7 @@ pub(super) struct Control<'a> {
     greeting: Option<Outcome>,
     /// A look is to be taken whether a reply has [ended](Conversation::has_loose_end).
     looks: bool,
-    name: Option<Arc<str>>,
+    names: Option<MemberNames>,
     moved: [u64; 2],
 }
 
@@ -126,7 +126,7 @@ impl<'a> Control<'a> {
         bound: &Bound,
         client: &Io,
         server: &Io,
-        name: Option<Arc<str>>,
+        names: Option<MemberNames>,
     ) -> Self {
         let tls = session.service.tls();
         let auth = match rule.rule.ftp.auth_tls {
@@ -177,7 +177,7 @@ impl<'a> Control<'a> {
             open: 0,
             greeting: None,
             looks: false,
-            name,
+            names,
             moved: [0; 2],
         }
     }
@@ -444,7 +444,7 @@ impl<'a> Control<'a> {
                 if let Some(data) = &self.transfer
                     && self.session.worker.log.borrow().is_some()
                 {
-                    data.begin(self.commands.line(), self.name.clone());
+                    data.begin(self.commands.line(), self.names.clone());
                 }
             }
             Step::Transfer(Transfer::Ended(code)) => {

@@ -49,13 +49,16 @@ pub(super) enum Stage {
     Done,
 }
 
+/// Names of a member: its address, and the name that the configuration gives it.
+pub(super) type MemberNames = (Arc<str>, Option<Arc<str>>);
+
 /// A line of the access log in the making.
 #[derive(Debug)]
 struct Entry {
     at: SystemTime,
     command: String,
     argument: String,
-    member: Option<Arc<str>>,
+    member: Option<MemberNames>,
     /// What the server has said of the transfer.
     status: Option<u16>,
     /// Nothing more will be said.
@@ -98,7 +101,7 @@ impl Data {
     }
 
     /// A command uses it: for the log.
-    pub(super) fn begin(&self, line: &[u8], member: Option<Arc<str>>) {
+    pub(super) fn begin(&self, line: &[u8], member: Option<MemberNames>) {
         let mut parts = line.splitn(2, |byte| *byte == b' ');
         let mut next = |most: usize| {
             let part = parts.next().unwrap_or_default();
@@ -146,7 +149,7 @@ impl Data {
             user: None,
             route: None,
             group: Some(Cow::Borrowed(group.name())),
-            tries: entry.member.map(Tries::new),
+            tries: entry.member.map(|(member, name)| Tries::new(member, name)),
             tls: carried.tls,
             server_name: None,
             limit: None,

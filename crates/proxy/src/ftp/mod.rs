@@ -54,7 +54,8 @@ pub(crate) async fn serve(session: Session, client: Io) {
         }
         Ok((mut bound, mut upstream)) => {
             metrics.waits.add(session.worker.now().since(started));
-            let member = tries.as_ref().map(|tries| Arc::clone(&tries.member));
+            let last = tries.as_deref();
+            let member = last.map(|last| (Arc::clone(&last.member), last.member_name.clone()));
             let mut control = Control::new(&session, &rule, &bound, &client, &upstream, member);
             let mut greeted = |is_good| {
                 let now = session.worker.now();

@@ -185,8 +185,10 @@ impl Client {
             Failure::Connect(ConnectFailure::NoWebSocket) => {
                 let service = &self.session.service;
                 service.metrics.refused_no_websocket.add(1);
-                let member = summary.tries.as_ref().map_or("", |tries| &tries.member);
-                evenkeel_limits::warn_throttled!(rule = %service.name, member,
+                let tries = summary.tries.as_ref();
+                let member = tries.map_or("", |tries| &tries.member);
+                let member_name = tries.and_then(|tries| tries.member_name.as_deref());
+                evenkeel_limits::warn_throttled!(rule = %service.name, member, member_name,
                     "a client asks for WebSocket, but the member's SETTINGS of HTTP/2 do not allow it \
                      (ENABLE_CONNECT_PROTOCOL, RFC 8441)");
                 let text = "The server takes no WebSocket over HTTP/2.".into();

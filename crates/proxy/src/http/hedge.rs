@@ -354,6 +354,7 @@ impl Client {
         trace.attempts.push(Attempt {
             span,
             member: Arc::clone(&member.name),
+            member_name: member.given_name.clone(),
             group: Arc::clone(group.name()),
             strategy: group.strategy().name,
             began: since.since(at),

@@ -431,6 +431,7 @@ impl Request {
         trace.attempts.push(Attempt {
             span: trace.current,
             member: Arc::clone(&tries.member),
+            member_name: tries.member_name.clone(),
             group: Arc::clone(group.name()),
             strategy: group.strategy().name,
             began: bound.ticket.started().since(at),

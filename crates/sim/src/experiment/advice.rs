@@ -17,7 +17,7 @@ use evenkeel_manager::config::{
 };
 use serde_json::{Value, json};
 
-use super::plan::{Plan, Point, group_of};
+use super::plan::{Plan, Point, group_of, index_members};
 use super::replay::{Came, Replay};
 use super::statistics::{FIGURES, Mean};
 use super::{MEASURED, Results, Unit};
@@ -134,8 +134,8 @@ pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, St
         _ => {}
     }
     let group = group_of(&world, &mut config).map_err(failed)?.clone();
-    let names: Vec<String> = group.members.iter().map(MemberConfig::name).collect();
-    let learnt = learn(log, &config, &group.name, &names, question).map_err(&fail)?;
+    let names: Vec<String> = group.members.iter().map(MemberConfig::shown_name).collect();
+    let learnt = learn(log, &config, &group, &names, question).map_err(&fail)?;
     let mut study = learnt.study;
     // The log's times have the way to the member in them.
     world.network = Duration::ZERO;
@@ -344,7 +344,7 @@ struct Timed {
 fn learn(
     log: &Log,
     config: &Config,
-    group: &str,
+    group: &GroupConfig,
     names: &[String],
     question: &Question<'_>,
 ) -> Result<Learnt, String> {
@@ -358,16 +358,17 @@ fn learn(
         let of_rule = || {
             let rule = name(entry.rule);
             let mut rules = config.rules.iter();
-            rules.any(|known| Some(&known.name) == rule && known.group == group)
+            rules.any(|known| Some(&known.name) == rule && known.group == group.name)
         };
-        name(entry.group).map_or_else(of_rule, |of| of == group)
+        name(entry.group).map_or_else(of_rule, |of| *of == group.name)
     };
     let mut entries: Vec<&Entry> = log.entries.iter().filter(ours).collect();
     if entries.len() < FEWEST {
         return Err(format!(
-            "the log has {} requests of group {group:?} ({} lines, {} unreadable), which say nothing: at least {FEWEST} \
+            "the log has {} requests of group {:?} ({} lines, {} unreadable), which say nothing: at least {FEWEST} \
              are needed; give a longer log, or name another group with --group",
             entries.len(),
+            group.name,
             log.lines,
             log.unreadable
         ));
@@ -412,7 +413,8 @@ fn learn(
         },
         log.unreadable
     ));
-    let members = members_of(log, &entries, names, &mut facts, &mut unknown);
+    let configured = &group.members;
+    let members = members_of(log, &entries, (configured, names), &mut facts, &mut unknown);
     // The commonest classes.
     let mut counts: BTreeMap<Option<usize>, usize> = BTreeMap::new();
     entries
@@ -544,7 +546,7 @@ impl Members {
 fn members_of(
     log: &Log,
     entries: &[&Entry],
-    names: &[String],
+    (configured, names): (&[MemberConfig], &[String]),
     facts: &mut Vec<String>,
     unknown: &mut Vec<String>,
 ) -> Members {
@@ -554,10 +556,11 @@ fn members_of(
     seen.sort_unstable();
     seen.dedup();
     let text = |number: &usize| log.names.get(*number).cloned().unwrap_or_default();
+    let known_names = index_members(configured);
     let mut by_name: BTreeMap<usize, usize> = BTreeMap::new();
     for number in &seen {
-        if let Some(index) = names.iter().position(|known| *known == text(number)) {
-            by_name.insert(*number, index);
+        if let Some(index) = known_names.get(&text(number)) {
+            by_name.insert(*number, *index);
         }
     }
     let known = !seen.is_empty();
@@ -1150,6 +1153,25 @@ mod tests {
             "{told}"
         );
         assert!(slow.contains(" 1 at once"), "{told}");
+    }
+
+    #[test]
+    fn g6_logs_call_members_by_address_or_by_name() {
+        let named = CONFIG.replace("\"c:1\"", "{ address = \"c:1\", name = \"s3\" }");
+        assert_ne!(named, CONFIG);
+        // Evenkeel's log has addresses, HAProxy's the names of its servers.
+        let by_address = log(1.0, 3000);
+        let by_name = by_address.replace(r#""member":"c:1""#, r#""member":"s3""#);
+        for lines in [by_address, by_name] {
+            let (plan, study) = asked_of(&named, &lines).unwrap();
+            assert_eq!(plan.points[0].members[2], "s3");
+            let mut facts = study.facts.iter();
+            assert!(
+                facts.any(|fact| fact.starts_with("s3: 1000 tries")),
+                "{:?}",
+                study.facts
+            );
+        }
     }
 
     #[test]

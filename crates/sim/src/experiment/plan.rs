@@ -1,6 +1,7 @@
 //! What is to be run: a scenario and the configuration that it names, for each value of its sweeps,
 //! with all that is wrong with them.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -254,11 +255,20 @@ impl Point {
         let group = group_of(&text, &mut config)?;
         resize(group, &text)?;
         let group = group.clone();
-        let members: Vec<String> = group.members.iter().map(MemberConfig::name).collect();
+        let members: Vec<String> = group.members.iter().map(MemberConfig::shown_name).collect();
+        let by_name = index_members(&group.members);
         let mut models = vec![text.members.model; members.len()];
+        let mut told = HashSet::new();
         for (name, place, model) in &text.member {
-            match members.iter().position(|known| known == name) {
-                Some(index) => models[index] = *model,
+            match by_name.get(name) {
+                Some(&index) if told.insert(index) => models[index] = *model,
+                Some(&index) => {
+                    let message = format!(
+                        "{} has a table already, under its other name",
+                        members[index]
+                    );
+                    problems.push(place.problem(message));
+                }
                 None => problems.push(place.problem(no_member(name, &group.name, &members))),
             }
         }
@@ -266,8 +276,8 @@ impl Point {
         for event in &text.events {
             let mut of = Vec::new();
             for name in &event.members {
-                match members.iter().position(|known| known == name) {
-                    Some(index) => of.push(index),
+                match by_name.get(name) {
+                    Some(&index) => of.push(index),
                     None => {
                         let message = no_member(name, &group.name, &members);
                         problems.push(event.place.problem(message));
@@ -547,6 +557,16 @@ fn resize(group: &mut GroupConfig, text: &Text) -> Result<(), Vec<Problem>> {
         return Err(vec![text.group_place.problem(message)]);
     }
     Ok(())
+}
+
+/// Indexes of members by their addresses and by the names that they were given.
+pub(super) fn index_members(members: &[MemberConfig]) -> HashMap<String, usize> {
+    let all = members.iter().enumerate();
+    let names = all.flat_map(|(index, of)| {
+        let names = std::iter::once(of.name()).chain(of.given_name.clone());
+        names.map(move |name| (name, index))
+    });
+    names.collect()
 }
 
 fn no_member(name: &str, group: &str, members: &[String]) -> String {

@@ -347,6 +347,28 @@ fn times_come_from_a_file_whose_bad_lines_are_told() {
 }
 
 #[test]
+fn g6_members_are_called_by_their_name_or_address() {
+    let config = CONFIG.replace(
+        "\"10.0.0.1:80\"",
+        "{ address = \"10.0.0.1:80\", name = \"s1\" }",
+    );
+    let usual = plan_with(&config, "").points.remove(0);
+    assert_eq!(usual.members, ["s1", "10.0.0.2:80", "10.0.0.3:80"]);
+    for name in ["s1", "10.0.0.1:80"] {
+        let scenario = format!(
+            "[member.\"{name}\"]\ncapacity = 4\n[[event]]\nat = \"1s\"\ndead = true\nmembers = [\"{name}\"]\n"
+        );
+        let point = plan_with(&config, &scenario).points.remove(0);
+        // Three members with one part each, or one of them with four.
+        assert_eq!(point.capacity, usual.capacity * 2.0, "{name}");
+        assert_eq!(point.events[0].members, [0], "{name}");
+    }
+    let both = "[member.s1]\ncapacity = 4\n[member.\"10.0.0.1:80\"]\ncapacity = 2\n";
+    let refused = Folder::new().plan(&config, both).err().unwrap();
+    assert!(refused.contains("s1 has a table already"), "{refused}");
+}
+
+#[test]
 fn what_does_not_fit_the_configuration_is_told_with_its_place() {
     let all = errors(
         "[member.\"10.0.0.9:80\"]\ncapacity = 2\n[[event]]\nat = \"1s\"\ndead = true\nmembers = [\"x\"]\n",

@@ -141,6 +141,7 @@ pub fn plan(backend: &str, servers: &[Server], wanted: &[Wanted], known: &Known)
     let mut found: BTreeSet<&str> = BTreeSet::new();
     for want in wanted {
         let row = |server: Option<&Server>, note: Option<&str>| SteeredMember {
+            name: want.name.to_string(),
             member: want.member.to_string(),
             address: want.address.to_string(),
             state: want.standing.name().into(),
@@ -324,6 +325,7 @@ mod tests {
     fn wanted(port: u16, weight: u32, standing: Standing) -> Wanted {
         Wanted {
             member: format!("m{port}").into(),
+            name: format!("s{port}").into(),
             address: SocketAddr::from(([127, 0, 0, 1], port)).into(),
             weight,
             standing,

@@ -78,6 +78,7 @@ fn site(count: u8) -> Site {
     let member = |(n, location): (u8, &Arc<Location>)| Member {
         id: MemberId(n.into()),
         name: format!("10.0.0.{n}:80").into(),
+        given_name: None,
         address: SocketAddr::from(([10, 0, 0, n], 80)).into(),
         host: "192.0.2.1".into(),
         max_connections: None,

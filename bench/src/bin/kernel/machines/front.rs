@@ -692,6 +692,7 @@ fn group(arm: &Arm, backends: &mut [Backend]) -> Result<Group> {
         members.push(Member {
             id: MemberId(index as u64),
             name: backend.back.to_string().into(),
+            given_name: None,
             address: backend.web.into(),
             host: backend.back.to_string().into(),
             max_connections: None,

@@ -19,6 +19,7 @@ pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
     let member = |(i, &weight): (usize, &f64)| Member {
         id: MemberId(i as u64),
         name: format!("m{i}").into(),
+        given_name: None,
         address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
         host: "192.0.2.1".into(),
         max_connections: None,

@@ -196,6 +196,7 @@ pub(crate) fn members(addresses: &[SocketAddr]) -> Vec<Member> {
     let member = |(index, address): (usize, &SocketAddr)| Member {
         id: MemberId(index as u64 + 1),
         name: format!("m{}", index + 1).into(),
+        given_name: None,
         address: (*address).into(),
         host: "192.0.2.1".into(),
         max_connections: None,
