@@ -83,6 +83,7 @@ impl Manager {
                     None => AlertSetting::Auto,
                 },
                 alerts: alerts_at(state, location.name(), now),
+                denying_reports: location.denying_reports(),
                 loads: location
                     .loads(now)
                     .map(|load| LoadStatus {

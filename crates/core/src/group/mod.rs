@@ -216,8 +216,9 @@ impl Group {
         self.bind_for(index, Cost::ONE, now)
     }
 
-    /// The same for a request that costs so much.
-    #[inline]
+    /// Binds a request that costs so much, in the same way.
+    // A call costs a quarter of the work that is done here.
+    #[inline(always)]
     pub fn bind_for(&self, index: usize, cost: Cost, now: Instant) -> Option<Ticket> {
         let seat = self.pool.seats.get(index)?;
         // Counted first and compared then: several workers may want the last place.

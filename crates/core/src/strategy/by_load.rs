@@ -4,7 +4,8 @@
 //! A member whose load is not known gets an average share: with a chance of its share
 //! of the weight the decision falls among the unknown, and there by requests in flight.
 //! Counting it as idle would flood it, a mean load would starve it, because the lowest
-//! load is what wins.
+//! load wins. If the group has learnt how much load requests add, an unknown load is instead that
+//! of the member's requests in flight and of others at a typical member.
 //!
 //! A member that fails has little load, which must not draw requests. The higher its
 //! share of failures, the more often it is left out, up to a rest by which its recovery
@@ -202,6 +203,7 @@ pub(super) fn least<K: Keep>(
     if !view.has_reports() || !view.eligible().any(is_known) {
         return of_unknown(view, rng, trace, shares);
     }
+    view.heed_loads();
     let nobody = Part {
         kept: empty,
         weight: 0.0,
@@ -214,7 +216,8 @@ pub(super) fn least<K: Keep>(
         let in_flight = || view.slot(index).cost_in_flight();
         let score = standing.load().unwrap_or_else(in_flight) / weight;
         if trace.is_on() {
-            explain(view, trace, index, score, standing, fails);
+            let is_typical = !is_known(index);
+            explain(view, trace, index, score, standing, is_typical, fails);
         }
         if matches!(standing, Standing::Known(_)) && !fails {
             usual.offer(index, score, weight, rng);
@@ -286,10 +289,14 @@ fn explain(
     index: usize,
     score: f32,
     standing: Standing,
+    is_typical: bool,
     fails: bool,
 ) {
     trace.candidate(index, Some(score.into()), || {
         let load = match standing {
+            Standing::Known(load) if is_typical => {
+                format!("load unknown, {load:.3} as at a typical member")
+            }
             Standing::Known(load) => format!("load {load:.3}"),
             Standing::Rejects(load) => format!("load {load:.3} at or above the reject threshold"),
             Standing::Unknown => "load unknown".into(),
@@ -300,6 +307,10 @@ fn explain(
         } else {
             ""
         };
-        format!("{load}, {flying}, weight {weight}{fails}")
+        let denies = match view.location(index).denies_requests(view.query()) {
+            true => ", reported as less than half of what its requests add elsewhere",
+            false => "",
+        };
+        format!("{load}{denies}, {flying}, weight {weight}{fails}")
     });
 }

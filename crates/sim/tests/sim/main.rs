@@ -10,5 +10,6 @@ mod late_binding;
 mod outages;
 mod overload;
 mod phases;
+mod reports;
 mod scenarios;
 mod shares;
