@@ -222,7 +222,7 @@ pub fn answer(
                 entry,
                 &group,
                 chosen,
-                Answer::Forwarded,
+                (Answer::Forwarded, now),
                 client,
                 reply_to,
                 out,
@@ -236,19 +236,20 @@ pub fn answer(
     true
 }
 
-/// Sends a client to the member that was chosen, and counts it there.
+/// Sends a client to the member that was chosen, and counts it there. `by` says how that was decided, and when.
 #[inline]
 pub fn send(
     entry: &Entry,
     group: &Group,
     chosen: Chosen<'_>,
-    by: Answer,
+    by: (Answer, Instant),
     client: &Client,
     reply_to: ReplyTo,
     out: &mut Vec<u8>,
 ) {
     reply_to.forward(chosen.reference.bytes(reply_to.endian), out);
-    group.assign(chosen.index, stay(group.settings()));
+    let (by, now) = by;
+    group.assign(chosen.index, stay(group.settings()), now);
     if group.settings().alert.pulses {
         let leads = |trail: &mut Trail| trail.leads_to(group, chosen.index);
         client.trails.with(entry.id, leads);

@@ -186,7 +186,8 @@ impl LoadManager {
         if !own {
             group = self.variants.under(id, &group, values);
         }
-        let request = Request::at(self.manager().clock().now());
+        let now = self.manager().clock().now();
+        let request = Request::at(now);
         let index = match group.choose(&request, &mut fastrand::Rng::new()) {
             Ok(index) => index,
             Err(PickError::NoneEligible) if group.members().is_empty() => {
@@ -196,7 +197,7 @@ impl LoadManager {
         };
         let member = entry.member(&group, index);
         let member = member.ok_or_else(|| Raise::from(locator::nobody(entry)))?;
-        group.assign(index, locator::stay(group.settings()));
+        group.assign(index, locator::stay(group.settings()), now);
         Ok(member.ior().clone())
     }
 }

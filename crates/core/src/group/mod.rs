@@ -245,9 +245,9 @@ impl Group {
     /// again after `stay`. Nobody will tell when it has ended, so there is no ticket: it
     /// counts as bound since the last load report, so that the next client is not sent
     /// there for the same low load.
-    pub fn assign(&self, index: usize, stay: Duration) {
+    pub fn assign(&self, index: usize, stay: Duration, now: Instant) {
         if let Some(seat) = self.pool.seats.get(index) {
-            seat.location.assign(stay);
+            seat.location.assign(stay, now);
             seat.slot.record().count_assigned();
         }
     }

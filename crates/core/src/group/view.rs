@@ -420,6 +420,13 @@ impl<'a> View<'a> {
         self.pool.state.set_request_load(load, others);
     }
 
+    /// Clients that were sent to the location of the member at `index`, go there themselves and are probably
+    /// still there.
+    #[inline]
+    pub(crate) fn clients(&self, index: usize) -> f32 {
+        self.location(index).clients(&self.query.horizon)
+    }
+
     /// Reported load of the location of the member at `index`, with what our own
     /// requests have added since ([`Location::projected`]). `None` is unknown: never
     /// reported, too old, or the group is not adaptive. An unknown load counts as

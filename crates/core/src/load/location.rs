@@ -10,7 +10,7 @@ use super::id::{LoadId, NAMED_LOADS};
 use crate::cost::{Cost, Flying, InFlight, MOST_UNITS, UNIT_BITS};
 use crate::learnt::{self, Learnt, Visit, Word};
 use crate::signal::Signal;
-use crate::time::{Instant, keep_word_old, millis_since};
+use crate::time::{Horizon, Instant, keep_word_old, millis, millis_since};
 
 /// How many loads without a name a location keeps. When one more is reported, the one that was
 /// not heard of for longest makes room, if that is [`FORGOTTEN`] ago; otherwise the new one
@@ -105,6 +105,51 @@ pub(super) fn stay_share(age: u32, stay: f32) -> f32 {
     stay / (age + stay)
 }
 
+/// Number of clients that have been sent to a location and go there themselves. Nobody says when they
+/// leave, so the number decays over the time for which they may stay.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    /// Number (f32 bits, high half) and its time in milliseconds (low half); 0 is none ever.
+    word: AtomicU64,
+    /// Mean time in seconds for which they may stay (f32 bits): clusters that give different quanta may share a
+    /// location.
+    stay: AtomicU32,
+}
+
+/// Shortest time in seconds for which clients stay.
+const MIN_STAY: f32 = 0.1;
+
+impl Clients {
+    /// Number of clients of `word` that are still there, `passed` milliseconds after its time.
+    fn left(&self, word: u64, passed: u32) -> f32 {
+        let stay = f32::from_bits(self.stay.load(Ordering::Relaxed));
+        let passed = passed as f32 / 1e3;
+        f32::from_bits((word >> 32) as u32) * libm::expf(-passed / stay.max(MIN_STAY))
+    }
+
+    /// Number of clients that are probably still there.
+    fn count(&self, horizon: &Horizon) -> f32 {
+        match self.word.load(Ordering::Relaxed) {
+            0 => 0.0,
+            word => self.left(word, horizon.age(word as u32)),
+        }
+    }
+
+    /// Counts a client that stays for so many seconds. Of two that come at the same moment one may be lost.
+    fn add(&self, stay: f32, now: Instant) {
+        let there = match self.word.load(Ordering::Relaxed) {
+            0 => 0.0,
+            word => self.left(word, millis_since(word as u32, now)),
+        };
+        // The mean of those that are there, each with the time that it was given.
+        let old = f32::from_bits(self.stay.load(Ordering::Relaxed));
+        let mean = old + (stay - old) / (there + 1.0);
+        self.stay.store(mean.to_bits(), Ordering::Relaxed);
+        let word = (u64::from((there + 1.0).to_bits()) << 32) | u64::from(millis(now));
+        self.word.store(word, Ordering::Relaxed);
+    }
+}
+
 /// What servers at a location are told about sending their clients away, where clients
 /// reach them directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +191,8 @@ pub struct Location {
     pub(super) began: AtomicU64,
     /// The others. The list is replaced as a whole when one comes or goes.
     pub(super) unnamed: ArcSwapOption<Vec<Arc<Cell>>>,
+    /// Clients that go to the members here themselves.
+    pub(super) clients: Clients,
     /// Clients that ever came to members here to stay, wrapping: where clients are moved one by
     /// one.
     pub(super) came: AtomicU32,
@@ -292,6 +339,8 @@ impl Location {
     fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("bound", Word::Long(&self.bound));
         visit("assigned", Word::Short(&self.assigned));
+        visit("clients", Word::Long(&self.clients.word));
+        visit("client_stay", Word::Short(&self.clients.stay));
         visit("came", Word::Short(&self.came));
         visit("doubted", Word::Short(&self.doubted));
         visit("stays", Word::Long(&self.stays));
@@ -395,11 +444,21 @@ impl Location {
     }
 
     /// A client was sent to a member here, and will go there itself, for at most `stay`.
-    pub(crate) fn assign(&self, stay: Duration) {
+    pub(crate) fn assign(&self, stay: Duration, now: Instant) {
+        self.clients.add(stay.as_secs_f32(), now);
         self.bound.fetch_add(Cost::ONE.units(), Ordering::Relaxed);
         self.assigned.fetch_add(1, Ordering::Relaxed);
         let stay = u64::try_from(stay.as_millis()).unwrap_or(u64::MAX);
         self.stays.fetch_add(stay, Ordering::Relaxed);
+    }
+
+    /// Number of clients that were sent here, go to the members themselves and are probably still there.
+    #[inline]
+    pub(crate) fn clients(&self, horizon: &Horizon) -> f32 {
+        match self.assigned.load(Ordering::Relaxed) {
+            0 => 0.0,
+            _ => self.clients.count(horizon),
+        }
     }
 
     /// A client that was [assigned](Location::assign) asks more often than one client would.
@@ -480,6 +539,7 @@ impl Location {
             // One that has expired stays so: its time is even.
             keep_word_old(&cell.value_at, now);
         }
+        keep_word_old(&self.clients.word, now);
         let current = self.unnamed.load_full();
         let Some(cells) = current.as_deref() else {
             return;

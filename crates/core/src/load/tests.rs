@@ -403,11 +403,11 @@ fn cost_of_a_client(stays: [u64; 2]) -> f32 {
             .report(LoadId::CPU, half, at(second * 1000))
             .unwrap();
         for stay in stays {
-            (0..10).for_each(|_| location.assign(Duration::from_secs(stay)));
+            (0..10).for_each(|_| location.assign(Duration::from_secs(stay), at(second * 1000)));
         }
     }
     location.report(LoadId::CPU, half, at(30_000)).unwrap();
-    location.assign(Duration::from_secs(1));
+    location.assign(Duration::from_secs(1), at(30_000));
     let load = location.projected(LoadId::CPU, at(30_000), Duration::from_secs(15));
     load.unwrap() - 0.5
 }
@@ -430,7 +430,7 @@ fn s23_what_was_assigned_counts_for_less_as_time_passes() {
         location
             .report(LoadId::CPU, half, at(second * 1000))
             .unwrap();
-        (0..10).for_each(|_| location.assign(Duration::from_secs(3)));
+        (0..10).for_each(|_| location.assign(Duration::from_secs(3), at(second * 1000)));
     }
     let added = |ms| {
         let load = location.projected(LoadId::CPU, at(ms), Duration::from_secs(60));

@@ -2,7 +2,8 @@
 //! reported load share.
 //!
 //! A member whose load is not known gets an average share: with a chance of its share
-//! of the weight the decision falls among the unknown, and there by requests in flight.
+//! of the weight the decision falls among the unknown, and there by requests in flight and
+//! clients that are bound.
 //! Counting it as idle would flood it, a mean load would starve it, because the lowest
 //! load wins. If the group has learnt how much load requests add, an unknown load is instead that
 //! of the member's requests in flight and of others at a typical member.
@@ -164,7 +165,7 @@ pub(super) fn sits_out(view: &View<'_>, index: usize, rng: &mut fastrand::Rng) -
     share > 0.0 && rng.f32() < 2.0 * share
 }
 
-/// Where no load is known: the fewest requests in flight for its weight.
+/// Chooses the member with the fewest requests in flight and clients bound for its weight: no load is known.
 fn of_unknown(
     view: &View<'_>,
     rng: &mut fastrand::Rng,
@@ -181,7 +182,11 @@ fn of_unknown(
     }
     trace.candidate(index, None, || {
         let (flying, weight) = (view.in_flight(index), Short(view.weight(index)));
-        format!("no load is known: fewest in flight for its weight, {flying}, weight {weight}")
+        let bound = match view.clients(index) {
+            0.0 => String::new(),
+            clients => format!("clients bound {clients:.1}, "),
+        };
+        format!("no load is known: fewest for its weight, {bound}{flying}, weight {weight}")
     });
     Some(index)
 }
@@ -213,7 +218,7 @@ pub(super) fn least<K: Keep>(
         let weight = view.weight(index);
         let standing = standing(index);
         let fails = sits_out(view, index, rng);
-        let in_flight = || view.slot(index).cost_in_flight();
+        let in_flight = || view.slot(index).cost_in_flight() + view.clients(index);
         let score = standing.load().unwrap_or_else(in_flight) / weight;
         if trace.is_on() {
             let is_typical = !is_known(index);

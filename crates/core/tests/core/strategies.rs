@@ -511,7 +511,7 @@ fn clients_that_were_sent_there_since_count_at_the_utilisation_that_they_make() 
     let stay = std::time::Duration::from_secs(20);
     let mut sent = 0;
     while chosen(&group, 1) == [1, 0, 0] && sent < 1000 {
-        group.assign(0, stay);
+        group.assign(0, stay, at(1000));
         sent += 1;
     }
     assert!((1..1000).contains(&sent), "{sent}");
