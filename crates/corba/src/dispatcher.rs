@@ -242,7 +242,7 @@ impl<O: Objects> Dispatcher<O> {
                 let waits = match locator::advised(&entry, &group, &client, clock.now()) {
                     Some(Decision::Wait) => true,
                     Some(Decision::Go(chosen)) => {
-                        let by = (Answer::Forwarded, clock.now());
+                        let by = Answer::Forwarded;
                         later.write(|out| {
                             locator::send(&entry, &group, chosen, by, &client, reply_to, out);
                         });
@@ -264,7 +264,7 @@ impl<O: Objects> Dispatcher<O> {
                         later.write(|out| match decided {
                             Ok(decision) => {
                                 let (group, chosen) = (&decision.group, decision.chosen());
-                                let by = (decision.by, clock.now());
+                                let by = decision.by;
                                 locator::send(&entry, group, chosen, by, &client, reply_to, out);
                             }
                             Err(_) => locator::refuse(&entry, reply_to, out),

@@ -222,7 +222,7 @@ pub fn answer(
                 entry,
                 &group,
                 chosen,
-                (Answer::Forwarded, now),
+                Answer::Forwarded,
                 client,
                 reply_to,
                 out,
@@ -236,20 +236,19 @@ pub fn answer(
     true
 }
 
-/// Sends a client to the member that was chosen, and counts it there. `by` says how that was decided, and when.
+/// Sends a client to the member that was chosen, and counts it there.
 #[inline]
 pub fn send(
     entry: &Entry,
     group: &Group,
     chosen: Chosen<'_>,
-    by: (Answer, Instant),
+    by: Answer,
     client: &Client,
     reply_to: ReplyTo,
     out: &mut Vec<u8>,
 ) {
     reply_to.forward(chosen.reference.bytes(reply_to.endian), out);
-    let (by, now) = by;
-    group.assign(chosen.index, stay(group.settings()), now);
+    group.assign(chosen.index, stay(group.settings()));
     if group.settings().alert.pulses {
         let leads = |trail: &mut Trail| trail.leads_to(group, chosen.index);
         client.trails.with(entry.id, leads);

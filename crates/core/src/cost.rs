@@ -20,9 +20,6 @@ pub struct InvalidCost(pub f64);
 /// Units of a cost of 1.
 pub(crate) const UNIT: f32 = 1024.0;
 
-/// Units of 100,000 requests: with a minute, the most whose product fits into a word.
-pub(crate) const MOST_UNITS: u32 = 1 << 27;
-
 impl Cost {
     /// The cost of a usual request, and of one of which nothing else is known.
     pub const ONE: Cost = Cost(UNIT as u32);
@@ -99,9 +96,6 @@ pub(crate) fn of_units(units: u64) -> f32 {
 pub(crate) struct InFlight(AtomicU64);
 
 const COUNT_BITS: u32 = 22;
-/// Number of bits of [`UNIT`].
-pub(crate) const UNIT_BITS: u32 = 10;
-const _: () = assert!((1 << UNIT_BITS) as f32 == UNIT);
 const _: () = assert!(Cost::MAX * UNIT as f64 <= (1u64 << (64 - 2 * COUNT_BITS)) as f64);
 
 /// A moment of [`InFlight`].
@@ -119,14 +113,6 @@ impl Flying {
     #[inline]
     pub(crate) fn cost(self) -> f32 {
         of_units(self.0 >> COUNT_BITS)
-    }
-
-    /// Cost of the requests, at most `most` units, times a number of nanoseconds, wrapping.
-    #[inline]
-    pub(crate) fn area(self, nanos: u64, most: u32) -> u64 {
-        (self.0 >> COUNT_BITS)
-            .min(u64::from(most))
-            .wrapping_mul(nanos)
     }
 }
 

@@ -51,7 +51,7 @@ impl Shaping {
         let expected = if self.per_balance_load > 0.0 {
             load
         } else {
-            (load - report.value + report.now).max(0.0)
+            (load + report.added).max(0.0)
         };
         Effective {
             load: load / self.tolerance,
@@ -299,8 +299,8 @@ mod tests {
         };
         let member = member();
         report(&member, 1.0, 1000);
-        member.location.begin(Cost::ONE, at(1000));
-        member.location.begin(Cost::ONE, at(1000));
+        member.location.begin(Cost::ONE);
+        member.location.begin(Cost::ONE);
         assert_eq!(load(&member, &shaping, 1500), Some(1.5));
         report(&member, 1.0, 2000);
         assert_eq!(load(&member, &shaping, 2000), Some(1.0));
@@ -316,7 +316,7 @@ mod tests {
         let member = member();
         report(&member, 2.0, 1000);
         assert_eq!(load(&member, &shaping, 1000), Some(2.0));
-        (0..4).for_each(|_| member.location.begin(Cost::ONE, at(1000)));
+        (0..4).for_each(|_| member.location.begin(Cost::ONE));
         report(&member, 2.0, 2000);
         // (0.5 * (2 + 4 * 1) + 0.5 * 2)
         assert_eq!(load(&member, &shaping, 2000), Some(4.0));
@@ -326,7 +326,7 @@ mod tests {
     fn the_expected_load_estimates_what_is_not_configured() {
         let member = member();
         report(&member, 0.5, 1000);
-        member.location.begin(Cost::ONE, at(1000));
+        member.location.begin(Cost::ONE);
         let settings = GroupSettings::default();
         let got = member.effective_load(&Shaping::NONE, &settings, at(1001));
         let got = got.unwrap();

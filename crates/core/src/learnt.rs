@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What the words mean. It must change when one of them gets another meaning; a word that is
 /// new, or is gone, needs no other version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 1;
 
 /// What was learnt of something, by name; where several words have a name, in their order.
 pub type Learnt = BTreeMap<String, Vec<u64>>;

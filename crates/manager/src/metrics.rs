@@ -502,15 +502,6 @@ fn locations(out: &mut Exposition, locations: &[LocationStatus]) {
         let labels = [("location", &*location.name), ("load", &*load.id)];
         out.sample(&labels, load.age_seconds);
     }
-    out.family(
-        "evenkeel_location_denying_reports_total",
-        Type::Counter,
-        "Reports that showed less than half of the load that requests add at most members.",
-    );
-    for location in locations {
-        let denying = f64::from(location.denying_reports);
-        out.sample(&[("location", &location.name)], denying);
-    }
 }
 
 fn each(groups: &[GroupStatus]) -> impl Iterator<Item = (&GroupStatus, &MemberStatus)> {

@@ -83,7 +83,6 @@ impl Manager {
                     None => AlertSetting::Auto,
                 },
                 alerts: alerts_at(state, location.name(), now),
-                denying_reports: location.denying_reports(),
                 loads: location
                     .loads(now)
                     .map(|load| LoadStatus {

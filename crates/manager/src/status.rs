@@ -441,10 +441,6 @@ pub struct LocationStatus {
     pub alert_setting: AlertSetting,
     /// Groups that have raised an alert, even if it is suppressed.
     pub alerts: Vec<AlertStatus>,
-    /// Number of reports that showed less than half of the load that requests of the balancer add at most members: they
-    /// are wrong, or never change, or the member has room for many more requests.
-    #[serde(default)]
-    pub denying_reports: u32,
     /// What it reported.
     pub loads: Vec<LoadStatus>,
 }

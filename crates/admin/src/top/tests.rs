@@ -97,7 +97,6 @@ fn status() -> Status {
     });
     let locations = groups.iter().flat_map(|group| &group.members);
     let locations = locations.map(|member| LocationStatus {
-        denying_reports: 0,
         name: member.location.clone(),
         alert: member.alert,
         alert_setting: AlertSetting::Auto,

@@ -99,7 +99,7 @@ pub(super) fn decide(
     let member = chosen.map_err(|_| why.unwrap_or(Refusal::NoMember))?;
     let quantum = quantum(&view, member, wish.terms.quantum);
     let alternatives = alternatives(&view, member, wish.alternatives, excluded, rng);
-    group.assign(member, Duration::from_secs(quantum), now);
+    group.assign(member, Duration::from_secs(quantum));
     if !wish.is_vouched {
         group.doubt(member);
     }
@@ -390,7 +390,7 @@ mod tests {
             "nothing speaks against it"
         );
         // What a client costs is known from those before.
-        (0..100).for_each(|_| group.assign(1, Duration::from_secs(1), at(1000)));
+        (0..100).for_each(|_| group.assign(1, Duration::from_secs(1)));
         report(&group, 0, LoadId::CPU, 0.7, 1000);
         report(&group, 1, LoadId::CPU, 0.4, 1000);
         assert_eq!(
@@ -417,7 +417,7 @@ mod tests {
         };
         for second in 1..20 {
             for index in 0..2 {
-                (0..5).for_each(|_| group.assign(index, Duration::from_secs(5), at(second * 1000)));
+                (0..5).for_each(|_| group.assign(index, Duration::from_secs(5)));
                 report(&group, index, LoadId::CPU, 0.3, second * 1000);
             }
         }

@@ -186,8 +186,7 @@ impl LoadManager {
         if !own {
             group = self.variants.under(id, &group, values);
         }
-        let now = self.manager().clock().now();
-        let request = Request::at(now);
+        let request = Request::at(self.manager().clock().now());
         let index = match group.choose(&request, &mut fastrand::Rng::new()) {
             Ok(index) => index,
             Err(PickError::NoneEligible) if group.members().is_empty() => {
@@ -197,7 +196,7 @@ impl LoadManager {
         };
         let member = entry.member(&group, index);
         let member = member.ok_or_else(|| Raise::from(locator::nobody(entry)))?;
-        group.assign(index, locator::stay(group.settings()), now);
+        group.assign(index, locator::stay(group.settings()));
         Ok(member.ior().clone())
     }
 }

@@ -216,9 +216,8 @@ impl Group {
         self.bind_for(index, Cost::ONE, now)
     }
 
-    /// Binds a request that costs so much, in the same way.
-    // A call costs a quarter of the work that is done here.
-    #[inline(always)]
+    /// The same for a request that costs so much.
+    #[inline]
     pub fn bind_for(&self, index: usize, cost: Cost, now: Instant) -> Option<Ticket> {
         let seat = self.pool.seats.get(index)?;
         // Counted first and compared then: several workers may want the last place.
@@ -245,9 +244,9 @@ impl Group {
     /// again after `stay`. Nobody will tell when it has ended, so there is no ticket: it
     /// counts as bound since the last load report, so that the next client is not sent
     /// there for the same low load.
-    pub fn assign(&self, index: usize, stay: Duration, now: Instant) {
+    pub fn assign(&self, index: usize, stay: Duration) {
         if let Some(seat) = self.pool.seats.get(index) {
-            seat.location.assign(stay, now);
+            seat.location.assign(stay);
             seat.slot.record().count_assigned();
         }
     }

@@ -8,9 +8,8 @@ use arc_swap::ArcSwapOption;
 use super::request::PickError;
 use crate::estimate::FIRST_GROWTH;
 use crate::learnt::{self, Learnt, Visit, Word};
-use crate::load::RequestLoad;
 use crate::relocation::{Client, Relocation};
-use crate::time::{Horizon, Instant, millis};
+use crate::time::Instant;
 use crate::trace::Explanation;
 use crate::zone::Readings;
 
@@ -38,32 +37,9 @@ pub struct GroupState {
     /// What a request takes at a typical member, in seconds, where a member works on few requests at once
     /// and none has a weight of its own (f32 bits); 0 is not known.
     typical: AtomicU32,
-    /// Load that one of our requests in flight adds at most members.
-    request_load: LearntLoad,
-    /// Time at which that load was last learnt, in milliseconds; 0 is never.
-    request_load_at: AtomicU32,
-    /// Load of others at a typical member (f32 bits); 0 before it was learnt.
-    typical_others: AtomicU32,
     /// Whether any location of the group was ever reported a load.
     pub(super) reported: Arc<AtomicBool>,
     zones: Readings,
-}
-
-/// [`RequestLoad`] of a group (f32 bits).
-#[derive(Debug)]
-struct LearntLoad {
-    least: AtomicU32,
-    most: AtomicU32,
-}
-
-impl Default for LearntLoad {
-    fn default() -> Self {
-        let RequestLoad { least, most } = RequestLoad::UNKNOWN;
-        LearntLoad {
-            least: AtomicU32::new(least.to_bits()),
-            most: AtomicU32::new(most.to_bits()),
-        }
-    }
 }
 
 /// The next decision is traced and kept as the last one.
@@ -71,9 +47,6 @@ const TRACE: u8 = 1;
 
 /// Members are of zones with different ranks.
 const ZONES: u8 = 2;
-
-/// Milliseconds after which a group learns again how much load one request adds.
-const LEARNING_INTERVAL: u32 = 100;
 
 /// Differences of what is typical up to this factor are none.
 const SIMILAR: f32 = 1.5;
@@ -125,9 +98,6 @@ impl GroupState {
         visit("is_weighted", Word::Flag(&self.is_weighted));
         visit("has_caps", Word::Flag(&self.has_caps));
         visit("typical", Word::Short(&self.typical));
-        visit("request_load", Word::Short(&self.request_load.least));
-        visit("request_load", Word::Short(&self.request_load.most));
-        visit("typical_others", Word::Short(&self.typical_others));
         self.zones.words(visit);
     }
 
@@ -223,46 +193,6 @@ impl GroupState {
         if is_other {
             self.typical.store(time.to_bits(), Ordering::Relaxed);
         }
-    }
-
-    /// Load that one of our requests in flight adds at most members.
-    #[inline]
-    pub(super) fn request_load(&self) -> RequestLoad {
-        let get = |load: &AtomicU32| f32::from_bits(load.load(Ordering::Relaxed));
-        RequestLoad {
-            least: get(&self.request_load.least),
-            most: get(&self.request_load.most),
-        }
-    }
-
-    /// True if it is time to learn that load again.
-    #[inline]
-    pub(super) fn is_request_load_old(&self, horizon: &Horizon) -> bool {
-        let at = self.request_load_at.load(Ordering::Relaxed);
-        at == 0 || horizon.age(at) > LEARNING_INTERVAL
-    }
-
-    /// Claims the task of learning that load now: true for one worker only.
-    pub(super) fn claim_request_load(&self, now: Instant) -> bool {
-        let (held, next) = (self.request_load_at.load(Ordering::Relaxed), millis(now));
-        let at = &self.request_load_at;
-        held != next
-            && at
-                .compare_exchange(held, next, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-    }
-
-    /// Sets the load that one of our requests adds, and the load of others at a typical member.
-    pub(super) fn set_request_load(&self, load: RequestLoad, others: f32) {
-        let set = |place: &AtomicU32, load: f32| place.store(load.to_bits(), Ordering::Relaxed);
-        set(&self.typical_others, others);
-        set(&self.request_load.least, load.least);
-        set(&self.request_load.most, load.most);
-    }
-
-    /// Load of others at a typical member.
-    pub(super) fn typical_others(&self) -> f32 {
-        f32::from_bits(self.typical_others.load(Ordering::Relaxed))
     }
 
     /// Has the next decision traced and kept as the last one.

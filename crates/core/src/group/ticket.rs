@@ -62,7 +62,7 @@ impl Ticket {
         now: Instant,
         digest: Digest,
     ) -> Self {
-        member.location.begin(cost, now);
+        member.location.begin(cost);
         member.slot.unanswered_begins(now);
         Ticket {
             cost,
@@ -229,7 +229,6 @@ impl Ticket {
     /// ticket instead means [`Outcome::Cancelled`].
     pub fn finish(mut self, outcome: Outcome, now: Instant) {
         self.end = outcome;
-        self.location.advance(now);
         match self.verdict {
             None => {
                 if outcome == Outcome::Success {

@@ -11,7 +11,7 @@ use super::state::GroupState;
 use crate::caps;
 use crate::effective::Shaping;
 use crate::estimate::{Growth, Moment, exp2, higher, lower};
-use crate::load::{LoadId, Location, Query, Report, RequestLoad};
+use crate::load::{LoadId, Location, Query, Report};
 use crate::member::{Member, RANK_BITS, Reason, Slot, rank_bit};
 use crate::time::{Horizon, Instant};
 use crate::trace::Short;
@@ -46,7 +46,6 @@ impl Busyness {
     pub(crate) fn new(view: &View<'_>) -> Self {
         let id = view.settings().load_id;
         let is_queue = id.is_queue();
-        view.heed_loads();
         Busyness {
             is_known: view.has_reports() && (is_queue || id.is_utilization()),
             highest: if is_queue { f32::INFINITY } else { 1.0 },
@@ -152,7 +151,7 @@ impl Pool {
             pool: self,
             seats: &self.seats,
             request,
-            query: self.query.at(request.now, self.state.request_load()),
+            query: self.query.at(request.now),
             // The bits of [`Reason`] that count at the moment.
             mask: if self.state.is_panicking() {
                 !(Reason::OVERRIDDEN_BY_PANIC | Reason::Standby as u32 | RANK_BITS)
@@ -167,21 +166,6 @@ impl Pool {
 /// By how much the mean of the logarithms (base 2) of exponential times is below that of their mean, less
 /// what is off by the quick logarithm and noise.
 const BELOW_THE_MEAN: f32 = 0.6;
-
-/// Number of members from which a group learns how much load one request adds.
-const ASKED: usize = 64;
-
-/// Returns the load that a `parts`th of all loads is below; `None` if there are no loads.
-fn place_of(loads: impl Iterator<Item = f32>, parts: usize) -> Option<f32> {
-    let (mut all, mut known) = ([0.0; ASKED], 0);
-    for (place, load) in all.iter_mut().zip(loads) {
-        *place = load;
-        known += 1;
-    }
-    let all = all.get_mut(..known)?;
-    all.sort_unstable_by(f32::total_cmp);
-    all.get(known.saturating_sub(1) / parts).copied()
-}
 
 /// Share of its weight with which a member begins slow start.
 const RAMP_FLOOR: f32 = 0.1;
@@ -385,72 +369,13 @@ impl<'a> View<'a> {
         self.settings().adaptive && self.pool.reported.load(Ordering::Relaxed)
     }
 
-    /// Learns how much load one of our requests in flight adds at most members, at most ten times a second:
-    /// [`Location::projected`] goes by that load. A large group learns it from some of its members.
-    #[inline]
-    pub(crate) fn heed_loads(&self) {
-        let horizon = &self.query.horizon;
-        if self.has_reports() && self.pool.state.is_request_load_old(horizon) {
-            self.learn_request_load();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn learn_request_load(&self) {
-        if self.is_rehearsal() || !self.pool.state.claim_request_load(self.now()) {
-            return;
-        }
-        let step = self.len().div_ceil(ASKED).max(1);
-        let members = (0..self.len()).step_by(step);
-        let of_requests = |index| self.location(index).request_load(&self.query);
-        // Work of somebody else makes requests seem heavy, and may be at most members.
-        let Some(load) = place_of(members.clone().filter_map(of_requests), 3) else {
-            return;
-        };
-        let load = RequestLoad::new(load);
-        let query = self.query.at(self.now(), load);
-        let of_others = |index| {
-            let location = self.location(index);
-            location.count_denial(&query);
-            location.of_report(&query, |report| report.others)
-        };
-        let others = place_of(members.filter_map(of_others), 2);
-        let others = higher(others.unwrap_or_default(), 0.0);
-        self.pool.state.set_request_load(load, others);
-    }
-
-    /// Clients that were sent to the location of the member at `index`, go there themselves and are probably
-    /// still there.
-    #[inline]
-    pub(crate) fn clients(&self, index: usize) -> f32 {
-        self.location(index).clients(&self.query.horizon)
-    }
-
     /// Reported load of the location of the member at `index`, with what our own
     /// requests have added since ([`Location::projected`]). `None` is unknown: never
     /// reported, too old, or the group is not adaptive. An unknown load counts as
     /// average, not as idle.
     #[inline(always)]
     pub fn load(&self, index: usize) -> Option<f32> {
-        self.of_report(index, |report| report.now)
-    }
-
-    /// Returns [`View::load`]. In place of an unknown load it returns the load of others at a typical member, with our
-    /// requests in flight; `None` if the group has not learnt how much load requests add.
-    #[inline(always)]
-    pub(crate) fn load_or_typical(&self, index: usize) -> Option<f32> {
-        self.load(index).or_else(|| self.typical_load(index))
-    }
-
-    #[cold]
-    fn typical_load(&self, index: usize) -> Option<f32> {
-        let state = &self.pool.state;
-        let load = self
-            .settings()
-            .adaptive
-            .then(|| state.request_load().usual())??;
-        Some(state.typical_others() + load * self.location(index).cost_in_flight())
+        self.of_report(index, |report| report.value + report.added)
     }
 
     /// The same without what those would add who are [doubted](super::Group::doubt).
@@ -459,11 +384,15 @@ impl<'a> View<'a> {
         Some(load - self.location(index).doubtful(&self.query))
     }
 
-    /// [`View::load`] for strategies that count and time our requests themselves: with as many of them as
-    /// there usually are, not as there are now.
+    /// [`View::load`] for who counts and times our requests itself: with what those add that
+    /// are there now, where that is known, and without an estimate of what those have added that
+    /// came since the report.
     #[inline(always)]
     pub(crate) fn load_of_others(&self, index: usize) -> Option<f32> {
-        self.of_report(index, |report| report.settled)
+        self.of_report(index, |report| match report.is_momentary {
+            true => report.value + report.added,
+            false => report.value,
+        })
     }
 
     /// Effective load of the member at `index`, with what our own requests have added
@@ -471,7 +400,7 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn effective_load(&self, index: usize, shaping: Option<Shaping>) -> Option<f32> {
         match shaping {
-            None => self.load_or_typical(index).map(|load| higher(load, 0.0)),
+            None => self.load(index).map(|load| higher(load, 0.0)),
             Some(shaping) => self.shaped_load(index, shaping),
         }
     }
@@ -479,8 +408,11 @@ impl<'a> View<'a> {
     #[inline(never)]
     fn shaped_load(&self, index: usize, shaping: Shaping) -> Option<f32> {
         let report = self.of_report(index, |report| report)?;
-        let history = self.slot(index).damped();
-        Some(shaping.effective(report, history).expected)
+        Some(
+            shaping
+                .effective(report, self.slot(index).damped())
+                .expected,
+        )
     }
 
     /// Load that one client brings, as pulses have shown; 0 is not known.

@@ -132,14 +132,6 @@ impl LoadId {
         )
     }
 
-    /// True if it is a time: a time is no sum over requests or clients.
-    pub(crate) const fn is_time(self) -> bool {
-        matches!(
-            self,
-            LoadId::RESPONSE_TIME | LoadId::SERVICE_TIME | LoadId::THINK_TIME | LoadId::ROUND_TRIP
-        )
-    }
-
     /// Whether it counts tasks that run or wait, per CPU: 1 when all is in use, more when
     /// some wait.
     pub const fn is_queue(self) -> bool {

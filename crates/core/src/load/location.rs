@@ -7,10 +7,10 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 
 use super::id::{LoadId, NAMED_LOADS};
-use crate::cost::{Cost, Flying, InFlight, MOST_UNITS, UNIT_BITS};
+use crate::cost::{Cost, InFlight};
 use crate::learnt::{self, Learnt, Visit, Word};
 use crate::signal::Signal;
-use crate::time::{Horizon, Instant, keep_word_old, millis, millis_since};
+use crate::time::{Instant, keep_word_old, millis_since};
 
 /// How many loads without a name a location keeps. When one more is reported, the one that was
 /// not heard of for longest makes room, if that is [`FORGOTTEN`] ago; otherwise the new one
@@ -31,66 +31,49 @@ const LONG_FORGOTTEN: Duration = Duration::from_secs(3600);
 /// One load in an atomic word each for its id and its value with time, so that the
 /// data plane reads it without a lock and never sees half a report.
 ///
-/// Fields that a decision reads stand in front: beside those of the [`Location`] they fill a cache line.
+/// What the data plane reads stands in front.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Cell {
+    /// Load id plus one; 0 is an empty cell. Written once: what has found a cell may go on
+    /// with it, even if it is not kept any more.
+    pub(super) id: AtomicU64,
     /// Value as f32 bits (high half), report time in milliseconds, wrapping (low half).
     /// Times are odd ([`millis`]): an even one is that of a report which has expired.
     pub(super) value_at: AtomicU64,
     /// [`Location::bound`] at the time of the report.
     pub(super) bound_at: AtomicU64,
-    /// The load, averaged over a few reports (f32 bits).
-    pub(super) usual: AtomicU32,
-    /// The last report less that average (f32 bits).
-    pub(super) off: AtomicU32,
-    /// Cost of our requests in flight that a report contains, averaged in the same way (f32 bits).
-    pub(super) usual_ours: AtomicU32,
-    /// Cost of our requests in flight in the last report, less the average (f32 bits).
-    pub(super) off_ours: AtomicU32,
-    /// Load that one of our requests in flight adds, by this location's own reports (f32 bits).
-    pub(super) per_request: AtomicU32,
-    /// Load that a unit of the cost of a bind is expected to add, if clients go there themselves or so
-    /// [few](super::store) requests are in flight that these say nothing; else 0 (f32 bits).
+    /// What a unit of the cost of a bind is expected to add (f32 bits).
     pub(super) per_unit: AtomicU32,
-    /// Usual distance of a report from the expected load (f32 bits).
-    pub(super) deviation: AtomicU32,
-    /// The load while it was not full, averaged over [`LEARNT`](super::store) reports (f32 bits).
-    pub(super) mean: AtomicU32,
-    /// Cost of our requests in flight in the same reports, averaged in the same way (f32 bits).
-    pub(super) mean_ours: AtomicU32,
-    /// Binds per second (f32 bits), averaged over about a second.
-    pub(super) rate: AtomicU32,
+    /// [`Location::in_flight`] at the time of the report.
+    pub(super) in_flight_at: AtomicU32,
     /// [`Location::assigned`] at the time of the report.
     pub(super) assigned_at: AtomicU32,
+    /// What each of our requests that is there adds (f32 bits), if the load is one [of the
+    /// moment](is_momentary); else 0.
+    pub(super) per_request: AtomicU32,
+    /// [`Location::stays`] at the time of the report.
+    pub(super) stays_at: AtomicU64,
     /// [`Location::doubted`] at the time of the report.
     pub(super) doubted_at: AtomicU32,
-    /// Low half of [`Location::stays`] at the time of the report.
-    pub(super) stays_at: AtomicU32,
-    /// Mean time in seconds for which a client that goes there itself may stay (f32 bits); 0 is not
-    /// known.
+    /// For how long a client that goes there itself may stay on average, in seconds (f32
+    /// bits); 0 is not known.
     pub(super) stay: AtomicU32,
-    /// [`Location::area`] at the time of the report, without its lowest [`AREA_BITS`] and wrapping.
-    pub(super) area: AtomicU32,
-    /// Time at which `area` was read, without its lowest [`TIME_BITS`] and wrapping; 0 is not known.
-    pub(super) area_at: AtomicU32,
-    /// Load id plus one; 0 is an empty cell. Written once: what has found a cell may go on
-    /// with it, even if it is not kept any more.
-    pub(super) id: AtomicU64,
-    /// True if the load is one of the [moment](super::store).
-    pub(super) is_momentary: AtomicBool,
+    /// Our requests that are in the reported load (f32 bits).
+    pub(super) ours: AtomicU32,
+    /// The load without ours, averaged over the last few reports (f32 bits).
+    pub(super) usual: AtomicU32,
+    /// Binds per second (f32 bits), averaged over about a second.
+    pub(super) rate: AtomicU32,
+    /// The load, averaged over about a second (f32 bits).
+    pub(super) mean: AtomicU32,
+    /// [`Location::in_flight`], averaged over about a second (f32 bits).
+    pub(super) mean_in_flight: AtomicU32,
     /// A monitor has news of it: others do not count.
     pub(super) held: AtomicBool,
     /// That monitor is another balancer's.
     pub(super) elsewhere: AtomicBool,
 }
-
-/// Number of lowest bits of times in nanoseconds that cells do not keep: 33 microseconds are left. In 31 bits of an
-/// area there is room for a minute with a thousand requests at work.
-pub(super) const TIME_BITS: u32 = 15;
-
-/// Number of lowest bits of areas that cells do not keep: those of times, and of units.
-pub(super) const AREA_BITS: u32 = TIME_BITS + UNIT_BITS;
 
 /// Whether `word` of a cell is a report that may count.
 #[inline]
@@ -103,51 +86,6 @@ pub(super) const fn is_report(word: u64) -> bool {
 pub(super) fn stay_share(age: u32, stay: f32) -> f32 {
     let (age, stay) = (age as f32 / 1e3, stay.max(1.0));
     stay / (age + stay)
-}
-
-/// Number of clients that have been sent to a location and go there themselves. Nobody says when they
-/// leave, so the number decays over the time for which they may stay.
-#[derive(Debug, Default)]
-pub(super) struct Clients {
-    /// Number (f32 bits, high half) and its time in milliseconds (low half); 0 is none ever.
-    word: AtomicU64,
-    /// Mean time in seconds for which they may stay (f32 bits): clusters that give different quanta may share a
-    /// location.
-    stay: AtomicU32,
-}
-
-/// Shortest time in seconds for which clients stay.
-const MIN_STAY: f32 = 0.1;
-
-impl Clients {
-    /// Number of clients of `word` that are still there, `passed` milliseconds after its time.
-    fn left(&self, word: u64, passed: u32) -> f32 {
-        let stay = f32::from_bits(self.stay.load(Ordering::Relaxed));
-        let passed = passed as f32 / 1e3;
-        f32::from_bits((word >> 32) as u32) * libm::expf(-passed / stay.max(MIN_STAY))
-    }
-
-    /// Number of clients that are probably still there.
-    fn count(&self, horizon: &Horizon) -> f32 {
-        match self.word.load(Ordering::Relaxed) {
-            0 => 0.0,
-            word => self.left(word, horizon.age(word as u32)),
-        }
-    }
-
-    /// Counts a client that stays for so many seconds. Of two that come at the same moment one may be lost.
-    fn add(&self, stay: f32, now: Instant) {
-        let there = match self.word.load(Ordering::Relaxed) {
-            0 => 0.0,
-            word => self.left(word, millis_since(word as u32, now)),
-        };
-        // The mean of those that are there, each with the time that it was given.
-        let old = f32::from_bits(self.stay.load(Ordering::Relaxed));
-        let mean = old + (stay - old) / (there + 1.0);
-        self.stay.store(mean.to_bits(), Ordering::Relaxed);
-        let word = (u64::from((there + 1.0).to_bits()) << 32) | u64::from(millis(now));
-        self.word.store(word, Ordering::Relaxed);
-    }
 }
 
 /// What servers at a location are told about sending their clients away, where clients
@@ -176,23 +114,11 @@ pub struct Location {
     pub(super) in_flight: InFlight,
     /// Those of `bound` whose clients go to the member themselves, wrapping.
     pub(super) assigned: AtomicU32,
-    /// Cost in flight, in units, at which the members here are fully used by their utilisation: requests beyond it
-    /// wait, and make no more load.
-    pub(super) full: AtomicU32,
     /// Loads that have a name, in the order in which they came. The first cell shares the
     /// first cache line: most locations report one load.
     pub(super) cells: [Cell; NAMED_LOADS],
-    /// Integral of the cost in flight, at most `full`, in units, over time in nanoseconds, wrapping. Written without a
-    /// lock: if two workers write at the same moment, one of the two may be lost.
-    pub(super) area: AtomicU64,
-    /// Time up to which `area` counts, in nanoseconds; [`NEVER`] before there was a request.
-    pub(super) area_at: AtomicU64,
-    /// Time from which on `area` counts, in nanoseconds.
-    pub(super) began: AtomicU64,
     /// The others. The list is replaced as a whole when one comes or goes.
     pub(super) unnamed: ArcSwapOption<Vec<Arc<Cell>>>,
-    /// Clients that go to the members here themselves.
-    pub(super) clients: Clients,
     /// Clients that ever came to members here to stay, wrapping: where clients are moved one by
     /// one.
     pub(super) came: AtomicU32,
@@ -211,9 +137,6 @@ pub struct Location {
     pub(super) tell: AtomicU8,
     /// Until when another balancer reads the loads here, in nanoseconds ([`Instant`]).
     pub(super) read_elsewhere: AtomicU64,
-    /// Reports that [deny](Location::denies_requests) our requests, wrapping, and the time of the last of them.
-    pub(super) denying: AtomicU32,
-    pub(super) denied_at: AtomicU32,
     pub(super) name: Arc<str>,
     pub(super) changed: Signal,
     /// Who wants to know that there is a report at all.
@@ -229,18 +152,13 @@ impl Cell {
         visit("per_unit", Word::Short(&self.per_unit));
         visit("assigned_at", Word::Short(&self.assigned_at));
         visit("per_request", Word::Short(&self.per_request));
-        visit("stays_at", Word::Short(&self.stays_at));
+        visit("stays_at", Word::Long(&self.stays_at));
         visit("doubted_at", Word::Short(&self.doubted_at));
         visit("stay", Word::Short(&self.stay));
         visit("usual", Word::Short(&self.usual));
-        visit("off", Word::Short(&self.off));
-        visit("usual_ours", Word::Short(&self.usual_ours));
-        visit("off_ours", Word::Short(&self.off_ours));
-        visit("deviation", Word::Short(&self.deviation));
         visit("rate", Word::Short(&self.rate));
         visit("mean", Word::Short(&self.mean));
-        visit("mean_ours", Word::Short(&self.mean_ours));
-        visit("is_momentary", Word::Flag(&self.is_momentary));
+        visit("mean_in_flight", Word::Short(&self.mean_in_flight));
         visit("held", Word::Flag(&self.held));
     }
 
@@ -273,16 +191,11 @@ impl Cell {
     }
 }
 
-/// Time that no clock reaches.
-const NEVER: u64 = u64::MAX;
-
 impl Location {
     /// A location about which nothing is known.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Location {
             name: name.into(),
-            full: AtomicU32::new(MOST_UNITS),
-            area_at: AtomicU64::new(NEVER),
             ..Location::default()
         }
     }
@@ -339,12 +252,9 @@ impl Location {
     fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("bound", Word::Long(&self.bound));
         visit("assigned", Word::Short(&self.assigned));
-        visit("clients", Word::Long(&self.clients.word));
-        visit("client_stay", Word::Short(&self.clients.stay));
         visit("came", Word::Short(&self.came));
         visit("doubted", Word::Short(&self.doubted));
         visit("stays", Word::Long(&self.stays));
-        visit("full", Word::Short(&self.full));
         visit("first", Word::Long(&self.first));
     }
 
@@ -381,12 +291,6 @@ impl Location {
         self.in_flight.get().count()
     }
 
-    /// Cost of the requests of this process that members here are working on, over all groups.
-    #[inline]
-    pub(crate) fn cost_in_flight(&self) -> f32 {
-        self.in_flight.get().cost()
-    }
-
     /// From now on [`LoadId::FIRST`] means the load `id` here.
     pub fn lead_with(&self, id: LoadId) {
         self.first.store(u64::from(id.0) + 1, Ordering::Relaxed);
@@ -405,60 +309,17 @@ impl Location {
         }
     }
 
-    #[inline]
-    pub(crate) fn begin(&self, cost: Cost, now: Instant) {
+    pub(crate) fn begin(&self, cost: Cost) {
         self.bound.fetch_add(cost.units(), Ordering::Relaxed);
-        let before = self.in_flight.begin(cost);
-        self.count_until(before, now);
-    }
-
-    /// Adds the requests in flight to the area until now.
-    #[inline]
-    pub(crate) fn advance(&self, now: Instant) {
-        self.count_until(self.in_flight.get(), now);
-    }
-
-    /// Adds `flying` to the area until now.
-    #[inline]
-    fn count_until(&self, flying: Flying, now: Instant) {
-        let now = now.as_nanos();
-        // Workers read their clocks at slightly different moments: a time in the future is now.
-        let Some(passed) = now.checked_sub(self.area_at.load(Ordering::Relaxed)) else {
-            return self.begin_area(now);
-        };
-        let full = self.full.load(Ordering::Relaxed);
-        let area = self.area.load(Ordering::Relaxed);
-        let area = area.wrapping_add(flying.area(passed, full));
-        self.area.store(area, Ordering::Relaxed);
-        self.area_at.store(now, Ordering::Relaxed);
-    }
-
-    /// Begins to count the area if there was no request before.
-    #[cold]
-    #[inline(never)]
-    fn begin_area(&self, now: u64) {
-        if self.area_at.load(Ordering::Relaxed) == NEVER {
-            self.began.store(now, Ordering::Relaxed);
-            self.area_at.store(now, Ordering::Relaxed);
-        }
+        self.in_flight.begin(cost);
     }
 
     /// A client was sent to a member here, and will go there itself, for at most `stay`.
-    pub(crate) fn assign(&self, stay: Duration, now: Instant) {
-        self.clients.add(stay.as_secs_f32(), now);
+    pub(crate) fn assign(&self, stay: Duration) {
         self.bound.fetch_add(Cost::ONE.units(), Ordering::Relaxed);
         self.assigned.fetch_add(1, Ordering::Relaxed);
         let stay = u64::try_from(stay.as_millis()).unwrap_or(u64::MAX);
         self.stays.fetch_add(stay, Ordering::Relaxed);
-    }
-
-    /// Number of clients that were sent here, go to the members themselves and are probably still there.
-    #[inline]
-    pub(crate) fn clients(&self, horizon: &Horizon) -> f32 {
-        match self.assigned.load(Ordering::Relaxed) {
-            0 => 0.0,
-            _ => self.clients.count(horizon),
-        }
     }
 
     /// A client that was [assigned](Location::assign) asks more often than one client would.
@@ -539,7 +400,6 @@ impl Location {
             // One that has expired stays so: its time is even.
             keep_word_old(&cell.value_at, now);
         }
-        keep_word_old(&self.clients.word, now);
         let current = self.unnamed.load_full();
         let Some(cells) = current.as_deref() else {
             return;

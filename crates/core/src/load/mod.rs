@@ -11,7 +11,7 @@ mod store;
 
 pub use id::{InvalidLoad, Load, LoadId, LoadValue, ParseLoadIdError};
 pub use location::{FORGOTTEN, LOADS_PER_LOCATION, Location, Tell, UNNAMED_LOADS};
-pub(crate) use read::{Loads, Query, Report, RequestLoad};
+pub(crate) use read::{Loads, Query, Report};
 pub use store::TooManyLoads;
 
 /// What tasks per CPU that run or wait count as a load: below 1 what they are, and above it 1 and half

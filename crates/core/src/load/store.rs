@@ -4,50 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::id::{LoadId, LoadValue};
-use super::location::{AREA_BITS, Cell, FORGOTTEN, Location, TIME_BITS, UNNAMED_LOADS};
-use crate::cost::{MOST_UNITS, UNIT, of_units};
+use super::location::{Cell, FORGOTTEN, Location, UNNAMED_LOADS};
+use crate::cost::{UNIT, of_units};
 use crate::time::{Instant, millis, millis_since};
 
 /// Over about how many seconds kernels average the length of a queue.
 const QUEUE_AVERAGE: f32 = 0.1;
 
-/// Number of reports over which the usual load is averaged.
-const USUAL: f32 = 4.0;
-
 /// Reports of a utilisation that come at longer intervals, in seconds, tell of too long a
-/// time to say which clients are there now.
+/// time to say who is there now.
 const MOMENT: f32 = 0.25;
 
-/// Mean number of requests in flight below which they do not tell how much load one of them adds.
-const FEW: f32 = 0.05;
+/// What is usual is an average over about so many reports.
+const USUAL: f32 = 4.0;
 
-/// Number of reports from which the load of one request is learnt, over a second at least.
-const LEARNT: f32 = 8.0;
-
-/// Utilisation from which on more requests add nothing, so that nothing is learnt of them.
-const FULL: f32 = 0.9;
-
-/// Requests, and full CPUs, that are assumed to have been seen before the first report.
-const ASSUMED: f32 = 0.1;
-
-/// Number of usual deviations from the expected load up to which a report is noise.
-const NOISE: f32 = 2.0;
-
-/// Fewest requests in flight that a load without bounds is divided by.
-const UNSEEN: f32 = 0.25;
-
-/// Units of time by which the clocks of two workers may differ: some seconds.
-const SKEW: u32 = ((1u64 << 32) >> TIME_BITS) as u32;
-
-/// True if a load, reported `seconds` after the one before, tells of a moment so short
-/// that the clients who are there now make the next one.
+/// Whether a load, reported `seconds` after the one before, tells of a moment so short
+/// that the requests which are there now make the next one.
 fn is_momentary(id: LoadId, seconds: f32) -> bool {
     id.is_queue() || (id.is_utilization() && seconds <= MOMENT)
-}
-
-/// True if the load is 1 where all is in use.
-const fn is_share(id: LoadId) -> bool {
-    id.is_queue() || id.is_utilization()
 }
 
 /// How much of a moving average `over` so many seconds is new after `seconds`. Exact however
@@ -71,13 +45,9 @@ fn average(cell: &AtomicU32, new: f32, share: f32) -> f32 {
 }
 
 /// The load that a location is taken to have had when the cost of a bind is estimated,
-/// if it reported less: 5 % where a load is a utilisation, nothing where it is a time, else one unit.
+/// if it reported less: 5 % where a load is a utilisation, else one unit.
 fn floor(id: LoadId) -> f32 {
-    match (id.is_utilization(), id.is_time()) {
-        (true, _) => 0.05,
-        (false, true) => 0.0,
-        (false, false) => 1.0,
-    }
+    if id.is_utilization() { 0.05 } else { 1.0 }
 }
 
 /// The location already keeps [`UNNAMED_LOADS`] other ids without a name.
@@ -292,7 +262,7 @@ impl Location {
         // a quarter do as well in simulation.
         let doubted = self.doubted.load(Ordering::Relaxed);
         cell.doubted_at.store(doubted, Ordering::Relaxed);
-        let stays = self.stays.load(Ordering::Relaxed) as u32;
+        let stays = self.stays.load(Ordering::Relaxed);
         let stays = match cell.stays_at.load(Ordering::Relaxed) {
             same if same == stays => 0,
             _ => stays.wrapping_sub(cell.stays_at.swap(stays, Ordering::Relaxed)),
@@ -308,150 +278,34 @@ impl Location {
             false => 0.0,
         };
         let binds = (rate * seconds.max(1.0).max(stay)).max(1.0);
-        let per_unit = value.get().max(floor(id)) / binds / UNIT;
-        let since = (before != 0).then_some(seconds);
-        let momentary = is_momentary(id, since.unwrap_or(f32::INFINITY));
-        cell.is_momentary.store(momentary, Ordering::Relaxed);
-        // Requests that are over too quickly to be seen would all go to the lowest report otherwise.
-        let are_few = self.store_requests(cell, id, value.get(), since, now);
-        let per_unit = match are_few || assigned > 0 {
-            true => per_unit,
-            false => 0.0,
-        };
-        cell.per_unit.store(per_unit.to_bits(), Ordering::Relaxed);
+        let per_bind = value.get().max(floor(id)) / binds;
+        cell.per_unit
+            .store((per_bind / UNIT).to_bits(), Ordering::Relaxed);
+        cell.in_flight_at.store(self.in_flight(), Ordering::Relaxed);
+        self.store_moment(cell, id, value.get(), (before != 0).then_some(seconds));
         let word = (u64::from(value.get().to_bits()) << 32) | u64::from(millis(now));
         cell.value_at.store(word, Ordering::Release);
     }
 
-    /// Learns from a report which part of the load is that of our requests, and which that of others. `since` is the
-    /// number of seconds from the report before. True if hardly any request is in flight at any moment.
-    fn store_requests(
-        &self,
-        cell: &Cell,
-        id: LoadId,
-        value: f32,
-        since: Option<f32>,
-        now: Instant,
-    ) -> bool {
-        // Share of an average over so many seconds that is new.
+    /// The part of [`store`](Location::store) that matters for loads of the moment.
+    fn store_moment(&self, cell: &Cell, id: LoadId, value: f32, since: Option<f32>) {
+        // How much of an average over so many seconds is new.
         let share = |over: f32| since.map_or(1.0, |seconds| new_share(seconds, over));
-        let reports = since.unwrap_or(0.0);
-        let ours = self.count_ours(cell, id, share(QUEUE_AVERAGE), now);
-        let learnt = share((LEARNT * reports).max(1.0));
-        let are_few = self.learn_request(cell, id, value, ours, learnt);
-        learn_usual(
-            cell,
-            value,
-            ours,
-            share((USUAL * reports).max(QUEUE_AVERAGE)),
-        );
-        are_few
-    }
-
-    /// Cost of our requests in flight that a report of now contains: the mean over the time since
-    /// the report before, of which as much counts as the members work on at once; or what a queue, which is
-    /// no average over that time, has of them.
-    fn count_ours(&self, cell: &Cell, id: LoadId, of_queue: f32, now: Instant) -> f32 {
-        let flying = self.in_flight.get();
-        if id == LoadId::IN_FLIGHT {
-            return flying.count() as f32;
-        }
-        let get = |cell: &AtomicU32| f32::from_bits(cell.load(Ordering::Relaxed));
-        let before = get(&cell.usual_ours) + get(&cell.off_ours);
-        if id.is_queue() {
-            return before + (flying.cost() - before) * of_queue;
-        }
-        self.advance(now);
-        let area = self.area.load(Ordering::Relaxed);
-        // No clock is at 0 there.
-        let units = |nanos: u64| ((nanos >> TIME_BITS) as u32).max(1);
-        let at = units(now.as_nanos());
-        let (then, since) = match cell.area_at.load(Ordering::Relaxed) {
-            // The time of which the first report tells is not known.
-            0 => (0, units(self.began.load(Ordering::Relaxed))),
-            since => (cell.area.load(Ordering::Relaxed), since),
+        let in_flight = self.in_flight.get().cost();
+        let of_second = share(1.0);
+        let mean = average(&cell.mean, value, of_second);
+        let mean_in_flight = average(&cell.mean_in_flight, in_flight, of_second);
+        // A quarter of a request that fills a CPU of one is what is known at first.
+        let per_request = (mean + 0.25) / (mean_in_flight + 0.25);
+        let per_request = match is_momentary(id, since.unwrap_or(f32::INFINITY)) {
+            true => per_request.min(1.0),
+            false => 0.0,
         };
-        let area = (area >> AREA_BITS) as u32;
-        let passed = at.wrapping_sub(since);
-        // A report that another worker's clock puts into the future is of the same moment.
-        if passed == 0 || passed > u32::MAX - SKEW {
-            return before;
-        }
-        // Of two workers that counted at once one may have been lost.
-        let ours = (area.wrapping_sub(then) as i32).max(0) as f32 / passed as f32;
-        cell.area.store(area, Ordering::Relaxed);
-        cell.area_at.store(at, Ordering::Relaxed);
-        ours
-    }
-
-    /// Learns how much load one of our requests in flight adds: the ratio of averages. True
-    /// if hardly any is in flight at any moment.
-    fn learn_request(&self, cell: &Cell, id: LoadId, value: f32, ours: f32, share: f32) -> bool {
-        if id == LoadId::IN_FLIGHT {
-            cell.per_request.store(1f32.to_bits(), Ordering::Relaxed);
-            return false;
-        }
-        if id.is_utilization() && value > FULL {
-            // More of them would add nothing, and so seem to weigh less the more wait.
-            if cell.per_request.load(Ordering::Relaxed) == 0 {
-                cell.per_request.store(1f32.to_bits(), Ordering::Relaxed);
-                return true;
-            }
-            return cell.per_unit.load(Ordering::Relaxed) != 0;
-        }
-        // Before there was one of them, nothing was learnt.
-        let share = match cell.mean_ours.load(Ordering::Relaxed) {
-            0 => 1.0,
-            _ => share,
-        };
-        let mean = average(&cell.mean, value, share);
-        let ours = average(&cell.mean_ours, ours, share);
-        // At first a request is taken to fill a CPU of one, and to make the load what it is.
-        let per_request = match is_share(id) {
-            true => ((mean + ASSUMED) / (ours + ASSUMED)).min(1.0),
-            false => {
-                let mean = mean.max(floor(id));
-                mean * ((1.0 + ASSUMED) / (ours + ASSUMED)).min(1.0 / UNSEEN)
-            }
-        };
-        cell.per_request
-            .store(per_request.to_bits(), Ordering::Relaxed);
-        let are_few = ours <= FEW;
-        if !are_few && matches!(id, LoadId::CPU | LoadId::UTILIZATION) {
-            // Without what is assumed at first. One that is alone fills all of it at most.
-            let full = (UNIT * (ours / mean).max(1.0)) as u32;
-            self.full.store(full.min(MOST_UNITS), Ordering::Relaxed);
-        }
-        are_few
-    }
-}
-
-/// Learns the usual load and the usual cost of our requests in it. `share` of both is new.
-fn learn_usual(cell: &Cell, value: f32, ours: f32, share: f32) {
-    let get = |cell: &AtomicU32| f32::from_bits(cell.load(Ordering::Relaxed));
-    let mut new = share;
-    if share < 1.0 {
-        let per_request = get(&cell.per_request);
-        let expected = get(&cell.usual) + per_request * (ours - get(&cell.usual_ours));
-        new = share_of(cell, value - expected, share);
-    }
-    let off = value - average(&cell.usual, value, new);
-    cell.off.store(off.to_bits(), Ordering::Relaxed);
-    let off = ours - average(&cell.usual_ours, ours, new);
-    cell.off_ours.store(off.to_bits(), Ordering::Relaxed);
-}
-
-/// Share that a report has in an average of which `share` is new, where it is `off` from what was expected.
-///
-/// A report that is as far off as reports usually are is noise, and moves the average by that share. What
-/// is farther off has another cause, and counts at once.
-fn share_of(cell: &Cell, off: f32, share: f32) -> f32 {
-    let deviation = f32::from_bits(cell.deviation.load(Ordering::Relaxed));
-    let off = off.abs();
-    let new = if off > deviation { 0.5 } else { 1.0 / LEARNT };
-    average(&cell.deviation, off, new);
-    match off > NOISE * deviation {
-        true => 1.0 - (1.0 - share) * NOISE * deviation / off,
-        false => share,
+        // The reported queue is an average, and as slow.
+        let ours = average(&cell.ours, in_flight, share(QUEUE_AVERAGE));
+        let over = (USUAL * since.unwrap_or(0.0)).max(QUEUE_AVERAGE);
+        average(&cell.usual, value - per_request * ours, share(over));
+        let bits = per_request.to_bits();
+        cell.per_request.store(bits, Ordering::Relaxed);
     }
 }

@@ -2,11 +2,9 @@
 //! reported load share.
 //!
 //! A member whose load is not known gets an average share: with a chance of its share
-//! of the weight the decision falls among the unknown, and there by requests in flight and
-//! clients that are bound.
+//! of the weight the decision falls among the unknown, and there by requests in flight.
 //! Counting it as idle would flood it, a mean load would starve it, because the lowest
-//! load wins. If the group has learnt how much load requests add, an unknown load is instead that
-//! of the member's requests in flight and of others at a typical member.
+//! load is what wins.
 //!
 //! A member that fails has little load, which must not draw requests. The higher its
 //! share of failures, the more often it is left out, up to a rest by which its recovery
@@ -165,7 +163,7 @@ pub(super) fn sits_out(view: &View<'_>, index: usize, rng: &mut fastrand::Rng) -
     share > 0.0 && rng.f32() < 2.0 * share
 }
 
-/// Chooses the member with the fewest requests in flight and clients bound for its weight: no load is known.
+/// Where no load is known: the fewest requests in flight for its weight.
 fn of_unknown(
     view: &View<'_>,
     rng: &mut fastrand::Rng,
@@ -182,11 +180,7 @@ fn of_unknown(
     }
     trace.candidate(index, None, || {
         let (flying, weight) = (view.in_flight(index), Short(view.weight(index)));
-        let bound = match view.clients(index) {
-            0.0 => String::new(),
-            clients => format!("clients bound {clients:.1}, "),
-        };
-        format!("no load is known: fewest for its weight, {bound}{flying}, weight {weight}")
+        format!("no load is known: fewest in flight for its weight, {flying}, weight {weight}")
     });
     Some(index)
 }
@@ -208,7 +202,6 @@ pub(super) fn least<K: Keep>(
     if !view.has_reports() || !view.eligible().any(is_known) {
         return of_unknown(view, rng, trace, shares);
     }
-    view.heed_loads();
     let nobody = Part {
         kept: empty,
         weight: 0.0,
@@ -218,11 +211,10 @@ pub(super) fn least<K: Keep>(
         let weight = view.weight(index);
         let standing = standing(index);
         let fails = sits_out(view, index, rng);
-        let in_flight = || view.slot(index).cost_in_flight() + view.clients(index);
+        let in_flight = || view.slot(index).cost_in_flight();
         let score = standing.load().unwrap_or_else(in_flight) / weight;
         if trace.is_on() {
-            let is_typical = !is_known(index);
-            explain(view, trace, index, score, standing, is_typical, fails);
+            explain(view, trace, index, score, standing, fails);
         }
         if matches!(standing, Standing::Known(_)) && !fails {
             usual.offer(index, score, weight, rng);
@@ -294,14 +286,10 @@ fn explain(
     index: usize,
     score: f32,
     standing: Standing,
-    is_typical: bool,
     fails: bool,
 ) {
     trace.candidate(index, Some(score.into()), || {
         let load = match standing {
-            Standing::Known(load) if is_typical => {
-                format!("load unknown, {load:.3} as at a typical member")
-            }
             Standing::Known(load) => format!("load {load:.3}"),
             Standing::Rejects(load) => format!("load {load:.3} at or above the reject threshold"),
             Standing::Unknown => "load unknown".into(),
@@ -312,10 +300,6 @@ fn explain(
         } else {
             ""
         };
-        let denies = match view.location(index).denies_requests(view.query()) {
-            true => ", reported as less than half of what its requests add elsewhere",
-            false => "",
-        };
-        format!("{load}{denies}, {flying}, weight {weight}{fails}")
+        format!("{load}, {flying}, weight {weight}{fails}")
     });
 }

@@ -49,7 +49,7 @@ impl Strategy for KLeastLoaded {
         trace.note(|| format!("by chance among the {k} least loaded"));
         let (shares, query, empty) = (&self.shares, view.query(), Least::new(k));
         by_load::least(view, rng, trace, shares, query, empty, |index| {
-            Standing::of(view.load_or_typical(index))
+            Standing::of(view.load(index))
         })
     }
 }

@@ -124,8 +124,8 @@ impl LeastActiveSessions {
         let Some(rate) = location.last_report(&queries.rate) else {
             return Standing::Unknown;
         };
-        let (rate_reported, rate) = (rate.usual, rate.now);
-        let reported = |query| location.last_report(query).map(|report| report.usual);
+        let (rate_reported, rate) = (rate.value, rate.value + rate.added);
+        let reported = |query| location.last_report(query).map(|report| report.value);
         let known_service = reported(&queries.service);
         let service = known_service.unwrap_or(self.service_time);
         let busy = reported(&queries.utilization).filter(|&busy| rate_reported > 0.0 && busy > 0.0);
@@ -155,7 +155,7 @@ fn mean_think(view: &View<'_>, queries: &Queries) -> f32 {
     let (mut sum, mut rates) = (0.0, 0.0);
     for index in view.eligible() {
         let location = view.location(index);
-        let reported = |query| location.last_report(query).map(|report| report.usual);
+        let reported = |query| location.last_report(query).map(|report| report.value);
         if let (Some(rate), Some(think)) = (reported(&queries.rate), reported(&queries.think)) {
             sum += rate * think;
             rates += rate;

@@ -32,7 +32,7 @@ impl Strategy for LeastUtilization {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let (shares, query, empty) = (&self.shares, view.query(), Best::new(0.005));
         by_load::least(view, rng, trace, shares, query, empty, |index| {
-            Standing::of(view.load_or_typical(index))
+            Standing::of(view.load(index))
         })
     }
 }

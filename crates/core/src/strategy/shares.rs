@@ -475,7 +475,7 @@ impl Shares {
         None
     }
 
-    /// The eligible member with the fewest requests in flight and clients bound for its weight.
+    /// The eligible member with the fewest requests in flight for its weight.
     pub(super) fn least_in_flight(
         &self,
         view: &View<'_>,
@@ -483,7 +483,7 @@ impl Shares {
         without: Option<usize>,
     ) -> Option<usize> {
         let at = |index| {
-            let in_flight = view.slot(index).cost_in_flight() + view.clients(index);
+            let in_flight = view.slot(index).cost_in_flight();
             Candidate::new(view, index, in_flight)
         };
         let members = view.eligible().filter(move |&index| Some(index) != without);

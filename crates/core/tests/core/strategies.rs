@@ -511,45 +511,8 @@ fn clients_that_were_sent_there_since_count_at_the_utilisation_that_they_make() 
     let stay = std::time::Duration::from_secs(20);
     let mut sent = 0;
     while chosen(&group, 1) == [1, 0, 0] && sent < 1000 {
-        group.assign(0, stay, at(1000));
+        group.assign(0, stay);
         sent += 1;
     }
     assert!((1..1000).contains(&sent), "{sent}");
-}
-
-#[test]
-fn a_member_whose_report_got_lost_counts_with_its_requests_in_flight() {
-    for name in ["least_loaded", "least_utilization", "k_least_loaded"] {
-        let mut values = Values::defaults(strategy::find(name).unwrap());
-        if name == "k_least_loaded" {
-            values.set("k", 1.0).unwrap();
-        }
-        let group = build(&values, GroupSettings::default(), members(&[1.0; 3]));
-        let mut rng = fastrand::Rng::with_seed(1);
-        // A request fills a member, and is there for half of the time.
-        for second in 1..20 {
-            for index in 0..3 {
-                let ticket = group.bind(index, at(second * 1000)).unwrap();
-                ticket.finish(Outcome::Success, at(second * 1000 + 500));
-            }
-            for index in 0..2 {
-                report(&group, index, LoadId::CPU, 0.5, second * 1000 + 1000);
-            }
-        }
-        let mut chosen = |ms| {
-            let request = Request::at(at(ms));
-            (0..50)
-                .filter(|_| group.choose(&request, &mut rng).unwrap() == 2)
-                .count()
-        };
-        // The load that requests add is learnt with a decision, and counts from the next one on.
-        chosen(20_000);
-        let others: Vec<Ticket> = (0..2)
-            .map(|index| group.bind(index, at(20_001)).unwrap())
-            .collect();
-        assert_eq!(chosen(20_010), 50, "{name}: it is idle");
-        let own = [20_011, 20_012].map(|ms| group.bind(2, at(ms)).unwrap());
-        assert_eq!(chosen(20_020), 0, "{name}: it has most requests");
-        drop((others, own));
-    }
 }

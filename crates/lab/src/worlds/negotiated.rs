@@ -308,8 +308,7 @@ impl<'a> Running<'a> {
         let Ok(server) = self.group.choose(&request, &mut self.rng) else {
             return;
         };
-        self.group
-            .assign(server, self.play.quantum, self.engine.now());
+        self.group.assign(server, self.play.quantum);
         let visitor = &mut self.visitors[user];
         visitor.server = server;
         visitor.until = self.engine.nanos() + nanos(self.play.quantum) as u64;

@@ -549,7 +549,7 @@ impl<'a> Running<'a> {
             return self.engine.after(pause, Happening::AtManager(client));
         };
         if is_new {
-            self.group.assign(member, STAY, self.engine.now());
+            self.group.assign(member, STAY);
             trail.leads_to(&self.group, member);
         }
         self.tell();

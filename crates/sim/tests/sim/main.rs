@@ -10,6 +10,5 @@ mod late_binding;
 mod outages;
 mod overload;
 mod phases;
-mod reports;
 mod scenarios;
 mod shares;
