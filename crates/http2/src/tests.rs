@@ -46,6 +46,17 @@ fn block(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
     out
 }
 
+/// First line of a request for `path`.
+fn opening(path: &[u8]) -> Opening<'_> {
+    Opening {
+        method: b"GET",
+        scheme: b"http",
+        authority: Some(b"test"),
+        path,
+        protocol: None,
+    }
+}
+
 type Field = (&'static [u8], &'static [u8]);
 
 const GET: [Field; 4] = [
@@ -146,14 +157,30 @@ impl End {
     }
 
     fn ask(&mut self, path: &[u8], ends: bool) -> Key {
-        let opening = Opening {
-            method: b"GET",
-            scheme: b"http",
-            authority: Some(b"test"),
-            path,
-            protocol: None,
-        };
-        self.connection.open(opening, &Fields::new(), ends).unwrap()
+        self.connection
+            .open(opening(path), &Fields::new(), ends)
+            .unwrap()
+    }
+
+    /// A server whose client has windows of `window` bytes for streams, and has asked for something: the head of the answer
+    /// is sent.
+    fn answering(window: u32, status: u16) -> (Self, Key) {
+        let mut end = Self::server();
+        let window = window.to_be_bytes();
+        end.take(&frame(SETTINGS, 0, 0, &[&[0, 4], &window[..]].concat()))
+            .unwrap();
+        let key = end.answer(1, status);
+        (end, key)
+    }
+
+    /// Takes a request in a stream, and sends the head of the answer.
+    fn answer(&mut self, stream: u32, status: u16) -> Key {
+        self.take(&head(stream, true, &GET)).unwrap();
+        let key = *self.requests().last().unwrap();
+        self.connection
+            .send_head(key, status, &Fields::new(), false)
+            .unwrap();
+        key
     }
 
     /// Reasons with which streams were reset.
@@ -1001,7 +1028,7 @@ fn floods_end_the_connection() {
     }
 }
 
-/// What a peer says of each message of a stream that it has taken: windows of the stream and of the connection, and a PING.
+/// Frames of a peer that has taken a message of stream 1: windows of the stream and of the connection, and a PING.
 fn acknowledgement(bytes: u8) -> Vec<u8> {
     [
         frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, bytes]),
@@ -1014,23 +1041,9 @@ fn acknowledgement(bytes: u8) -> Vec<u8> {
 #[test]
 fn messages_of_a_stream_may_each_be_acknowledged() {
     // As a server, and as a client that uploads.
-    let mut server = End::server();
-    server.take(&head(1, true, &GET)).unwrap();
-    let answered = server.requests()[0];
-    server
-        .connection
-        .send_head(answered, 200, &Fields::new(), false)
-        .unwrap();
     let mut client = End::client();
-    let opening = Opening {
-        method: b"POST",
-        scheme: b"http",
-        authority: Some(b"test"),
-        path: b"/",
-        protocol: None,
-    };
-    let opened = client.connection.open(opening, &Fields::new(), false);
-    for (mut end, key) in [(server, answered), (client, opened.unwrap())] {
+    let opened = client.ask(b"/", false);
+    for (mut end, key) in [End::answering(65_535, 200), (client, opened)] {
         for _ in 0..10 * BURST {
             assert_eq!(end.connection.send_data(key, b"tick", false), Ok(4));
             end.look();
@@ -1044,20 +1057,16 @@ fn content_that_was_sent_long_before_may_be_acknowledged_in_pieces() {
     // Windows of 4 MB for each stream, as Go's client has them; it says what was read in pieces of 4 KB.
     const WINDOW: u32 = 4 << 20;
     const PIECE: u32 = 4096;
-    let mut end = End::server();
-    let window = WINDOW.to_be_bytes();
-    end.take(&frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()))
-        .unwrap();
+    let (mut end, first) = End::answering(WINDOW, 200);
     end.take(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()))
         .unwrap();
     let body = vec![b'x'; WINDOW as usize];
     let streams = [1, 3, 5, 7];
     for stream in streams {
-        end.take(&head(stream, true, &GET)).unwrap();
-        let key = *end.requests().last().unwrap();
-        end.connection
-            .send_head(key, 200, &Fields::new(), false)
-            .unwrap();
+        let key = match stream {
+            1 => first,
+            _ => end.answer(stream, 200),
+        };
         let mut sent = 0;
         while sent < body.len() {
             sent += end.connection.send_data(key, &body[sent..], false).unwrap();
@@ -1076,14 +1085,7 @@ fn content_that_was_sent_long_before_may_be_acknowledged_in_pieces() {
 
 #[test]
 fn windows_of_a_byte_are_a_flood() {
-    let mut end = End::server();
-    end.take(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))
-        .unwrap();
-    end.take(&head(1, true, &GET)).unwrap();
-    let key = end.requests()[0];
-    end.connection
-        .send_head(key, 200, &Fields::new(), false)
-        .unwrap();
+    let (mut end, key) = End::answering(0, 200);
     let body = vec![b'x'; 100_000];
     let mut sent = 0;
     let failure = loop {
@@ -1306,14 +1308,7 @@ fn content_goes_as_far_as_windows_allow_and_in_turns() {
 
 #[test]
 fn a_tail_waits_for_room_after_the_stream_is_released() {
-    let mut end = End::server();
-    end.take(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 10]))
-        .unwrap();
-    end.take(&head(1, true, &GET)).unwrap();
-    let key = end.requests()[0];
-    end.connection
-        .send_head(key, 503, &Fields::new(), false)
-        .unwrap();
+    let (mut end, key) = End::answering(10, 503);
     let text = bytes::Bytes::from(vec![b'x'; 100]);
     end.connection.send_tail(key, text).unwrap();
     end.connection.release(key, None);
@@ -1482,14 +1477,7 @@ impl Pair {
     }
 
     fn ask(&mut self) -> Key {
-        let opening = Opening {
-            method: b"GET",
-            scheme: b"http",
-            authority: Some(b"test"),
-            path: b"/",
-            protocol: None,
-        };
-        let opened = self.client.open(opening, &Fields::new(), true);
+        let opened = self.client.open(opening(b"/"), &Fields::new(), true);
         opened.unwrap()
     }
 

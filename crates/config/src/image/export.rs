@@ -30,7 +30,7 @@ pub struct Image {
 /// Writes the image of a rule of `config`, which the texts mean. `file` is where relative paths of files start.
 /// `None` if there is no such rule in the texts.
 pub fn export(file: &Path, texts: &Texts, config: &Config, rule: &str) -> Option<Image> {
-    let documents = Documents::of(texts);
+    let documents = Documents::parse(texts);
     let rules = config.rules.iter();
     let found = { rules }.find(|known| known.name == rule)?;
     documents.find("rule", rule)?;

@@ -116,7 +116,7 @@ impl Plan {
 
     /// Looks at an image whose rule and groups have their new names.
     fn look(&mut self, texts: &Texts, image: &str, replace: &[String]) {
-        let all = Places::of(image);
+        let all = Places::parse(image);
         let problem = |key: &str, message: String| {
             let (line, column) = all.find(key).unwrap_or_default();
             Problem {
@@ -126,7 +126,7 @@ impl Plan {
                 ..of_image(message)
             }
         };
-        let document = Documents::of(&[(IMAGE.into(), image.into())]);
+        let document = Documents::parse(&[(IMAGE.into(), image.into())]);
         let Some(document) = document.0.first() else {
             return;
         };
@@ -143,7 +143,7 @@ impl Plan {
             });
         }
 
-        let here = Documents::of(texts);
+        let here = Documents::parse(texts);
         let defaults = here.defaults();
         let (mut edits, mut new) = (Vec::new(), Vec::new());
         for table in &tables {
@@ -274,15 +274,7 @@ fn problems_of(
 
 /// A problem with an image as a whole.
 fn of_image(message: String) -> Problem {
-    Problem {
-        file: IMAGE.into(),
-        line: 0,
-        column: 0,
-        key: String::new(),
-        message,
-        found: None,
-        allowed: None,
-    }
+    Problem::of_file(IMAGE.into(), message)
 }
 
 /// A few of these, for a message.
@@ -320,7 +312,7 @@ fn renamed(import: &Import) -> Result<String, Vec<Problem>> {
         let told = told.err().map(|errors| errors.problems);
         return Err(told.unwrap_or_else(|| vec![of_image(error.to_string())]));
     }
-    let documents = Documents::of(&[(IMAGE.into(), import.text.clone())]);
+    let documents = Documents::parse(&[(IMAGE.into(), import.text.clone())]);
     let named = documents.0.first().map(tables_of).unwrap_or_default();
     let (mut problems, mut edits) = (Vec::new(), Vec::new());
     for (old, new) in &import.rename {

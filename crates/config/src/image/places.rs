@@ -22,7 +22,7 @@ struct Place {
 }
 
 impl Places {
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let mut keys = Keys(Vec::new());
         if let Ok(document) = Document::parse(text) {
             keys.add_table("", 0, 0, document.as_table());

@@ -30,7 +30,7 @@ pub(super) fn parts_of((section, name): (&str, &str)) -> Vec<Part> {
 pub(super) struct Documents(pub(super) Vec<DocumentMut>);
 
 impl Documents {
-    pub(super) fn of(texts: &Texts) -> Self {
+    pub(super) fn parse(texts: &Texts) -> Self {
         let documents = texts.iter().map(|(_, text)| {
             let text = text.trim_start_matches('\u{feff}').replace("\r\n", "\n");
             text.parse().unwrap_or_default()

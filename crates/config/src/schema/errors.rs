@@ -24,15 +24,7 @@ impl Errors {
     pub(crate) fn of_file(file: String, message: String) -> Self {
         Errors {
             file: file.clone(),
-            problems: vec![Problem {
-                file,
-                line: 0,
-                column: 0,
-                key: String::new(),
-                message,
-                found: None,
-                allowed: None,
-            }],
+            problems: vec![Problem::of_file(file, message)],
             omitted: 0,
         }
     }
@@ -73,6 +65,21 @@ pub struct Problem {
     pub found: Option<String>,
     /// What would be allowed.
     pub allowed: Option<String>,
+}
+
+impl Problem {
+    /// A problem with the file as a whole.
+    pub(crate) fn of_file(file: String, message: String) -> Self {
+        Problem {
+            file,
+            line: 0,
+            column: 0,
+            key: String::new(),
+            message,
+            found: None,
+            allowed: None,
+        }
+    }
 }
 
 /// `file:line:column: key: message; found …; allowed: …`

@@ -42,7 +42,7 @@ pub(crate) enum Command {
         /// Apply a configuration without rules, too: all listeners of rules close
         #[arg(long)]
         force: bool,
-        /// What it is a change of, and why.
+        /// Revision that is changed, and a comment.
         #[command(flatten)]
         change: ChangeArgs,
     },
@@ -54,7 +54,7 @@ pub(crate) enum Command {
         /// Its value as it stands in the file; what is none there is a text
         #[arg(allow_hyphen_values = true)]
         value: String,
-        /// What it is a change of, and why.
+        /// Revision that is changed, and a comment.
         #[command(flatten)]
         change: ChangeArgs,
     },
@@ -63,7 +63,7 @@ pub(crate) enum Command {
         /// Its path, as in group.web
         #[arg(value_parser = edit::path_of)]
         path: std::vec::Vec<Part>,
-        /// What it is a change of, and why.
+        /// Revision that is changed, and a comment.
         #[command(flatten)]
         change: ChangeArgs,
     },
@@ -74,7 +74,7 @@ pub(crate) enum Command {
         path: std::vec::Vec<Part>,
         /// Its new name
         name: String,
-        /// What it is a change of, and why.
+        /// Revision that is changed, and a comment.
         #[command(flatten)]
         change: ChangeArgs,
     },
@@ -96,7 +96,7 @@ pub(crate) enum Command {
         /// Show what would change, and change nothing
         #[arg(long)]
         dry_run: bool,
-        /// What it is a change of, and why.
+        /// Revision that is changed, and a comment.
         #[command(flatten)]
         change: ChangeArgs,
     },
@@ -104,7 +104,7 @@ pub(crate) enum Command {
     History,
     /// Take the last change back
     Undo {
-        /// What it is a change of, and why.
+        /// Revision that is changed, and a comment.
         #[command(flatten)]
         change: ChangeArgs,
     },
@@ -112,7 +112,7 @@ pub(crate) enum Command {
     Restore {
         /// Its revision, as `history` shows it
         revision: String,
-        /// What it is a change of, and why.
+        /// Revision that is changed, and a comment.
         #[command(flatten)]
         change: ChangeArgs,
     },
