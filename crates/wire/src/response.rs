@@ -63,6 +63,8 @@ struct Head {
     code: u16,
     length: usize,
     framing: Framing,
+    /// True if the sender closes the connection after the response.
+    closes: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +103,8 @@ pub struct Reader {
     cookie: Box<str>,
     body: Vec<u8>,
     rest: Rest,
+    /// True if the connection carries another response after this one.
+    is_kept: bool,
     len: usize,
     /// Bytes that were looked at for heads.
     #[cfg(test)]
@@ -167,6 +171,8 @@ impl Reader {
             };
             self.media_type = copy(head.media_type);
             self.cookie = copy(head.cookie);
+            let has_length = matches!(head.framing, Framing::Length(_));
+            self.is_kept = has_length && !head.closes && head.code != 101;
             self.rest = match head.framing {
                 Framing::Chunked => Rest::Size,
                 Framing::Length(0) => Rest::End,
@@ -217,7 +223,11 @@ impl Reader {
                 Rest::ChunkCr if first == b'\r' => (Rest::ChunkLf, after),
                 Rest::ChunkLf if first == b'\n' => (Rest::Size, after),
                 Rest::ChunkCr | Rest::ChunkLf => (Rest::Garbage, after),
-                Rest::Head | Rest::End | Rest::Garbage => return,
+                Rest::Head | Rest::End | Rest::Garbage => {
+                    // Nobody has asked for what comes here.
+                    self.is_kept = false;
+                    return;
+                }
             };
         }
     }
@@ -286,6 +296,12 @@ impl Reader {
         matches!(self.rest, Rest::UntilClose)
     }
 
+    /// True if the connection may carry another question: the response has come as a whole, its body has a
+    /// `Content-Length`, nothing came behind it, and the sender does not close the connection.
+    pub fn is_kept(&self) -> bool {
+        self.is_kept && matches!(self.rest, Rest::End)
+    }
+
     /// All bytes that were taken.
     pub fn len(&self) -> usize {
         self.len
@@ -321,6 +337,15 @@ impl Head {
         let chunked = field("transfer-encoding")
             .is_some_and(|value| value.to_ascii_lowercase().ends_with("chunked"));
         let content_length = field("content-length").and_then(|value| value.parse().ok());
+        let mut connection = response
+            .headers
+            .iter()
+            .filter(|field| field.name.eq_ignore_ascii_case("connection"));
+        let says_close = |value: &[u8]| {
+            let mut tokens = value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+            tokens.any(|token| token.eq_ignore_ascii_case(b"close"))
+        };
+        let closes = response.version != Some(1) || connection.any(|field| says_close(field.value));
         // The values are parts of the bytes.
         let place_of = |name: &str| {
             field(name).map_or((0, 0), |value| {
@@ -333,6 +358,7 @@ impl Head {
             cookie: place_of("set-cookie"),
             code,
             length,
+            closes,
             framing: match content_length {
                 _ if chunked => Framing::Chunked,
                 Some(length) => Framing::Length(length),
@@ -361,6 +387,37 @@ mod tests {
     fn seen(reader: &Reader) -> (Option<u16>, &str, Seen) {
         let body = std::str::from_utf8(reader.body()).unwrap();
         (reader.code(), body, reader.seen())
+    }
+
+    #[test]
+    fn a_connection_is_kept_after_a_whole_response_with_a_length_and_nothing_behind() {
+        let is_kept = |text: &str| {
+            let is = [1, 3, text.len()].map(|size| {
+                let (reader, _) = read(text.as_bytes().chunks(size)).unwrap();
+                reader.is_kept()
+            });
+            assert!(is.iter().all(|other| *other == is[0]), "{text:?}");
+            is[0]
+        };
+        let of = |version: &str, fields: &str, body: &str| {
+            is_kept(&format!("HTTP/{version} 200 OK\r\n{fields}\r\n{body}"))
+        };
+        let two = "Content-Length: 2\r\n";
+        assert!(of("1.1", two, "hi"));
+        assert!(of("1.1", "Content-Length: 0\r\n", ""));
+        assert!(of("1.1", &format!("{two}Connection: keep-alive\r\n"), "hi"));
+        assert!(!of("1.1", two, "h"));
+        assert!(!of("1.1", two, "hi!"));
+        assert!(!of("1.1", "Content-Length: 0\r\n", "HTTP/1.1 200 OK\r\n"));
+        assert!(!of("1.0", two, "hi"));
+        assert!(!of("1.1", "", "hi"));
+        assert!(!of("1.1", "Transfer-Encoding: chunked\r\n", "0\r\n\r\n"));
+        for close in ["close", "x, CLOSE", "keep-alive\r\nConnection: close"] {
+            assert!(
+                !of("1.1", &format!("{two}Connection: {close}\r\n"), "hi"),
+                "{close}"
+            );
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_tls::client::Client;
 use evenkeel_tls::listener::Connection;
 use evenkeel_wire::response::{Reader, Seen};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -97,11 +97,15 @@ pub enum AskError {
 }
 
 impl Question<'_> {
-    fn to_bytes(self) -> Vec<u8> {
+    /// The question as it is sent. `closes` says that it is the last one on its connection.
+    pub(super) fn to_bytes(self, closes: bool) -> Vec<u8> {
         let mut head = format!(
-            "{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
+            "{} {} HTTP/1.1\r\nHost: {}\r\n",
             self.method, self.target, self.authority
         );
+        if closes {
+            head.push_str("Connection: close\r\n");
+        }
         for (name, value) in self.fields {
             head.extend([name, ": ", value, "\r\n"]);
         }
@@ -143,8 +147,21 @@ pub async fn ask(
     is_read: impl Fn(u16) -> bool,
 ) -> Result<Answer, AskError> {
     let mut stream = whom.connect().await?;
+    let bytes = question.to_bytes(true);
+    let (answer, _) = exchange(&mut stream, &bytes, limits, is_read).await?;
+    Ok(answer)
+}
+
+/// Sends a question on a connection, and reads the answer. Says whether the connection may carry another
+/// question.
+pub(super) async fn exchange(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    question: &[u8],
+    limits: Limits,
+    is_read: impl Fn(u16) -> bool,
+) -> Result<(Answer, bool), AskError> {
     // Who answers without reading all of the question may have closed already.
-    let mut unsent = stream.write_all(&question.to_bytes()).await.err();
+    let mut unsent = stream.write_all(question).await.err();
     let mut bytes = Vec::with_capacity(READ_BYTES);
     let mut response = Reader::new();
     let most = limits.head.saturating_add(limits.body);
@@ -165,7 +182,8 @@ pub async fn ask(
             (None, _) if read == 0 => return Err(AskError::Closed),
             (None, _) => {}
             (Some(code), _) if !is_read(code) => {
-                return Ok(Answer::new(code, &response, Vec::new()));
+                let is_kept = unsent.is_none() && response.is_kept();
+                return Ok((Answer::new(code, &response, Vec::new()), is_kept));
             }
             (Some(code), Seen::Whole) => break code,
             (Some(_), Seen::Garbage) => return Err(AskError::Garbage),
@@ -178,7 +196,8 @@ pub async fn ask(
     if body.len() > limits.body {
         return Err(AskError::TooLong(limits.body));
     }
-    Ok(Answer::new(code, &response, body))
+    let is_kept = unsent.is_none() && response.is_kept();
+    Ok((Answer::new(code, &response, body), is_kept))
 }
 
 /// Asks for an answer that does not end, and hands its body over as it comes, for as long as `take` wants
@@ -197,7 +216,7 @@ pub async fn follow(
 ) -> Result<Option<Answer>, AskError> {
     let silent = |_| AskError::Io(io::ErrorKind::TimedOut.into());
     let mut stream = timeout(silence, whom.connect()).await.map_err(silent)??;
-    let sent = timeout(silence, stream.write_all(&question.to_bytes())).await;
+    let sent = timeout(silence, stream.write_all(&question.to_bytes(true))).await;
     sent.map_err(silent)??;
     let mut bytes = Vec::with_capacity(READ_BYTES);
     let mut response = Reader::new();

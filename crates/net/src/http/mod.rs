@@ -9,10 +9,12 @@
 pub mod answer;
 pub mod client;
 mod conn;
+mod idle;
 mod serve;
 mod target;
 
 pub use answer::{Answer, ErrorBody};
 pub use conn::{Activity, Bounded, Connection};
+pub use idle::IdleConnections;
 pub use serve::{Handler, Head, Phase, Settings, serve};
 pub use target::{BadTarget, Target};
