@@ -57,7 +57,14 @@ impl Script {
 impl Member {
     /// Starts a member.
     pub fn start(script: impl Fn(&Script, Wire) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Self::start_at(TcpListener::bind("127.0.0.1:0").expect("a port"), script)
+    }
+
+    /// Starts a member at a port that is bound already.
+    pub fn start_at(
+        listener: TcpListener,
+        script: impl Fn(&Script, Wire) + Send + Sync + 'static,
+    ) -> Self {
         let address = listener.local_addr().expect("an address");
         let (sender, seen) = channel();
         let script = Arc::new(script);

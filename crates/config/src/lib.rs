@@ -29,6 +29,7 @@ pub use model::acme::{Acme, AcmeChallenge};
 pub use model::admin::{AccessLog, Admin};
 pub use model::auth::{Auth, RouteAuth};
 pub use model::broker::Broker;
+pub use model::chooser::Chooser;
 pub use model::compression::{Coding, Compression};
 pub use model::config::{Config, Own, load, parse, parse_own, parse_shared, parse_with};
 pub use model::corba::{Corba, WhenEmpty};

@@ -1479,6 +1479,10 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{needed}\n{line}")
         }
+        "[group.x.chooser]" if line.starts_with("timeout") => {
+            let needed = "url = \"http://a/\"";
+            format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{needed}\n{line}")
+        }
         inner if inner.starts_with("[group.x.") => {
             let key = |line: &str| line.split(' ').next().map(str::to_owned);
             let rest = rows_of_source(inner.trim_start_matches("[group.x.").trim_end_matches(']'));
@@ -1545,6 +1549,92 @@ fn a_cookie_binds_clients_of_http_rules_by_a_name_of_its_own() {
         assert!(errors.contains(complaint), "{more}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
+}
+
+#[test]
+fn a_chooser_is_a_url_and_a_time_limit() {
+    let rule = |more: &str| {
+        let text = format!("[rule.w]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:80\"]\n{more}");
+        parse("t.toml", &text).map(|mut config| config.groups.remove(0).chooser)
+    };
+    let chooser = rule("chooser = { url = \"http://[::1]:9000/choose?a=b\" }").unwrap();
+    let chooser = chooser.unwrap();
+    let url = &chooser.url.0;
+    assert_eq!(
+        (&*url.host, url.port, &*url.path),
+        ("::1", 9000, "/choose?a=b")
+    );
+    assert_eq!(chooser.timeout, Duration::from_millis(20));
+    assert_eq!(rule("chooser = false").unwrap(), None);
+    assert_eq!(rule("").unwrap(), None);
+    // What is said for all groups a group may change, or do without.
+    let all = "[defaults.chooser]\nurl = \"http://a/\"\ntimeout = \"1ms\"\n";
+    let inherited = rule(all).unwrap().unwrap();
+    assert_eq!(inherited.timeout, Duration::from_millis(1));
+    let own = rule(&format!("chooser = {{ timeout = \"10s\" }}\n{all}"))
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (own.url, own.timeout),
+        (inherited.url, Duration::from_secs(10))
+    );
+    assert_eq!(rule(&format!("chooser = false\n{all}")).unwrap(), None);
+    for (more, complaints) in [
+        ("chooser = {}", &["t.toml:4", "`url` is missing"][..]),
+        ("chooser = true", &["allowed: a table about a chooser"]),
+        ("chooser = { url = 9000 }", &["allowed: a URL that begins"]),
+        (
+            "chooser = { url = \"127.0.0.1:9000\" }",
+            &["does not begin with http://"],
+        ),
+        ("chooser = { url = \"https://a/\" }", &["without TLS"]),
+        ("chooser = { url = \"http://a:0/\" }", &["url"]),
+        ("chooser = { url = \"http://u:p@a/\" }", &["url"]),
+        ("chooser = { url = \"http://a/{member}\" }", &["not a path"]),
+        (
+            "chooser = { url = \"http://a/\", timeout = \"0ms\" }",
+            &["out of range"],
+        ),
+        (
+            "chooser = { url = \"http://a/\", timeout = \"11s\" }",
+            &["out of range"],
+        ),
+        (
+            "chooser = { url = \"http://a/\", timeouts = \"1s\" }",
+            &["did you mean \"timeout\"?"],
+        ),
+        // All at once.
+        (
+            "[rule.w.chooser]\nurl = \"ftp://a/\"\ntimeout = \"1h\"",
+            &[
+                "t.toml:5",
+                "t.toml:6",
+                "does not begin with http://",
+                "out of range",
+            ],
+        ),
+    ] {
+        let errors = rule(more).unwrap_err().to_string();
+        for complaint in complaints {
+            assert!(errors.contains(complaint), "{more}: {errors}");
+        }
+    }
+}
+
+#[test]
+fn a_chooser_of_a_group_without_clients_of_ours_is_warned_of() {
+    let text = "[group.g]\nmembers = [\"a:80\"]\nchooser = { url = \"http://a/\" }\n\
+                [steer.s]\ngroup = \"g\"\nhaproxy = { socket = \"127.0.0.1:1\" }\n";
+    let config = parse("t.toml", text).unwrap();
+    let warned = |config: &Config| {
+        let warnings = config.warnings.iter().map(ToString::to_string);
+        warnings
+            .filter(|line| line.contains("`chooser` has no effect"))
+            .count()
+    };
+    assert_eq!(warned(&config), 1, "{:?}", config.warnings);
+    let served = format!("{text}[rule.r]\nlisten = \"127.0.0.1:80\"\ngroup = \"g\"\n");
+    assert_eq!(warned(&parse("t.toml", &served).unwrap()), 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::group::{Granularity, Group, Request};
+use crate::group::{Granularity, Group, GroupSettings, Request};
 use crate::member::{MemberId, Reason};
 use crate::relocation::{Client, Move};
 use crate::time::Instant;
@@ -162,31 +162,13 @@ impl Binding {
     /// [`GroupSettings::rebind_interval`]: crate::group::GroupSettings::rebind_interval
     pub fn check(&mut self, group: &Group, now: Instant) -> Verdict {
         let settings = group.settings();
-        if settings.granularity == Granularity::PerRequest {
-            return Verdict::Rebind(Why::PerRequest);
-        }
-        let Some(index) = group.find(self.member, self.index) else {
-            return Verdict::Rebind(Why::Gone);
+        let index = match self.find_place(group, now) {
+            Ok(index) => index,
+            Err(why) => return Verdict::Rebind(why),
         };
         self.index = index;
-        let member = &group.members()[index];
-        let reasons = member.slot.reasons();
-        if !keeps_bound(group, reasons) {
-            return Verdict::Rebind(Why::Unusable);
-        }
-        if reasons & Reason::Standby as u32 != 0 && !backups_serve(group, now) {
-            return Verdict::Rebind(Why::Backup);
-        }
-        if settings.granularity == Granularity::PerSession {
-            if !(settings.adaptive && settings.alert.move_sessions) {
-                return Verdict::Keep(index);
-            }
-        } else if !settings.adaptive {
-            let interval = settings.rebind_interval.mul_f32(0.8 + 0.4 * self.jitter);
-            return match now.since(self.since) >= interval {
-                true => Verdict::Rebind(Why::Interval),
-                false => Verdict::Keep(index),
-            };
+        if !heeds_alerts(settings) {
+            return Verdict::Keep(index);
         }
         if settings.alert.pulses {
             return match self.relocated(group, now) {
@@ -194,7 +176,7 @@ impl Binding {
                 None => Verdict::Keep(index),
             };
         }
-        if reasons & Reason::Shedding as u32 == 0 {
+        if !group.members()[index].slot.has(Reason::Shedding) {
             self.alerted_since = None;
             return Verdict::Keep(index);
         }
@@ -204,6 +186,44 @@ impl Binding {
             true => Verdict::Rebind(Why::Alert),
             false => Verdict::Keep(index),
         }
+    }
+
+    /// True if no strategy is asked for a request at `now`: the client keeps its member, or moves to where a
+    /// relocation sends it.
+    pub fn goes_on(&self, group: &Group, now: Instant) -> bool {
+        let settings = group.settings();
+        let Ok(index) = self.find_place(group, now) else {
+            return false;
+        };
+        let alerted = now.since(self.alerted_since.unwrap_or(now));
+        !heeds_alerts(settings)
+            || settings.alert.pulses
+            || !group.members()[index].slot.has(Reason::Shedding)
+            || alerted < settings.alert.patience(self.jitter)
+    }
+
+    /// Where the member is in `group`, unless the binding ends whatever alerts say: why it does.
+    #[inline]
+    fn find_place(&self, group: &Group, now: Instant) -> Result<usize, Why> {
+        let settings = group.settings();
+        if settings.granularity == Granularity::PerRequest {
+            return Err(Why::PerRequest);
+        }
+        let index = group.find(self.member, self.index).ok_or(Why::Gone)?;
+        let reasons = group.members()[index].slot.reasons();
+        if !keeps_bound(group, reasons) {
+            return Err(Why::Unusable);
+        }
+        if reasons & Reason::Standby as u32 != 0 && !backups_serve(group, now) {
+            return Err(Why::Backup);
+        }
+        if settings.granularity == Granularity::OnDemand && !settings.adaptive {
+            let interval = settings.rebind_interval.mul_f32(0.8 + 0.4 * self.jitter);
+            if now.since(self.since) >= interval {
+                return Err(Why::Interval);
+            }
+        }
+        Ok(index)
     }
 
     /// For where the client leaves its member in the relocation that is on, if it does: its
@@ -231,6 +251,12 @@ impl Binding {
         let goes = !takes_nobody && view.is_eligible_unless_full(index);
         (goes && client.member() != Some(to)).then_some(index)
     }
+}
+
+/// True if alerts end bindings of a group with these settings, or move them.
+fn heeds_alerts(settings: &GroupSettings) -> bool {
+    let may_move = settings.granularity != Granularity::PerSession || settings.alert.move_sessions;
+    settings.adaptive && may_move
 }
 
 /// Whether backups serve at present: only they, or, in panic, all members.
@@ -300,6 +326,38 @@ mod tests {
 
     fn bind(group: &Group, seed: u64) -> Binding {
         Binding::new(group, 1, at(1), &mut fastrand::Rng::with_seed(seed)).unwrap()
+    }
+
+    /// What is foreseen is what comes then, and to foresee it changes nothing.
+    #[test]
+    fn bindings_that_go_on_ask_no_strategy() {
+        for granularity in [
+            Granularity::PerRequest,
+            Granularity::PerSession,
+            Granularity::OnDemand,
+        ] {
+            for (adaptive, move_sessions) in
+                [(false, false), (true, false), (false, true), (true, true)]
+            {
+                let mut settings = settings(granularity, adaptive);
+                settings.alert.move_sessions = move_sessions;
+                let group = group(settings, members(0..3));
+                let mut binding = bind(&group, 1);
+                let slot = &group.members()[1].slot;
+                for ms in [2, 10_000, 20_000, 100_000_000, 100_000_001] {
+                    slot.set(Reason::Shedding, ms == 10_000 || ms == 20_000);
+                    slot.set(Reason::Maintenance, ms == 100_000_001);
+                    let foreseen = binding.goes_on(&group, at(ms));
+                    assert_eq!(foreseen, binding.goes_on(&group, at(ms)));
+                    let verdict = binding.check(&group, at(ms));
+                    let asks = matches!(verdict, Verdict::Rebind(_));
+                    assert_eq!(
+                        foreseen, !asks,
+                        "{granularity:?} {adaptive} {ms}: {verdict:?}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

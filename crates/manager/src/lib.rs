@@ -8,6 +8,7 @@ pub mod auth;
 pub mod certificates;
 mod changes;
 mod check;
+pub mod chooser;
 pub use evenkeel_config as config;
 pub use evenkeel_control::opinion;
 mod control;

@@ -10,6 +10,7 @@ use evenkeel_core::group::Group;
 use evenkeel_core::observe::StreamTotals;
 
 use crate::Manager;
+use crate::chooser;
 use crate::counts::Fate;
 use crate::exposition::{Exposition, TIME_LIMITS, Type, flag};
 use crate::snapshot::{GroupHandle, Snapshot};
@@ -33,6 +34,7 @@ impl Manager {
         latencies(out, &self.groups());
         streams(out, &self.groups());
         locations(out, &status.locations);
+        chooser::families(out, &self.choosers());
         self.certificate_families(out);
         self.file_families(out);
         self.subsystems().metrics(out);

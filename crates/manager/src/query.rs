@@ -14,6 +14,7 @@ use evenkeel_core::member::{Member, Reason, Slot};
 use evenkeel_core::time::Instant;
 
 use crate::admission::Refused;
+use crate::chooser::Chooser;
 use crate::config::Protocol;
 use crate::history::Past;
 use crate::inputs::AlertSetting;
@@ -141,6 +142,13 @@ impl Manager {
         groups.map(|entry| Arc::clone(&entry.handle)).collect()
     }
 
+    /// The choosers of all groups that have one, in the order of the file.
+    pub fn choosers(&self) -> Vec<Arc<Chooser>> {
+        let owned = self.lock();
+        let groups = owned.state.groups.iter();
+        groups.filter_map(|entry| entry.chooser.clone()).collect()
+    }
+
     /// The last decision of the group that was traced: one per second is. `None` if
     /// there was none yet.
     pub fn explain_last(&self, group: &str) -> Result<Option<Explained>, ManageError> {
@@ -166,6 +174,10 @@ impl Manager {
         let rng = &mut fastrand::Rng::new();
         let decision = entry.group.explain_next(&request, rng);
         let mut explained = self.explained(entry, &decision);
+        let chooser = entry.chooser.as_ref();
+        explained
+            .notes
+            .extend(chooser.map(|chooser| chooser.remark()));
         for rule in &owned.state.snapshot.rules {
             let is_served = rule.rule.is_served_by(group);
             if let Some(hedge) = rule.rule.http.hedge.as_ref().filter(|_| is_served)
@@ -327,6 +339,7 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
                 status
             })
             .collect(),
+        chooser: entry.chooser.as_ref().map(|chooser| chooser.status(now)),
         zones: zones_of(entry),
         refused: entry.refused.iter().map(refused_status).collect(),
         lists: Vec::new(),

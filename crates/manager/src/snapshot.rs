@@ -15,6 +15,7 @@ use evenkeel_core::strategy::{Values, default_kind};
 use evenkeel_core::time::Instant;
 use evenkeel_tls::client::Client;
 
+use crate::chooser::Chooser;
 use crate::config::sources::Sources;
 use crate::config::{MemberConfig, Rule, Section, Sections, SendProxy, Source};
 use crate::counts::ReportCounts;
@@ -64,6 +65,8 @@ pub struct GroupSnapshot {
     pub group: Arc<GroupHandle>,
     /// The group's members as the file has them, by name.
     pub members: HashMap<String, MemberConfig>,
+    /// The program outside of the balancer that chooses members, if there is one.
+    pub chooser: Option<Arc<Chooser>>,
 }
 
 /// A rule with the groups that serve it.
@@ -133,6 +136,8 @@ pub struct Target {
     pub sources: Sources,
     /// The cookie that binds its clients, if one does.
     pub cookie: Option<Arc<Cookie>>,
+    /// The program outside of the balancer that chooses members, if there is one.
+    pub chooser: Option<Arc<Chooser>>,
     /// Answers of the balancer's own and changes to responses: of the rule and the group.
     pub policy: ResponsePolicy,
 }
@@ -148,6 +153,7 @@ impl Target {
             serves_nobody: false,
             sources: Sources::default(),
             cookie: None,
+            chooser: None,
             policy: ResponsePolicy::default(),
         }
     }
@@ -173,6 +179,7 @@ impl Target {
             && self.source == old.source
             && self.sources == old.sources
             && self.cookie.as_ref().map(Arc::as_ptr) == old.cookie.as_ref().map(Arc::as_ptr)
+            && self.chooser.as_ref().map(Arc::as_ptr) == old.chooser.as_ref().map(Arc::as_ptr)
             && self.policy == old.policy
     }
 }

@@ -204,6 +204,44 @@ pub struct GroupStatus {
     /// Lists of members: services in DNS, and files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lists: Vec<ListStatus>,
+    /// The program outside of the balancer that chooses members, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chooser: Option<ChooserStatus>,
+}
+
+/// A chooser of a group. Counts begin with the group.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct ChooserStatus {
+    /// Where it is asked.
+    pub url: String,
+    /// False while it fails, and is asked once a second.
+    pub answers: bool,
+    /// Bindings about which it has decided.
+    pub decisions: u64,
+    /// Bindings for which it was to be asked, and about which the strategy has decided.
+    pub fallbacks: u64,
+    /// Failures by their reasons; those that did not happen are left out.
+    pub failures: Vec<ChooserFailures>,
+    /// The last failure of a question that was sent.
+    pub last_failure: Option<ChooserFailure>,
+}
+
+/// Failures of a chooser for one reason.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct ChooserFailures {
+    /// The reason, as in metrics.
+    pub reason: Word,
+    /// How many there were.
+    pub count: u64,
+}
+
+/// A failure of a chooser.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct ChooserFailure {
+    /// Time since then, in seconds.
+    pub age_seconds: f64,
+    /// What was wrong.
+    pub error: String,
 }
 
 /// A zone of a group. Zones of the same rank are as one: what is said of shares and loads is that

@@ -10,6 +10,7 @@ pub mod access;
 mod age;
 mod bandwidth;
 mod buffer;
+mod chooser;
 mod date;
 mod families;
 mod files;

@@ -17,12 +17,13 @@ use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::{ClientPriority, Protocol, Rule, Timeouts};
-use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Unserved};
+use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Target, Unserved};
 use evenkeel_tls::server::Server;
 use tokio::sync::Notify;
 
 use crate::access::Tries;
 use crate::bandwidth::Paces;
+use crate::chooser::{Advised, HttpFacts};
 use crate::io::Io;
 use crate::listen::Session;
 use crate::metrics::RuleMetrics;
@@ -189,7 +190,7 @@ pub(crate) struct Bindings(Vec<(Arc<GroupHandle>, Binding)>);
 
 impl Bindings {
     /// The client's tie to a member of `group`.
-    fn of(&mut self, group: &Arc<GroupHandle>) -> Option<&mut Binding> {
+    pub(crate) fn of(&mut self, group: &Arc<GroupHandle>) -> Option<&mut Binding> {
         let mut all = self.0.iter_mut();
         let found = all.find(|(of, _)| Arc::ptr_eq(of, group));
         found.map(|(_, binding)| binding)
@@ -228,23 +229,41 @@ pub(crate) enum Refusal {
 }
 
 impl Session {
-    /// Binds `request` to a member of `group` that it was not tried at, waiting for one in the group's
-    /// queue if all are full. `bindings` are the ties of this client's earlier
+    /// Binds `request` to a member of the group of `target` that it was not tried at, waiting for one in the group's
+    /// queue if all are full. If the group has a chooser, that is asked first, and told `facts`. `bindings` are the ties of this client's earlier
     /// requests, as the groups' granularities have them. A client that resets its connection meanwhile waits no longer,
     /// nor does one of HTTP that closes its side: `close()` sends no more than that. A client of TCP may have sent
     /// all that it has to say, and still want an answer.
     pub(crate) async fn bind(
         &self,
-        group: &Arc<GroupHandle>,
+        target: &Target,
         bindings: &RefCell<Bindings>,
-        request: &Request<'_>,
+        (request, facts): (&Request<'_>, Option<&HttpFacts>),
         timeouts: &Timeouts,
         class: Class,
         client: &mut Io,
     ) -> Result<Bound, Refusal> {
+        let group = &target.group;
+        let advised: Option<Advised<'_>> = match &target.chooser {
+            None => None,
+            Some(chooser) => {
+                // In a box: most groups have none, and connections are to stay small.
+                let asks = (request, facts);
+                let asked = Box::pin(self.ask_chooser(chooser, group, bindings, asks, client));
+                asked.await?.map(|advice| (&**chooser, advice))
+            }
+        };
+        let request = &match advised {
+            None => *request,
+            // That took time.
+            Some(_) => Request {
+                now: self.worker.now(),
+                ..*request
+            },
+        };
         // Who comes while others wait looks for room after them, from the queue.
         if group.queue.waiting() == 0 {
-            match self.try_bind(group, bindings, request) {
+            match self.try_bind(group, bindings, request, advised) {
                 Ok(bound) => return Ok(bound),
                 Err(PickError::NoneEligible) => return Err(Refusal::NoMember),
                 Err(PickError::AllFull | PickError::Held) => {}
@@ -258,7 +277,7 @@ impl Session {
                 ahead,
                 ..*request
             };
-            self.try_bind(group, bindings, &request)
+            self.try_bind(group, bindings, &request, advised)
         };
         let waiting = group.wait_for(
             class,
@@ -324,12 +343,13 @@ impl Session {
         }
     }
 
-    /// The same without waiting.
+    /// The same without waiting. `advised` is what a chooser says, if one was asked.
     pub(crate) fn try_bind(
         &self,
         handle: &Arc<GroupHandle>,
         bindings: &RefCell<Bindings>,
         request: &Request<'_>,
+        advised: Option<Advised<'_>>,
     ) -> Result<Bound, PickError> {
         let mut bindings = bindings.borrow_mut();
         let mut binding = bindings.of(handle);
@@ -377,13 +397,18 @@ impl Session {
             },
             None => {
                 let unbound = ended.map(|(_, why)| why.name()).or(request.unbound);
-                let ticket = group.pick(
-                    &Request {
-                        unbound,
-                        ..*request
-                    },
-                    rng,
-                )?;
+                let request = &Request {
+                    unbound,
+                    ..*request
+                };
+                let ticket = match advised {
+                    None => group.pick(request, rng)?,
+                    Some((chooser, advice)) => {
+                        let ticket = group.pick_advised(request, advice, rng)?;
+                        chooser.count(advice, group.members()[ticket.index()].id);
+                        ticket
+                    }
+                };
                 if group.settings().granularity != Granularity::PerRequest {
                     bindings.set(handle, Binding::new(&group, ticket.index(), now, rng));
                 }

@@ -184,9 +184,9 @@ pub(crate) async fn connect_member(
         };
         let mut bound = match session
             .bind(
-                group,
+                target,
                 &RefCell::default(),
-                &request,
+                (&request, None),
                 timeouts,
                 class,
                 client,

@@ -14,6 +14,7 @@ use evenkeel_core::member::Reason;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::RuleSnapshot;
 use evenkeel_net::Clock;
+use evenkeel_net::http::IdleConnections;
 use evenkeel_tls::server::Server;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -82,6 +83,8 @@ pub(crate) struct Worker {
     pub(crate) buffers: BufferPool,
     pub(crate) pipes: PipePool,
     pub(crate) upstreams: UpstreamPool,
+    /// Idle connections to choosers.
+    pub(crate) choosers: IdleConnections<ConnectionFile>,
     pub(crate) links: Links,
     pub(crate) stream_tasks: Tasks,
     pub(crate) files: Arc<Files>,
@@ -229,6 +232,7 @@ fn build(
         buffers: BufferPool::new(Arc::clone(&memory)),
         pipes: PipePool::new(Arc::clone(&files)),
         upstreams: UpstreamPool::default(),
+        choosers: IdleConnections::default(),
         links: Links::default(),
         date: HttpDate::default(),
         proofs: RefCell::new(Proofs::new()),
@@ -295,10 +299,12 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                 worker.watchers.sweep(now);
                 worker.watchers.call(&worker.shedding(), now);
                 worker.upstreams.sweep(now);
+                worker.choosers.sweep(now);
                 worker.links.sweep();
                 if worker.files.are_short() {
                     // Somebody of another worker waits for one of these.
                     worker.upstreams.evict();
+                    worker.choosers.clear();
                 }
                 if cut_at.is_some_and(|at| at <= now) {
                     worker.watchers.cut(None);

@@ -2,6 +2,7 @@
 
 mod auth;
 mod backups;
+mod choosers;
 mod defaults;
 mod forward_auth;
 mod lists;

@@ -63,6 +63,7 @@ fn group(name: &str, members: Vec<MemberStatus>) -> GroupStatus {
         zones: Vec::new(),
         refused: Vec::new(),
         lists: Vec::new(),
+        chooser: None,
         members,
     }
 }

@@ -33,8 +33,8 @@ use super::tls::{self, ClientTls, Tls};
 use super::tracing::{self, Tracing};
 use super::xds::{self, Xds};
 use super::{
-    alert, auth, compression, ejection, ftp, health, hedge, limits, maintenance, monitor, priority,
-    request_id, sources, sticky, zones,
+    alert, auth, chooser, compression, ejection, ftp, health, hedge, limits, maintenance, monitor,
+    priority, request_id, sources, sticky, zones,
 };
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -493,6 +493,10 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
                 &group.path(),
                 "no rule, no cluster and no [xds] uses this group",
             );
+        } else if group.chooser.is_some() && !before.contains(&group.name) {
+            let message = "`chooser` has no effect: it is asked for clients of rules and clusters, and none of \
+                           these uses this group";
+            report.warning(span, &group.path(), message);
         }
     }
     top.finish(report);
@@ -753,7 +757,8 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.push(maintenance::tables());
     tables.push(ftp::tables());
     tables.extend(tls::tables());
-    tables.extend([group::tables(), sticky::tables(), health::tables()]);
+    tables.extend([group::tables(), sticky::tables(), chooser::tables()]);
+    tables.push(health::tables());
     tables.extend(route::tables());
     tables.extend(sources::tables());
     tables.extend([compression::tables(), auth::tables()]);

@@ -10,6 +10,7 @@ use evenkeel_core::latency::LatencyEnd;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Sees, Values, default_kind, least_loaded, round_robin};
 
+use super::chooser::Chooser;
 use super::ejection::LIMIT;
 use super::health::HealthCheck;
 use super::member::MemberConfig;
@@ -110,6 +111,9 @@ section! {
         /// balancers: a table (see below), `true` for one with all defaults. Unless `granularity` says
         /// otherwise, it is `per_session` then.
         sticky: Option<Sticky> = None; r#"{ key_file = "/etc/evenkeel/sticky.key" }"#,
+        /// A program of yours that chooses members ([custom strategies](strategies.md#custom-strategies)), asked
+        /// over HTTP: a table (see below), `false` for none. The `strategy` decides where the program does not.
+        chooser: Option<Chooser> = None; r#"{ url = "http://127.0.0.1:9000/choose", timeout = "5ms" }"#,
         /// Active health check: a table (see below), `true` for one with all defaults, `false` for
         /// none.
         health_check: Option<HealthCheck> = None; r#"{ path = "/healthz" }"#,

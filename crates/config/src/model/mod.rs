@@ -8,6 +8,7 @@ pub(crate) mod agent_check;
 pub(crate) mod alert;
 pub(crate) mod auth;
 pub(crate) mod broker;
+pub(crate) mod chooser;
 pub(crate) mod compression;
 pub(crate) mod config;
 pub(crate) mod corba;

@@ -100,7 +100,7 @@ pub struct MetricLoad {
 pub struct UrlTemplate(String);
 
 /// Where to send a request, and what to ask for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Url {
     /// Host name, or IP address without brackets.
     pub host: String,
@@ -136,7 +136,7 @@ impl Url {
         }
     }
 
-    fn parse(text: &str) -> Result<Url, &'static str> {
+    pub(crate) fn parse(text: &str) -> Result<Url, &'static str> {
         let (is_secure, rest) = match text.strip_prefix("https://") {
             Some(rest) => (true, Some(rest)),
             None => (false, text.strip_prefix("http://")),

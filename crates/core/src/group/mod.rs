@@ -16,6 +16,7 @@ use crate::strategy::kind::{Kind, Sees, Strategy, Values};
 use crate::time::Instant;
 use crate::trace::{Short, Trace};
 
+mod advice;
 mod late;
 mod ranks;
 mod request;
@@ -28,7 +29,7 @@ pub(crate) mod view;
 mod zones;
 
 pub use self::ranks::Ranks;
-pub use self::request::{PickError, Request};
+pub use self::request::{Advice, PickError, Request};
 pub use self::settings::{Granularity, GroupSettings};
 pub use self::state::{Decision, GroupState};
 pub use self::ticket::Ticket;
@@ -166,10 +167,20 @@ impl Group {
         request: &Request<'_>,
         rng: &mut fastrand::Rng,
     ) -> Result<Ticket, PickError> {
+        self.bind_chosen(request, || self.choose(request, rng))
+    }
+
+    /// Binds a request to the member that `choose` finds.
+    #[inline(always)]
+    fn bind_chosen(
+        &self,
+        request: &Request<'_>,
+        mut choose: impl FnMut() -> Result<usize, PickError>,
+    ) -> Result<Ticket, PickError> {
         // Another worker may take a member's last place between the decision and the
         // binding. Losing several times in a row means that the group is as good as full.
         for _ in 0..4 {
-            let index = self.choose(request, rng)?;
+            let index = choose()?;
             if let Some(ticket) = self.bind_for(index, request.cost, request.now) {
                 return Ok(match request.client {
                     Some(client) => ticket.of_client(client),
@@ -198,7 +209,7 @@ impl Group {
     #[inline(never)]
     fn choose_beside(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Result<usize, PickError> {
         if self.pool.state.take_trace() {
-            let (chosen, decision) = self.explain(view, rng);
+            let (chosen, decision) = self.explain(view, None, rng);
             self.pool.state.last.store(Some(Arc::new(decision)));
             return chosen;
         }
@@ -207,7 +218,7 @@ impl Group {
 
     /// What [`Group::pick`] would decide now, and why, without binding anything.
     pub fn explain_next(&self, request: &Request<'_>, rng: &mut fastrand::Rng) -> Decision {
-        self.explain(&self.view(request).rehearsed(), rng).1
+        self.explain(&self.view(request).rehearsed(), None, rng).1
     }
 
     /// Binds a request of cost 1 to the member at `index`, whatever the strategy says; `None` if
@@ -339,6 +350,7 @@ impl Group {
     fn explain(
         &self,
         view: &View<'_>,
+        advice: Option<Advice>,
         rng: &mut fastrand::Rng,
     ) -> (Result<usize, PickError>, Decision) {
         let mut trace = Trace::on();
@@ -352,10 +364,15 @@ impl Group {
         if cost != Cost::ONE {
             trace.note(|| format!("the request costs {}", Short(cost.get())));
         }
-        let chosen = self.ask_zones(view, rng, &mut trace);
-        // What stood in the way is told as whoever was chosen saw it.
+        let chosen = match advice {
+            Some(advice) => self.ask_advised(view, advice, rng, &mut trace),
+            None => self.ask_zones(view, rng, &mut trace),
+        };
+        let id_of = |index: &usize| self.pool.members.get(*index).map(|member| member.id);
+        let by_chooser = matches!((advice, &chosen), (Some(Advice::Member(named)), Ok(index)) if id_of(index) == Some(named));
+        // What stood in the way is told as whoever was chosen saw it. A chooser sees all zones alike.
         let of_rank = match (&chosen, &self.pool.ranks) {
-            (Ok(index), Some(ranks)) => view.of_rank(ranks.of(*index)),
+            (Ok(index), Some(ranks)) if !by_chooser => view.of_rank(ranks.of(*index)),
             _ => *view,
         };
         let views = [of_rank, *view, view.or_backups(), view.despite_alerts()];

@@ -46,6 +46,15 @@ impl Request<'_> {
     }
 }
 
+/// Answer of a chooser outside of the process about one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// The request is for this member.
+    Member(MemberId),
+    /// The chooser names no member, for this reason.
+    Nobody(&'static str),
+}
+
 /// Why no member was picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PickError {

@@ -573,3 +573,96 @@ fn nothing_waits_for_a_member_that_fails_or_for_one_with_many_places() {
     let (group, _ticket) = fast_and_slow(GroupSettings::default(), Some(100));
     assert!(group.choose(&request, &mut rng).is_ok());
 }
+
+#[test]
+fn a_chooser_goes_before_the_strategy_while_its_member_may_be_picked() {
+    let group = group(3, Some(2));
+    let rng = &mut fastrand::Rng::with_seed(1);
+    let named = Advice::Member(MemberId(1));
+    let request = Request::at(at(1));
+    for _ in 0..32 {
+        assert_eq!(group.choose_advised(&request, named, rng), Ok(1));
+    }
+    let is_others = |advice: Advice, request: &Request<'_>, rng: &mut fastrand::Rng| {
+        let chosen: Vec<_> = (0..32)
+            .map(|_| group.choose_advised(request, advice, rng).unwrap())
+            .collect();
+        assert!(!chosen.contains(&1), "{chosen:?}");
+        assert!(chosen.contains(&0) && chosen.contains(&2), "{chosen:?}");
+    };
+    let tried = Request {
+        tried: &[MemberId(1)],
+        ..request
+    };
+    is_others(named, &tried, rng);
+    for reason in [Reason::Maintenance, Reason::Draining, Reason::Shedding] {
+        group.members()[1].slot.set(reason, true);
+        is_others(named, &request, rng);
+        group.members()[1].slot.set(reason, false);
+    }
+    // At its limit.
+    let tickets: Vec<_> = (0..2)
+        .map(|_| group.pick_advised(&request, named, rng).unwrap())
+        .collect();
+    assert!(tickets.iter().all(|ticket| ticket.index() == 1));
+    is_others(named, &request, rng);
+    drop(tickets);
+    assert_eq!(group.choose_advised(&request, named, rng), Ok(1));
+    // One that is not there, and nobody.
+    for advice in [Advice::Member(MemberId(9)), Advice::Nobody("timeout")] {
+        let chosen: Vec<_> = (0..64)
+            .map(|_| group.choose_advised(&request, advice, rng).unwrap())
+            .collect();
+        assert!((0..3).all(|index| chosen.contains(&index)), "{chosen:?}");
+    }
+    for member in group.members() {
+        member.slot.set(Reason::Maintenance, true);
+    }
+    let nobody = group.choose_advised(&request, named, rng);
+    assert_eq!(nobody, Err(PickError::NoneEligible));
+}
+
+#[test]
+fn a_chooser_may_name_backups_and_members_that_shed_where_nobody_else_serves() {
+    let group = group(2, None);
+    let rng = &mut fastrand::Rng::with_seed(1);
+    let (request, named) = (Request::at(at(1)), Advice::Member(MemberId(1)));
+    for reason in [Reason::Standby, Reason::Shedding] {
+        group.members()[1].slot.set(reason, true);
+        assert_eq!(group.choose_advised(&request, named, rng), Ok(0));
+        group.members()[0].slot.set(Reason::Maintenance, true);
+        assert_eq!(group.choose_advised(&request, named, rng), Ok(1));
+        group.members()[0].slot.set(Reason::Maintenance, false);
+        group.members()[1].slot.set(reason, false);
+    }
+}
+
+#[test]
+fn explanations_say_whether_the_chooser_or_the_strategy_has_decided() {
+    let group = group(3, None);
+    let rng = &mut fastrand::Rng::with_seed(1);
+    let mut explained = |advice: Advice| {
+        group.state().want_trace();
+        let chosen = group.choose_advised(&Request::at(at(1)), advice, rng);
+        let decision = group.state().last_decision().unwrap();
+        let chosen = Arc::clone(&group.members()[chosen.unwrap()].name);
+        assert_eq!(decision.chosen, Ok(chosen));
+        let verdicts = decision.explanation.candidates.iter();
+        let verdicts = verdicts.map(|candidate| (candidate.index, candidate.verdict.clone()));
+        let mut verdicts: Vec<_> = verdicts.collect();
+        verdicts.sort();
+        (decision.explanation.notes.join("; "), verdicts)
+    };
+    let (notes, verdicts) = explained(Advice::Member(MemberId(2)));
+    assert_eq!(notes, "the chooser has decided, and not the strategy");
+    let other = || "not named by the chooser".to_owned();
+    let named = "named by the chooser".to_owned();
+    assert_eq!(verdicts, [(0, other()), (1, other()), (2, named)]);
+    let (notes, _) = explained(Advice::Nobody("timeout"));
+    assert!(
+        notes.contains("has not decided (timeout): the strategy does"),
+        "{notes}"
+    );
+    let (notes, _) = explained(Advice::Member(MemberId(7)));
+    assert!(notes.contains("cannot be used any more"), "{notes}");
+}

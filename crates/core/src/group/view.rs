@@ -238,6 +238,17 @@ impl<'a> View<'a> {
         self.mask & Reason::Standby as u32 == 0
     }
 
+    /// The narrowest view in which a member may be picked at once: this one, one with backups, or one
+    /// in which load alerts stand in nobody's way. If there is no such member, this one.
+    pub fn widened(self) -> Self {
+        let may_pick = |view: &Self| view.eligible().next().is_some();
+        if may_pick(&self) {
+            return self;
+        }
+        let others = [self.or_backups(), self.despite_alerts()];
+        others.into_iter().find(may_pick).unwrap_or(self)
+    }
+
     /// The same view, in which only members of zones of this rank may be picked.
     pub(super) fn of_rank(self, rank: usize) -> Self {
         View {

@@ -15,6 +15,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_tls::client::Client;
 
 use crate::admission::Refused;
+use crate::chooser::Chooser;
 use crate::config::GroupConfig;
 use crate::history::History;
 use crate::inputs::{AdminState, DEPARTED_FOR};
@@ -34,6 +35,8 @@ pub(crate) struct GroupEntry {
     pub tls: Option<Arc<Client>>,
     /// The cookie that binds its clients, if one does.
     pub cookie: Option<Arc<Cookie>>,
+    /// The program outside of the balancer that chooses members, if there is one.
+    pub chooser: Option<Arc<Chooser>>,
     /// One for each member of `group`, in the same order.
     pub endpoints: Vec<Endpoint>,
     /// What rounds keep of it.

@@ -16,6 +16,7 @@ use evenkeel_core::time::Instant;
 use super::State;
 use super::entry::{Endpoint, GroupEntry, Identity};
 use crate::admission::{Admission, Refused};
+use crate::chooser::Chooser;
 use crate::config::sources::Hosts;
 use crate::config::{GroupConfig, MemberConfig};
 use crate::inputs::AdminState;
@@ -109,9 +110,13 @@ impl State {
         let tls = tls.and_then(|_| self.inputs.clients.get(&config.name));
         let cookie = config.sticky.as_ref();
         let cookie = cookie.and_then(|_| self.inputs.cookies.get(&config.name));
+        let before = old.and_then(|old| old.chooser.as_ref());
+        let chooser = config.chooser.as_ref();
+        let chooser = chooser.map(|chooser| Chooser::next(before, &config.name, chooser));
         GroupEntry {
             tls: tls.cloned(),
             cookie: cookie.cloned(),
+            chooser,
             config,
             owner,
             handle,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::State;
+use crate::chooser::Chooser;
 use crate::responses::ResponsePolicy;
 use crate::routes::Routes;
 use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
@@ -40,6 +41,7 @@ impl State {
                         serves_nobody: !rule.is_served_by(name),
                         sources: entry.config.sources.clone(),
                         cookie: entry.cookie.clone(),
+                        chooser: entry.chooser.clone(),
                     })
                 };
                 let all = rule.groups();
@@ -129,15 +131,19 @@ impl State {
             let members = members
                 .map(|member| (member.name(), member.clone()))
                 .collect();
-            let same = old
-                .group(name)
-                .filter(|old| Arc::ptr_eq(&old.group, &entry.handle) && old.members == members);
+            let chooser = |of: &Option<Arc<Chooser>>| of.as_ref().map(Arc::as_ptr);
+            let same = old.group(name).filter(|old| {
+                Arc::ptr_eq(&old.group, &entry.handle)
+                    && old.members == members
+                    && chooser(&old.chooser) == chooser(&entry.chooser)
+            });
             next.push(match same {
                 Some(same) => Arc::clone(same),
                 None => Arc::new(GroupSnapshot {
                     name: name.to_owned(),
                     group: Arc::clone(&entry.handle),
                     members,
+                    chooser: entry.chooser.clone(),
                 }),
             });
         }

@@ -282,9 +282,9 @@ impl Client {
             let handle = &routed.target().group;
             let timeouts = &routed.route().timeouts;
             let bound = self.session.bind(
-                handle,
+                routed.target(),
                 &bindings,
-                &asks,
+                (&asks, None),
                 timeouts,
                 asking.class,
                 &mut self.stream,

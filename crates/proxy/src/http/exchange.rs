@@ -105,9 +105,9 @@ impl Client {
                 ..group::Request::at(now)
             };
             let bound = self.session.bind(
-                &routed.target().group,
+                routed.target(),
                 bindings,
-                &asks,
+                (&asks, request.facts.as_deref()),
                 &routed.route().timeouts,
                 request.class,
                 &mut self.stream,

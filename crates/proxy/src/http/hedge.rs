@@ -200,7 +200,9 @@ impl Client {
             service.metrics.hedges_over_budget.add(1);
             return None;
         }
-        let bound = self.session.try_bind(handle, &RefCell::default(), &asks);
+        let bound = self
+            .session
+            .try_bind(handle, &RefCell::default(), &asks, None);
         let bound = bound.ok()?;
         let held = Held {
             group: Arc::clone(handle),

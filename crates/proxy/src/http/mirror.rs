@@ -123,7 +123,8 @@ impl Client {
         };
         // Nobody's ties: they would say where later requests go, if these are for the group, too.
         let bindings = RefCell::default();
-        let Ok(bound) = session.try_bind(&routed.target().group, &bindings, &asks) else {
+        let bound = session.try_bind(&routed.target().group, &bindings, &asks, None);
+        let Ok(bound) = bound else {
             return metrics.mirror_no_member.add(1);
         };
         metrics.mirror_sent.add(1);

@@ -42,6 +42,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use crate::access::{self, Details, End, Hedged, Limit, MAX_TARGET_BYTES, Record, Tries};
 use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::chooser::HttpFacts;
 use crate::date::DateText;
 use crate::http1::chunked::ChunkError;
 use crate::http1::forward::{Changes, Marks, parent_place, write_changed};
@@ -175,6 +176,8 @@ struct Request {
     login: Option<Box<Login>>,
     /// What its cookie says, if cookies bind the clients of its group.
     stuck: Option<Box<Stuck>>,
+    /// What a chooser is told of it, if its group has one.
+    facts: Option<Box<HttpFacts>>,
     /// When the head was complete.
     at: Instant,
     /// Hash of what the group's strategy wants to see of it.
@@ -330,6 +333,13 @@ impl Request {
         });
         let group = routed.target().group.current.load();
         let key = group.wants_key().and_then(|key| head.request.key(key));
+        let facts = match (&routed.target().chooser, &given) {
+            (Some(_), None) => {
+                let facts = HttpFacts::of(&head.request, &group.settings().hash_key);
+                Some(Box::new(facts))
+            }
+            _ => None,
+        };
         let told = routed.rule.http.cost_header.as_deref();
         let told = told.and_then(|field| head.request.cost(field));
         let cost = told.unwrap_or(routed.rule.cost);
@@ -379,6 +389,7 @@ impl Request {
             given,
             login,
             stuck,
+            facts,
             at,
             key,
             coding,
@@ -471,6 +482,7 @@ impl Request {
             given: None,
             login: None,
             stuck: None,
+            facts: None,
             at,
             key,
             coding: None,

@@ -1,0 +1,78 @@
+//! Decisions that a chooser outside of the process may take before the group's strategy.
+
+use std::sync::Arc;
+
+use super::request::{Advice, PickError, Request};
+use super::view::View;
+use super::{Group, Ticket};
+use crate::trace::Trace;
+
+impl Group {
+    /// As [`Group::pick`], but the member that the chooser names is bound if it may be picked. The
+    /// strategy chooses otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Group::pick`].
+    pub fn pick_advised(
+        &self,
+        request: &Request<'_>,
+        advice: Advice,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Ticket, PickError> {
+        self.bind_chosen(request, || self.choose_advised(request, advice, rng))
+    }
+
+    /// As [`Group::choose`], but the member that the chooser names is chosen if it may be picked. The
+    /// strategy chooses otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Group::choose`].
+    pub fn choose_advised(
+        &self,
+        request: &Request<'_>,
+        advice: Advice,
+        rng: &mut fastrand::Rng,
+    ) -> Result<usize, PickError> {
+        let view = self.view(request);
+        if self.pool.state.take_trace() {
+            let (chosen, decision) = self.explain(&view, Some(advice), rng);
+            self.pool.state.last.store(Some(Arc::new(decision)));
+            return chosen;
+        }
+        self.ask_advised(&view, advice, rng, &mut Trace::off())
+    }
+
+    pub(super) fn ask_advised(
+        &self,
+        view: &View<'_>,
+        advice: Advice,
+        rng: &mut fastrand::Rng,
+        trace: &mut Trace,
+    ) -> Result<usize, PickError> {
+        match advice {
+            Advice::Member(id) => {
+                let open = view.widened();
+                let named = self.find(id, 0).filter(|index| open.is_eligible(*index));
+                if let Some(index) = named {
+                    if trace.is_on() {
+                        for other in open.eligible().filter(|other| *other != index) {
+                            trace.candidate(other, None, || "not named by the chooser".into());
+                        }
+                    }
+                    trace.candidate(index, None, || "named by the chooser".into());
+                    trace.note(|| "the chooser has decided, and not the strategy".into());
+                    return Ok(index);
+                }
+                trace.note(|| {
+                    "the member that the chooser has named cannot be used any more: the strategy decides".into()
+                });
+            }
+            Advice::Nobody(why) => {
+                trace.note(|| format!("the chooser has not decided ({why}): the strategy does"));
+            }
+        }
+        self.ask_zones(view, rng, trace)
+    }
+}
