@@ -5,16 +5,19 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use evenkeel_e2e::balancer::{Balancer, evenkeel};
 use evenkeel_e2e::engine::Engine;
 use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::member::{Member, ok};
 use evenkeel_e2e::process::{curl, installed, program, try_curl};
 use evenkeel_e2e::server::{Server, address};
 use evenkeel_e2e::tls::{Key, certificate};
-use serde_json::Value;
+use evenkeel_e2e::wire::Wire;
+use serde_json::{Value, json};
 
 /// A broker whose cluster `shop` has these members; `more` are further lines of it.
 fn config(listen: SocketAddr, members: &[SocketAddr], more: &str) -> String {
@@ -100,6 +103,80 @@ fn curl_follows_to_the_members_and_takes_its_body_along() {
                 .all(|line| line.starts_with("-|-|"))
         );
     }
+}
+
+/// Where a client of the cluster `shop` is sent.
+fn redirected(broker: &Balancer) -> String {
+    let mut wire = Wire::connect(broker.negotiator());
+    wire.send("GET /a HTTP/1.1\r\nHost: shop.example\r\nEvenkeel-Class: gold\r\n\r\n");
+    let answer = wire.read_response();
+    assert_eq!(answer.second_word(), "307", "{}", answer.head);
+    let to = answer.values("location")[0].trim_start_matches("http://");
+    to.trim_end_matches("/a").to_owned()
+}
+
+#[test]
+fn a_chooser_decides_about_clients_and_the_strategy_where_it_does_not() {
+    let servers = [(); 3].map(|()| Member::answering(|_| ok("")));
+    let [a, b, c] = servers.each_ref().map(Member::address);
+    let act = Arc::new(Mutex::new(Some(c.to_string())));
+    let now = Arc::clone(&act);
+    let chooser = Member::answering(move |_| match &*now.lock().unwrap() {
+        Some(member) => ok(&json!({ "member": member }).to_string()),
+        None => ok("no member").replace("200 OK", "500 Oops"),
+    });
+    let more = format!(
+        "[cluster.shop.class.gold]\n[group.pool.chooser]\nurl = \"http://{}/choose\"\ntimeout = \"10s\"",
+        chooser.address()
+    );
+    let broker = broker(&[a, b, c], &more);
+    let decisions = |result: &str| {
+        let labels = format!("{{group=\"pool\",result=\"{result}\"}}");
+        broker.metric(&format!("evenkeel_chooser_decisions_total{labels}"))
+    };
+    for _ in 0..4 {
+        assert_eq!(redirected(&broker), c.to_string());
+    }
+    assert_eq!(
+        (decisions("chooser"), decisions("fallback")),
+        (Some(4.0), Some(0.0))
+    );
+    let (_, question) = chooser.next_request();
+    let question: Value = serde_json::from_str(question.text()).unwrap();
+    assert_eq!(question["cluster"], "shop");
+    assert_eq!(question["class"], "gold");
+    assert_eq!(question["client"], "127.0.0.1");
+    assert_eq!(question["candidates"].as_array().unwrap().len(), 3);
+    // What a program asks for goes the same way; servers that it avoids are no candidates.
+    let path = |more: &str| format!("/.well-known/evenkeel/negotiate?cluster=shop{more}");
+    let ask = |more: &str| {
+        let mut wire = Wire::connect(broker.negotiator());
+        wire.send(format!(
+            "GET {} HTTP/1.1\r\nHost: shop.example\r\n\r\n",
+            path(more)
+        ));
+        let answer: Value = serde_json::from_str(wire.read_response().text()).unwrap();
+        answer["server"]["name"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(ask(""), c.to_string());
+    assert_ne!(ask(&format!("&avoid={c}")), c.to_string());
+    let unusable = "evenkeel_chooser_failures_total{group=\"pool\",reason=\"unusable_member\"}";
+    assert_eq!(broker.metric(unusable), Some(1.0));
+    // It fails, and decides again.
+    *act.lock().unwrap() = None;
+    let mut seen: Vec<_> = (0..9).map(|_| redirected(&broker)).collect();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 3, "they take turns");
+    assert_eq!(decisions("fallback"), Some(10.0));
+    *act.lock().unwrap() = Some(b.to_string());
+    eventually("the chooser decides again", || {
+        redirected(&broker);
+        decisions("chooser") > Some(5.0)
+    });
+    assert_eq!(redirected(&broker), b.to_string());
+    let explained = broker.ctl("explain pool").unwrap();
+    assert!(explained.contains("chooser"), "{explained}");
 }
 
 #[test]

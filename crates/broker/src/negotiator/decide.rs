@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use evenkeel_config::{Quantum, Terms};
-use evenkeel_core::group::{Granularity, Group, PickError, Request, View};
+use evenkeel_core::group::{Advice, Granularity, Group, PickError, Request, View};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::{MemberId, Reason};
 use evenkeel_core::time::Instant;
@@ -57,11 +57,61 @@ pub(super) enum Refusal {
     Class(f32),
 }
 
+/// Members that are out of the question for a client.
+struct Exclusion {
+    /// Why members are not good enough, if any is not.
+    why: Option<Refusal>,
+    /// Members that the client could not reach: chosen if there are no others.
+    avoided: Vec<MemberId>,
+}
+
+/// Adds the members that are out of the question to those in `excluded`, which are in order then.
+fn exclude_all(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Exclusion {
+    let why = exclude(view, wish, excluded);
+    if wish.sent_back {
+        exclude_shedding(view, excluded);
+    }
+    // A wish only: one that cannot be met is better served by a member that perhaps came
+    // back than not at all.
+    excluded.sort_unstable();
+    let avoided = avoided(view, wish, excluded);
+    excluded.extend(&avoided);
+    excluded.sort_unstable();
+    Exclusion { why, avoided }
+}
+
+/// The request of a client for any member but those in `excluded`.
+fn request_of<'a>(wish: &Wish<'_>, now: Instant, excluded: &'a [MemberId]) -> Request<'a> {
+    Request {
+        client: Some(wish.client),
+        tried: excluded,
+        ..Request::at(now)
+    }
+}
+
+/// Returns the request about which a chooser is asked; `None` if the client keeps the member that it has. Who is in
+/// `excluded` is not chosen; the members that are not good enough are added.
+pub(super) fn request_to_choose<'a>(
+    group: &Group,
+    wish: &Wish<'_>,
+    now: Instant,
+    excluded: &'a mut Vec<MemberId>,
+) -> Option<Request<'a>> {
+    let request = Request::at(now);
+    let view = group.view(&request).despite_alerts();
+    exclude_all(&view, wish, excluded);
+    match stays(&view, wish, excluded) {
+        Some(_) => None,
+        None => Some(request_of(wish, now, excluded)),
+    }
+}
+
 /// Decides, and counts the client at its member. Who is in `excluded` is not chosen; it
-/// is room for the work, too.
+/// is room for the work, too. `advice` is what a chooser says, if one was asked.
 pub(super) fn decide(
     group: &Group,
     wish: &Wish<'_>,
+    advice: Option<Advice>,
     now: Instant,
     rng: &mut fastrand::Rng,
     excluded: &mut Vec<MemberId>,
@@ -70,23 +120,13 @@ pub(super) fn decide(
     // A member under a load alert serves those whom nobody else can: it must be good
     // enough for them, too.
     let view = group.view(&request).despite_alerts();
-    let why = exclude(&view, wish, excluded);
-    if wish.sent_back {
-        exclude_shedding(&view, excluded);
-    }
-    // A wish only: one that cannot be met is better served by a member that perhaps came
-    // back than not at all.
-    excluded.sort_unstable();
-    let avoided = avoided(group, wish, excluded);
-    excluded.extend(&avoided);
-    excluded.sort_unstable();
+    let Exclusion { why, avoided } = exclude_all(&view, wish, excluded);
     let ask = |excluded: &[MemberId], rng: &mut fastrand::Rng| {
-        let request = Request {
-            client: Some(wish.client),
-            tried: excluded,
-            ..Request::at(now)
-        };
-        group.choose(&request, rng)
+        let request = request_of(wish, now, excluded);
+        match advice {
+            Some(advice) => group.choose_advised(&request, advice, rng),
+            None => group.choose(&request, rng),
+        }
     };
     let mut chosen = match stays(&view, wish, excluded) {
         Some(member) => Ok(member),
@@ -128,11 +168,11 @@ fn stays(view: &View<'_>, wish: &Wish<'_>, excluded: &[MemberId]) -> Option<usiz
 }
 
 /// The members that a client could not reach, of those that are not excluded anyway.
-fn avoided(group: &Group, wish: &Wish<'_>, excluded: &[MemberId]) -> Vec<MemberId> {
+fn avoided(view: &View<'_>, wish: &Wish<'_>, excluded: &[MemberId]) -> Vec<MemberId> {
     if wish.avoid.is_empty() {
         return Vec::new();
     }
-    let members = group.members().iter().filter(|member| {
+    let members = view.members().iter().filter(|member| {
         let in_file = member.in_file();
         let mut names = wish.avoid.iter();
         names.any(|name| **name == *member.name || name == in_file)
@@ -336,7 +376,7 @@ mod tests {
 
     fn ask(group: &Group, wish: &Wish<'_>, ms: u64) -> Result<Grant, Refusal> {
         let mut rng = fastrand::Rng::with_seed(ms);
-        decide(group, wish, at(ms), &mut rng, &mut Vec::new())
+        decide(group, wish, None, at(ms), &mut rng, &mut Vec::new())
     }
 
     #[test]
@@ -464,7 +504,7 @@ mod tests {
                     current: Some(&current),
                     ..wish(&terms)
                 };
-                let grant = decide(&group, &wish, at(ms), &mut rng, &mut Vec::new()).unwrap();
+                let grant = decide(&group, &wish, None, at(ms), &mut rng, &mut Vec::new()).unwrap();
                 at_member[client] = grant.member;
                 // It asks when it has a request again.
                 until[client] = ms + 10_000 + rng.u64(0..2_000);
@@ -700,7 +740,7 @@ mod tests {
                 let room = max_utilization.zip(loads[index]).is_none_or(|(max, (u, _))| (u as f32) < max);
                 up && fast && room
             };
-            match decide(&group, &wish, at(1001), &mut rng, &mut Vec::new()) {
+            match decide(&group, &wish, None, at(1001), &mut rng, &mut Vec::new()) {
                 Ok(grant) => {
                     prop_assert!(good(grant.member));
                     prop_assert!((3..=9).contains(&grant.quantum));

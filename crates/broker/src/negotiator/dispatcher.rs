@@ -3,23 +3,26 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_config::negotiator::origin_of;
 use evenkeel_config::{Cluster, Origin, Quantum, Terms};
-use evenkeel_core::group::Group;
+use evenkeel_core::group::{Advice, Group};
 use evenkeel_core::member::{Member, MemberId};
+use evenkeel_core::time::Instant;
+use evenkeel_manager::chooser::{About, Asker, Chooser};
 use evenkeel_manager::snapshot::{GroupSnapshot, Snapshot};
 use evenkeel_net::Clock;
 use evenkeel_net::http::answer::{self, Freshness};
-use evenkeel_net::http::{Answer, Handler, Head, Target};
+use evenkeel_net::http::{Answer, Handler, Head, IdleConnections, Target};
 use hyper::header::{ACCEPT, ALLOW, HeaderName, RETRY_AFTER, VARY};
 use hyper::{Method, StatusCode};
 use tracing::debug;
 
 use super::clients::Clients;
-use super::decide::{Grant, Refusal, Wish, decide};
+use super::decide::{Grant, Refusal, Wish, decide, request_to_choose};
 use super::metrics::{ClassCounters, Ending, Metrics, Unheard};
 use evenkeel_wire::negotiation::{
     self, Binding, CLASS, MEDIA_TYPE, MOST_MEMBERS, NEGOTIATE, REBIND, RESPONSE_TIME, Refused,
@@ -34,6 +37,29 @@ pub(super) struct Dispatcher {
     book: RefCell<Book>,
     /// Room for the work on one request.
     scratch: RefCell<Scratch>,
+    /// Idle connections to choosers.
+    choosers: IdleConnections<()>,
+}
+
+impl Asker for Dispatcher {
+    type Permit = ();
+
+    fn idle(&self) -> &IdleConnections<()> {
+        &self.choosers
+    }
+
+    /// The number of questions at once is bounded, and each is for a client, whose connection is counted.
+    fn permit(&self) -> Option<()> {
+        Some(())
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn wait_until(&self, at: Instant) -> impl Future<Output = ()> {
+        tokio::time::sleep(at.since(self.clock.now()))
+    }
 }
 
 #[derive(Debug)]
@@ -46,7 +72,8 @@ struct Scratch {
 /// The clusters, and how to find them.
 #[derive(Debug, Default)]
 struct Book {
-    clusters: Vec<Counter>,
+    /// Each is held by whoever waits for a chooser, too.
+    clusters: Vec<Rc<Counter>>,
     by_name: HashMap<String, usize>,
     by_host: HashMap<String, usize>,
 }
@@ -122,7 +149,7 @@ impl Handler for Dispatcher {
     async fn answer(&self, head: Head, client: SocketAddr) -> Answer {
         // A listener for both families gives IPv4 clients a mapped address.
         let client = client.ip().to_canonical();
-        match self.hear(&head, client) {
+        match self.hear(&head, client).await {
             Ok(answer) => answer,
             Err(problem) => {
                 self.metrics.count(problem.why);
@@ -150,6 +177,7 @@ impl Dispatcher {
                 excluded: Vec::new(),
                 clients: Clients::new(),
             }),
+            choosers: IdleConnections::default(),
         }
     }
 
@@ -165,21 +193,31 @@ impl Dispatcher {
             let counters = std::iter::once("")
                 .chain(classes)
                 .map(|class| self.metrics.class(&cluster.name, class));
-            book.clusters.push(Counter {
+            book.clusters.push(Rc::new(Counter {
                 cluster: cluster.clone(),
                 group: Arc::clone(group),
                 counters: counters.collect(),
                 origins: RefCell::default(),
-            });
+            }));
             book.by_name.insert(cluster.name.clone(), index);
             for host in &cluster.hosts {
                 book.by_host.insert(host.clone(), index);
             }
         }
         self.book.replace(book);
+        self.choosers.sweep(self.clock.now());
     }
 
-    fn hear(&self, head: &Head, client: IpAddr) -> Result<Answer, Problem> {
+    async fn hear(&self, head: &Head, client: IpAddr) -> Result<Answer, Problem> {
+        let (counter, asked) = match self.understand(head)? {
+            Understood::Asked(counter, asked) => (counter, asked),
+            Understood::Answered(answer) => return Ok(answer),
+        };
+        self.negotiate(&counter, &asked, client).await
+    }
+
+    /// Finds out what a request asks for.
+    fn understand(&self, head: &Head) -> Result<Understood, Problem> {
         let target = Target::of(head).map_err(|error| {
             let detail = error.to_string();
             Problem::new(Unheard::Malformed, error.status(), detail)
@@ -214,17 +252,18 @@ impl Dispatcher {
             })?;
             if target.path_and_query == "*" {
                 check_method(head, &[Method::OPTIONS])?;
-                return Ok(answer::empty(StatusCode::NO_CONTENT));
+                let answer = answer::empty(StatusCode::NO_CONTENT);
+                return Ok(Understood::Answered(answer));
             }
             (cluster, asked_in_fields(head, target)?)
         };
         let Some(counter) = book.clusters.get(*cluster) else {
             return Err(Problem::bad("there is no such cluster"));
         };
-        self.negotiate(counter, &asked, client)
+        Ok(Understood::Asked(Rc::clone(counter), asked))
     }
 
-    fn negotiate(
+    async fn negotiate(
         &self,
         counter: &Counter,
         asked: &Asked,
@@ -232,16 +271,14 @@ impl Dispatcher {
     ) -> Result<Answer, Problem> {
         let cluster = &counter.cluster;
         let (index, terms) = counter.terms(asked.class.as_deref())?;
-        let now = self.clock.now();
-        let mut scratch = self.scratch.borrow_mut();
-        let Scratch {
-            rng,
-            excluded,
-            clients,
-        } = &mut *scratch;
         let quantum = match terms.quantum {
             Quantum::Fixed(time) => time,
             Quantum::ByLoad { max, .. } => max,
+        };
+        let now = self.clock.now();
+        let is_vouched = {
+            let mut scratch = self.scratch.borrow_mut();
+            scratch.clients.ask(client, quantum, now)
         };
         let wish = Wish {
             terms,
@@ -251,15 +288,31 @@ impl Dispatcher {
             client,
             sent_back: matches!(asked.form, Form::Redirect { keep: false, .. }),
             current: asked.current.as_deref(),
-            is_vouched: clients.ask(client, quantum, now),
+            is_vouched,
         };
+        let chooser = counter.group.chooser.as_deref();
+        let advice = match chooser {
+            Some(chooser) => {
+                let class = asked.class.as_deref();
+                self.ask_chooser(chooser, counter, &wish, class).await
+            }
+            None => None,
+        };
+        let now = self.clock.now();
+        let mut scratch = self.scratch.borrow_mut();
+        let Scratch { rng, excluded, .. } = &mut *scratch;
         let group = counter.group.group.current.load_full();
         counter.look_up(&group);
         excluded.clear();
         if let Some(origins) = &*counter.origins.borrow() {
             excluded.extend(&origins.unreachable);
         }
-        let granted = decide(&group, &wish, now, rng, excluded);
+        let granted = decide(&group, &wish, advice, now, rng, excluded);
+        if let (Some(chooser), Some(advice), Ok(grant)) = (chooser, advice, &granted)
+            && let Some(member) = group.members().get(grant.member)
+        {
+            chooser.count(advice, member.id);
+        }
         let server = |member: usize| counter.server(&group, member);
         let granted = granted.and_then(|grant| {
             // Otherwise it would have been excluded.
@@ -325,6 +378,41 @@ impl Dispatcher {
             HeaderName::from_static(SESSION),
             &session,
         ))
+    }
+}
+
+/// What becomes of a request at first.
+enum Understood {
+    /// It asks for a member of a cluster.
+    Asked(Rc<Counter>, Asked),
+    /// It gets an answer that takes no decision.
+    Answered(Answer),
+}
+
+impl Dispatcher {
+    /// Asks the chooser of a cluster about a client, unless the client keeps its member.
+    async fn ask_chooser(
+        &self,
+        chooser: &Chooser,
+        counter: &Counter,
+        wish: &Wish<'_>,
+        class: Option<&str>,
+    ) -> Option<Advice> {
+        let handle = &counter.group.group;
+        let group = handle.current.load_full();
+        counter.look_up(&group);
+        let mut excluded = Vec::new();
+        if let Some(origins) = &*counter.origins.borrow() {
+            excluded.extend(&origins.unreachable);
+        }
+        let now = self.clock.now();
+        let request = request_to_choose(&group, wish, now, &mut excluded)?;
+        let about = About {
+            cluster: Some(&counter.cluster.name),
+            class,
+            ..About::default()
+        };
+        chooser.ask(&handle.current, &request, &about, self).await
     }
 }
 
