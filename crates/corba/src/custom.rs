@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use evenkeel_core::group::{Group, PickError, Request};
+use evenkeel_core::group::{Advice, Group, PickError, Request};
 use evenkeel_core::load;
 use evenkeel_core::member::Member;
 use evenkeel_core::time::Instant;
@@ -149,6 +149,17 @@ enum Failure {
     Unusable(String),
 }
 
+impl Failure {
+    /// The reason, for explanations.
+    fn name(&self) -> &'static str {
+        match self {
+            Failure::Silent(_) => "no answer in time",
+            Failure::NotAsked => "it was not asked",
+            Failure::Unusable(_) => "its answer cannot be used",
+        }
+    }
+}
+
 impl fmt::Debug for Custom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Custom").field("ior", &self.ior).finish()
@@ -169,6 +180,20 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// Has an explanation that is due say who has decided.
+    fn explain(&self, client: &mut Client, now: Instant) {
+        let Some(member) = self.group.members().get(self.index) else {
+            return;
+        };
+        let request = Request {
+            client: Some(client.address),
+            ..Request::at(now)
+        };
+        let advice = Advice::Member(member.id);
+        // The decision has been taken.
+        let _ = self.group.choose_advised(&request, advice, &mut client.rng);
+    }
+
     /// The member.
     pub fn chosen(&self) -> Chosen<'_> {
         let (index, reference) = (self.index, &self.reference);
@@ -192,11 +217,15 @@ pub async fn decide(
         Err(failure) => Err(failure),
     };
     match asked {
-        Ok(decision) => Ok(decision),
+        Ok(decision) => {
+            decision.explain(client, custom.now());
+            Ok(decision)
+        }
         Err(failure) => {
             custom.complain(entry, &failure);
             let group = entry.handle.current.load_full();
-            let chosen = locator::choose(entry, &group, client, custom.now())?;
+            let advice = Some(Advice::Nobody(failure.name()));
+            let chosen = locator::choose(entry, &group, client, advice, custom.now())?;
             let (index, reference) = (chosen.index, Arc::clone(chosen.reference));
             let by = Answer::Fallback;
             Ok(Decision {

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evenkeel_control::forward::{Advice, Trail};
-use evenkeel_core::group::{Granularity, Group, GroupSettings, PickError, Request};
+use evenkeel_core::group::{self, Granularity, Group, GroupSettings, PickError, Request};
 use evenkeel_core::member::{MemberId, Reason};
 use evenkeel_core::time::Instant;
 use evenkeel_giop::exception::{Kind, SystemException};
@@ -100,7 +100,7 @@ pub struct Chosen<'a> {
 }
 
 /// Chooses a member of `group`, which is the current one of `entry`, without counting
-/// anybody there.
+/// anybody there. `advice` is what came of the question to a custom strategy, if the group has one.
 ///
 /// # Errors
 ///
@@ -110,6 +110,7 @@ pub fn choose<'a>(
     entry: &'a Entry,
     group: &Group,
     client: &mut Client,
+    advice: Option<group::Advice>,
     now: Instant,
 ) -> Result<Chosen<'a>, PickError> {
     let mut unknown = [MemberId(0); MOST_UNKNOWN];
@@ -120,7 +121,10 @@ pub fn choose<'a>(
             tried,
             ..Request::at(now)
         };
-        let index = group.choose(&request, &mut client.rng)?;
+        let index = match advice {
+            None => group.choose(&request, &mut client.rng)?,
+            Some(advice) => group.choose_advised(&request, advice, &mut client.rng)?,
+        };
         if let Some(reference) = entry.member(group, index) {
             return Ok(Chosen { index, reference });
         }
@@ -151,7 +155,7 @@ pub fn decide<'a>(
     if let Some(decision) = advised(entry, group, client, now) {
         return Ok(decision);
     }
-    let chosen = choose(entry, group, client, now)?;
+    let chosen = choose(entry, group, client, None, now)?;
     match must_wait(entry, group, chosen, client, now) {
         true => Ok(Decision::Wait),
         false => Ok(Decision::Go(chosen)),

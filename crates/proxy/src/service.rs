@@ -253,13 +253,17 @@ impl Session {
                 asked.await?.map(|advice| (&**chooser, advice))
             }
         };
-        let request = &match advised {
-            None => *request,
+        let later;
+        let request = match advised {
+            None => request,
             // That took time.
-            Some(_) => Request {
-                now: self.worker.now(),
-                ..*request
-            },
+            Some(_) => {
+                later = Request {
+                    now: self.worker.now(),
+                    ..*request
+                };
+                &later
+            }
         };
         // Who comes while others wait looks for room after them, from the queue.
         if group.queue.waiting() == 0 {

@@ -315,9 +315,12 @@ fn a_chooser_that_lies_is_overruled_and_counted() {
         balancer.metric("evenkeel_chooser_up{group=\"web\"}"),
         Some(1.0)
     );
-    wait_for_explanation(&balancer, "the chooser has decided, and not the strategy");
+    wait_for_explanation(
+        &balancer,
+        "the custom strategy has decided, and not the group's own",
+    );
     *act.lock().unwrap() = name("nobody");
-    wait_for_explanation(&balancer, "the chooser has not decided (");
+    wait_for_explanation(&balancer, "the custom strategy has not decided (");
     balancer.wait_for_log("chooser fails");
     *act.lock().unwrap() = name("a");
     eventually("the chooser is believed again", || {

@@ -436,6 +436,35 @@ fn a_custom_strategy_decides() {
     });
 }
 
+#[test]
+fn explanations_say_what_came_of_a_custom_strategy() {
+    live(async {
+        let house = House::new().await;
+        let (strategy, address) = Scripted::new(Manner::Names(2)).await;
+        house.customize(address, LONG, LONG);
+        let group = house.entry().handle.current.load_full();
+        for (manner, notes) in [
+            (
+                Manner::Names(2),
+                "the custom strategy has decided, and not the group's own",
+            ),
+            (
+                Manner::Names(0),
+                "the custom strategy has not decided (its answer cannot be used): the group's own does",
+            ),
+        ] {
+            strategy.manner.set(manner);
+            group.state().want_trace();
+            let host = house.bound_to().await;
+            let decision = group.state().last_decision().unwrap();
+            let chosen = decision.chosen.clone().unwrap();
+            let index = decision.members.iter().position(|member| *member == chosen);
+            assert_eq!(host, format!("host{}", index.unwrap() + 1));
+            assert_eq!(decision.explanation.notes, [notes]);
+        }
+    });
+}
+
 /// Says of all members whether they send their clients back.
 fn shut(house: &House, shut: bool) {
     for member in house.entry().handle.current.load().members() {

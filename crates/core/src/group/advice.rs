@@ -58,19 +58,24 @@ impl Group {
                 if let Some(index) = named {
                     if trace.is_on() {
                         for other in open.eligible().filter(|other| *other != index) {
-                            trace.candidate(other, None, || "not named by the chooser".into());
+                            trace.candidate(other, None, || {
+                                "not named by the custom strategy".into()
+                            });
                         }
                     }
-                    trace.candidate(index, None, || "named by the chooser".into());
-                    trace.note(|| "the chooser has decided, and not the strategy".into());
+                    trace.candidate(index, None, || "named by the custom strategy".into());
+                    trace
+                        .note(|| "the custom strategy has decided, and not the group's own".into());
                     return Ok(index);
                 }
                 trace.note(|| {
-                    "the member that the chooser has named cannot be used any more: the strategy decides".into()
+                    "the member that the custom strategy has named cannot be used any more: the group's own decides".into()
                 });
             }
             Advice::Nobody(why) => {
-                trace.note(|| format!("the chooser has not decided ({why}): the strategy does"));
+                trace.note(|| {
+                    format!("the custom strategy has not decided ({why}): the group's own does")
+                });
             }
         }
         self.ask_zones(view, rng, trace)

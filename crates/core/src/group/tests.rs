@@ -654,13 +654,16 @@ fn explanations_say_whether_the_chooser_or_the_strategy_has_decided() {
         (decision.explanation.notes.join("; "), verdicts)
     };
     let (notes, verdicts) = explained(Advice::Member(MemberId(2)));
-    assert_eq!(notes, "the chooser has decided, and not the strategy");
-    let other = || "not named by the chooser".to_owned();
-    let named = "named by the chooser".to_owned();
+    assert_eq!(
+        notes,
+        "the custom strategy has decided, and not the group's own"
+    );
+    let other = || "not named by the custom strategy".to_owned();
+    let named = "named by the custom strategy".to_owned();
     assert_eq!(verdicts, [(0, other()), (1, other()), (2, named)]);
     let (notes, _) = explained(Advice::Nobody("timeout"));
     assert!(
-        notes.contains("has not decided (timeout): the strategy does"),
+        notes.contains("has not decided (timeout): the group's own does"),
         "{notes}"
     );
     let (notes, _) = explained(Advice::Member(MemberId(7)));
