@@ -22,6 +22,7 @@ use evenkeel_giop::any::Idl;
 use evenkeel_giop::cdr::Writer;
 use evenkeel_giop::client::{Call, CallError, Client as Orb};
 use evenkeel_giop::ior::Ior;
+use evenkeel_limits::Place;
 use evenkeel_net::Clock;
 use tracing::{debug, info, warn};
 
@@ -283,7 +284,7 @@ impl Custom {
         if !self.may_ask(group) {
             return Err(Failure::NotAsked);
         }
-        let place = Permit::take(&self.waiting).ok_or(Failure::NotAsked)?;
+        let place = Place::take(&self.waiting, MOST_WAITING).ok_or(Failure::NotAsked)?;
         let answer = self.next_member(group).await;
         drop(place);
         self.note(&answer);
@@ -427,22 +428,6 @@ impl Custom {
             Some(profile) => format!("{}:{}", profile.host, profile.port),
             None => "nowhere".into(),
         }
-    }
-}
-
-/// A place among those who wait for a strategy.
-struct Permit<'a>(&'a AtomicUsize);
-
-impl<'a> Permit<'a> {
-    fn take(waiting: &'a AtomicUsize) -> Option<Self> {
-        let place = Permit(waiting);
-        (waiting.fetch_add(1, Ordering::Relaxed) < MOST_WAITING).then_some(place)
-    }
-}
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -202,7 +202,7 @@ impl Binding {
             || alerted < settings.alert.patience(self.jitter)
     }
 
-    /// Where the member is in `group`, unless the binding ends whatever alerts say: why it does.
+    /// Returns the place of the member in `group`, or why the binding ends, whatever alerts say.
     #[inline]
     fn find_place(&self, group: &Group, now: Instant) -> Result<usize, Why> {
         let settings = group.settings();
@@ -328,7 +328,7 @@ mod tests {
         Binding::new(group, 1, at(1), &mut fastrand::Rng::with_seed(seed)).unwrap()
     }
 
-    /// What is foreseen is what comes then, and to foresee it changes nothing.
+    /// `goes_on` says what `check` does next, and changes nothing.
     #[test]
     fn bindings_that_go_on_ask_no_strategy() {
         for granularity in [

@@ -5,9 +5,11 @@
 pub mod files;
 pub mod log;
 pub mod memory;
+mod place;
 mod shortage;
 mod throttle;
 
+pub use place::Place;
 pub use shortage::Shortage;
 pub use throttle::Throttle;
 

@@ -230,8 +230,8 @@ pub(crate) enum Refusal {
 
 impl Session {
     /// Binds `request` to a member of the group of `target` that it was not tried at, waiting for one in the group's
-    /// queue if all are full. If the group has a chooser, that is asked first, and told `facts`. `bindings` are the ties of this client's earlier
-    /// requests, as the groups' granularities have them. A client that resets its connection meanwhile waits no longer,
+    /// queue if all are full. If the group has a chooser, that is asked first, and told `facts`. `bindings` are the ties
+    /// of this client's earlier requests, as the groups' granularities have them. A client that resets its connection meanwhile waits no longer,
     /// nor does one of HTTP that closes its side: `close()` sends no more than that. A client of TCP may have sent
     /// all that it has to say, and still want an answer.
     pub(crate) async fn bind(

@@ -302,11 +302,8 @@ impl Dispatcher {
         let mut scratch = self.scratch.borrow_mut();
         let Scratch { rng, excluded, .. } = &mut *scratch;
         let group = counter.group.group.current.load_full();
-        counter.look_up(&group);
         excluded.clear();
-        if let Some(origins) = &*counter.origins.borrow() {
-            excluded.extend(&origins.unreachable);
-        }
+        counter.exclude_unreachable(&group, excluded);
         let granted = decide(&group, &wish, advice, now, rng, excluded);
         if let (Some(chooser), Some(advice), Ok(grant)) = (chooser, advice, &granted)
             && let Some(member) = group.members().get(grant.member)
@@ -381,11 +378,11 @@ impl Dispatcher {
     }
 }
 
-/// What becomes of a request at first.
+/// Request that was read.
 enum Understood {
-    /// It asks for a member of a cluster.
+    /// Question for a member of a cluster.
     Asked(Rc<Counter>, Asked),
-    /// It gets an answer that takes no decision.
+    /// Answer to a request that takes no decision.
     Answered(Answer),
 }
 
@@ -400,11 +397,8 @@ impl Dispatcher {
     ) -> Option<Advice> {
         let handle = &counter.group.group;
         let group = handle.current.load_full();
-        counter.look_up(&group);
         let mut excluded = Vec::new();
-        if let Some(origins) = &*counter.origins.borrow() {
-            excluded.extend(&origins.unreachable);
-        }
+        counter.exclude_unreachable(&group, &mut excluded);
         let now = self.clock.now();
         let request = request_to_choose(&group, wish, now, &mut excluded)?;
         let about = About {
@@ -471,6 +465,14 @@ impl Counter {
             unreachable: unreachable.map(|(member, _)| member.id).collect(),
             known,
         });
+    }
+
+    /// Adds the members of `group` without an address that clients can use to those that are excluded.
+    fn exclude_unreachable(&self, group: &Arc<Group>, excluded: &mut Vec<MemberId>) {
+        self.look_up(group);
+        if let Some(origins) = &*self.origins.borrow() {
+            excluded.extend(&origins.unreachable);
+        }
     }
 
     /// A member of the group that was looked up, as its clients see it.

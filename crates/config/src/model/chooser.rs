@@ -64,7 +64,7 @@ impl Field for ChooserUrl {
     }
 }
 
-/// What the reference says of the table.
+/// Text of the reference about the table.
 pub(crate) fn tables() -> TableDoc {
     let doc = "A [custom strategy](strategies.md#custom-strategies): a program of yours that is asked over HTTP \
                which member a request, connection or negotiation is for; off unless the table is there. The \

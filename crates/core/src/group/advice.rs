@@ -8,12 +8,12 @@ use super::{Group, Ticket};
 use crate::trace::Trace;
 
 impl Group {
-    /// As [`Group::pick`], but the member that the chooser names is bound if it may be picked. The
-    /// strategy chooses otherwise.
+    /// Binds the request to the member that the chooser names if it may be picked, and else does what
+    /// [`Group::pick`] does.
     ///
     /// # Errors
     ///
-    /// Those of [`Group::pick`].
+    /// The errors of [`Group::pick`].
     pub fn pick_advised(
         &self,
         request: &Request<'_>,
@@ -23,12 +23,12 @@ impl Group {
         self.bind_chosen(request, || self.choose_advised(request, advice, rng))
     }
 
-    /// As [`Group::choose`], but the member that the chooser names is chosen if it may be picked. The
-    /// strategy chooses otherwise.
+    /// Chooses the member that the chooser names if it may be picked, and else does what
+    /// [`Group::choose`] does.
     ///
     /// # Errors
     ///
-    /// Those of [`Group::choose`].
+    /// The errors of [`Group::choose`].
     pub fn choose_advised(
         &self,
         request: &Request<'_>,

@@ -20,7 +20,7 @@ use evenkeel_core::group::{Advice, Group, Request};
 use evenkeel_core::member::MemberId;
 use evenkeel_core::tally::Tally;
 use evenkeel_core::time::Instant;
-use evenkeel_limits::warn_throttled;
+use evenkeel_limits::{Place, warn_throttled};
 use evenkeel_net::http::IdleConnections;
 use evenkeel_net::http::client::{AskError, Limits, Question};
 use tracing::{debug, info, warn};
@@ -227,22 +227,6 @@ impl Health {
     }
 }
 
-/// Place among the questions under way.
-struct Place<'a>(&'a AtomicUsize);
-
-impl<'a> Place<'a> {
-    fn take(asked: &'a AtomicUsize) -> Option<Self> {
-        let place = Place(asked);
-        (asked.fetch_add(1, Ordering::Relaxed) < MOST_ASKED).then_some(place)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl fmt::Debug for Chooser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = &self.config;
@@ -311,7 +295,7 @@ impl Chooser {
     ) -> Result<MemberId, Failure> {
         let now = asker.now();
         // Before it takes the turn of a chooser that fails.
-        let _place = Place::take(&self.asked).ok_or(Failure::Busy)?;
+        let _place = Place::take(&self.asked, MOST_ASKED).ok_or(Failure::Busy)?;
         if !self.health.may_ask(now) {
             return Err(Failure::Suspended);
         }

@@ -354,7 +354,7 @@ async fn a_chooser_that_is_gone_or_has_too_much_to_do_is_not_waited_for() {
         ask(&chooser, &group, &thread).await,
         nobody(Failure::Unreachable)
     );
-    let places: Vec<_> = std::iter::from_fn(|| Place::take(&chooser.asked)).collect();
+    let places: Vec<_> = std::iter::from_fn(|| Place::take(&chooser.asked, MOST_ASKED)).collect();
     assert_eq!(places.len(), MOST_ASKED);
     assert_eq!(ask(&chooser, &group, &thread).await, nobody(Failure::Busy));
     drop(places);

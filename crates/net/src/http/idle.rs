@@ -151,6 +151,14 @@ mod tests {
 
     const LIMITS: Limits = Limits { head: 200, body: 8 };
 
+    const QUESTION: Question<'_> = Question {
+        method: "POST",
+        target: "/",
+        authority: "h",
+        fields: &[],
+        body: Some(b"{}"),
+    };
+
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
     }
@@ -162,19 +170,12 @@ mod tests {
         ms: u64,
         opened: &Cell<u32>,
     ) -> Result<Answer, AskError> {
-        let question = Question {
-            method: "POST",
-            target: "/",
-            authority: "h",
-            fields: &[],
-            body: Some(b"{}"),
-        };
         let permit = || {
             opened.set(opened.get() + 1);
             Some(())
         };
         let whom = (7, "127.0.0.1", address.port());
-        idle.ask(whom, question, LIMITS, || at(ms), permit).await
+        idle.ask(whom, QUESTION, LIMITS, || at(ms), permit).await
     }
 
     /// Reads a question.
@@ -277,14 +278,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_permit_nobody_is_asked() {
         let idle = IdleConnections::<()>::default();
-        let question = Question {
-            method: "POST",
-            target: "/",
-            authority: "h",
-            fields: &[],
-            body: None,
-        };
-        let asked = idle.ask((1, "127.0.0.1", 1), question, LIMITS, || at(1), || None);
+        let asked = idle.ask((1, "127.0.0.1", 1), QUESTION, LIMITS, || at(1), || None);
         assert!(matches!(asked.await, Err(AskError::Connect(_))));
     }
 }
