@@ -52,7 +52,8 @@ pub trait Orb: Sized + 'static {
 
 /// What a server measures at a location, and how often it talks to the load manager.
 pub struct Location {
-    /// `requests`, `in_flight`, `custom=ID` (the value is set by `load ID VALUE`).
+    /// `requests`, `in_flight`, `memory`, `disk`, `network`, `network=BITS_PER_SECOND`, `custom=ID` (the value is set by
+    /// `load ID VALUE`).
     pub loads: &'static str,
     /// Milliseconds between two pushes of the loads; 0 is never.
     pub push: u32,

@@ -129,6 +129,10 @@ evenkeel::Loads sources(const std::vector<std::string> &words, size_t from) {
   for (size_t i = from; i < words.size(); i++) {
     const std::string &word = words[i];
     if (word == "cpu") all.host_cpu();
+    else if (word == "memory") all.host_memory();
+    else if (word == "disk") all.host_disk();
+    else if (word == "network") all.host_network();
+    else if (word.rfind("network=", 0) == 0) all.host_network(number(word.substr(8)));
     else if (word == "process") all.process_cpu(16);
     else if (word == "requests") all.requests_per_second();
     else if (word == "process_requests") all.requests_per_second(of_process);

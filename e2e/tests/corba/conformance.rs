@@ -38,6 +38,7 @@ macro_rules! conforms {
             a_server_that_leaves_sends_its_clients_to_the_others
             loads_are_pushed
             loads_are_asked_for
+            loads_of_the_host_are_those_of_its_kernel
         }
     };
     ($name:ident, $orb:ty: $($test:ident)*) => {
@@ -978,6 +979,66 @@ fn loads_are_asked_for<O: Orb>() {
         eventually("the load is known", || {
             manager.ask("get_loads pulled") == format!("77={value}")
         });
+    }
+}
+
+/// The loads of its host that a server tells are what the agent's own code finds in the kernel's files.
+fn loads_of_the_host_are_those_of_its_kernel<O: Orb>() {
+    use evenkeel_kernel::proc::text;
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    let service = Service::with("pull_interval = \"50ms\"");
+    let mut manager = service.manager::<O>();
+    let mut server = service.server::<O>("server");
+    let loads = |loads| Location {
+        loads,
+        ..Location::default()
+    };
+    O::open(&mut server, "host", &loads("memory disk network=1000"));
+    O::open(&mut server, "plain", &loads("memory network"));
+    for at in ["host", "plain"] {
+        eventually("memory in use is known", || {
+            let (total, used) = text::memory(&read("/proc/meminfo")).unwrap();
+            let share = used as f64 / total as f64;
+            load(&mut manager, at, "2").is_some_and(|told| (told - share).abs() < 0.1)
+        });
+    }
+    let within = |told: Option<f64>| told.is_some_and(|told| (0.0..=1.0).contains(&told));
+    let disks = read("/proc/diskstats");
+    if text::disks(&disks).next().is_some() {
+        eventually("the busiest disk is known", || {
+            within(load(&mut manager, "host", "1"))
+        });
+        let ticks = || -> Vec<u32> {
+            let disks = read("/proc/diskstats");
+            text::disks(&disks).map(|(_, ticks)| ticks).collect()
+        };
+        let folder = std::env::var_os("CARGO_TARGET_TMPDIR").unwrap_or_else(|| ".".into());
+        let path = std::path::Path::new(&folder).join(format!("busy-disk-{}", std::process::id()));
+        eventually("a disk that works has a load", || {
+            let before = ticks();
+            std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+            std::fs::File::open(&path).unwrap().sync_all().unwrap();
+            // Where files are in memory no disk works.
+            ticks() == before || load(&mut manager, "host", "1").is_some_and(|told| told > 0.0)
+        });
+        std::fs::remove_file(&path).unwrap();
+    } else {
+        assert_eq!(load(&mut manager, "host", "1"), None);
+    }
+    let interfaces = read("/proc/net/dev");
+    if text::interfaces(&interfaces).next().is_some() {
+        eventually("the busiest interface is known", || {
+            within(load(&mut manager, "host", "3"))
+        });
+    } else {
+        assert_eq!(load(&mut manager, "host", "3"), None);
+    }
+    let speed = |name| std::fs::read_to_string(format!("/sys/class/net/{name}/speed"));
+    let names = text::interfaces(&interfaces).map(|(name, ..)| name);
+    let speeds = names.filter_map(|name| text::speed(&speed(name).ok()?));
+    if speeds.count() == 0 {
+        let told = load(&mut manager, "plain", "3");
+        assert_eq!(told, None, "nobody knows how fast the network is");
     }
 }
 

@@ -2,10 +2,13 @@
 
 #include <cmath>
 #include <fstream>
+#include <stdexcept>
 #include <utility>
 
 #include <sched.h>
 #include <sys/resource.h>
+
+#include "host.h"
 
 namespace evenkeel {
 
@@ -53,6 +56,20 @@ Loads &Loads::host_cpu(CosLoadBalancing::LoadId id) {
 Loads &Loads::process_cpu(CosLoadBalancing::LoadId id) {
   sources_.push_back({Kind::process_cpu, id, Requests::of_members, nullptr});
   return *this;
+}
+
+Loads &Loads::host_memory(CosLoadBalancing::LoadId id) { return custom(id, host::memory); }
+
+Loads &Loads::host_disk(CosLoadBalancing::LoadId id) {
+  auto disks = std::make_shared<host::Disks>();
+  return custom(id, [disks] { return disks->measure(); });
+}
+
+Loads &Loads::host_network(double capacity, CosLoadBalancing::LoadId id) {
+  if (!(capacity >= 0) || std::isinf(capacity))
+    throw std::invalid_argument("host_network: a capacity in bits per second is 0 or above");
+  auto interfaces = std::make_shared<host::Interfaces>(capacity);
+  return custom(id, [interfaces] { return interfaces->measure(); });
 }
 
 Loads &Loads::requests_per_second(Requests which, CosLoadBalancing::LoadId id) {

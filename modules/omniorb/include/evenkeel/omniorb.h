@@ -41,6 +41,15 @@ public:
   // Share of the CPU time which this process may have that it uses, 0 to 1: of those CPUs
   // that it may run on.
   Loads &process_cpu(CosLoadBalancing::LoadId id = CosLoadBalancing::LoadAverage);
+  // Share of the host's memory in use, 0 to 1, without what the kernel can take back.
+  Loads &host_memory(CosLoadBalancing::LoadId id = CosLoadBalancing::Memory);
+  // Share of time in which the busiest disk of the host had something to do, 0 to 1.
+  Loads &host_disk(CosLoadBalancing::LoadId id = CosLoadBalancing::Disk);
+  // Share of the busiest network interface's capacity in use, in its busier direction, 0 to 1.
+  // `capacity` is in bits per second each way; 0 takes the speed that each interface tells,
+  // which those of virtual machines do not: without any, the load is left out.
+  // Throws std::invalid_argument for a capacity below 0.
+  Loads &host_network(double capacity = 0, CosLoadBalancing::LoadId id = CosLoadBalancing::Network);
   // Requests that arrived per second. Those that were sent back are not counted.
   Loads &requests_per_second(Requests which = Requests::of_members,
                              CosLoadBalancing::LoadId id = CosLoadBalancing::RequestsPerSecond);

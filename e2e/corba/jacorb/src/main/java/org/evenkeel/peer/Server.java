@@ -34,7 +34,7 @@ import org.omg.PortableServer.Servant;
  *
  * <p>Commands: {@code served} (how many requests its objects have answered), {@code peer NAME} (one
  * more; its reference), {@code call REFERENCE} ({@code who} from within this process); and for load
- * balancing, with the library: {@code location NAME [cpu] [host_cpu] [requests] [in_flight] [custom=ID]
+ * balancing, with the library: {@code location NAME [cpu] [host_cpu] [memory] [disk] [network[=CAPACITY]] [requests] [in_flight] [custom=ID]
  * [others] [push MS] [rejoin MS]}, {@code load ID VALUE}, {@code at NAME member GROUP [REFERENCE]} (a
  * reference or a name), {@code at NAME group} (as the manager has it), {@code at NAME alerted}, {@code at
  * NAME loads}, {@code at NAME leave}.
@@ -115,6 +115,15 @@ final class Server {
                 case "host_cpu":
                     location.hostCpu();
                     break;
+                case "memory":
+                    location.hostMemory();
+                    break;
+                case "disk":
+                    location.hostDisk();
+                    break;
+                case "network":
+                    location.hostNetwork();
+                    break;
                 case "requests":
                     location.requestsPerSecond();
                     break;
@@ -131,6 +140,10 @@ final class Server {
                     location.rejoin(Duration.ofMillis(Integer.parseInt(words[++i])));
                     break;
                 default:
+                    if (words[i].startsWith("network=")) {
+                        location.hostNetwork(Double.parseDouble(words[i].substring(8)));
+                        break;
+                    }
                     if (!words[i].startsWith("custom=")) {
                         throw new IllegalArgumentException(words[i]);
                     }

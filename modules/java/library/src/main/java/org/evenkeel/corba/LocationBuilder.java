@@ -35,6 +35,38 @@ public final class LocationBuilder {
         return load(0, Gauge.hostCpu());
     }
 
+    /** Memory of the machine in use, 0 to 1, without what the kernel can take back: load 2. */
+    public LocationBuilder hostMemory() {
+        return load(2, Host.memory());
+    }
+
+    /** Share of time in which the machine's busiest disk had something to do, 0 to 1: load 1. */
+    public LocationBuilder hostDisk() {
+        return load(1, Host.disk());
+    }
+
+    /**
+     * Share of the busiest network interface's capacity in use, in its busier direction, 0 to 1: load 3.
+     *
+     * <p>Interfaces of virtual machines do not tell their speed. Without any that does, the load is left
+     * out; use {@link #hostNetwork(double)} there.
+     */
+    public LocationBuilder hostNetwork() {
+        return load(3, Host.network(0));
+    }
+
+    /**
+     * Share of the network's capacity in use by the busiest interface, in its busier direction, 0 to 1: load 3.
+     *
+     * @param capacity of the network in bits per second each way, above 0
+     */
+    public LocationBuilder hostNetwork(double capacity) {
+        if (!(capacity > 0 && capacity < Double.POSITIVE_INFINITY)) {
+            throw new IllegalArgumentException("a network's capacity cannot be " + capacity + " bits per second");
+        }
+        return load(3, Host.network(capacity));
+    }
+
     /** Requests per second to the members at this location: load 4. */
     public LocationBuilder requestsPerSecond() {
         counts = true;
