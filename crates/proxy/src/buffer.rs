@@ -3,7 +3,6 @@
 //! A connection that waits holds none, so ten thousand idle ones cost no buffer memory;
 //! and the buffer that was returned last, still in the cache, is lent next.
 
-use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::io::Io;
 use crate::memory::{Charge, HEAD_BYTES, Memory, OutOfMemory, SMALL_BYTES};
+use crate::spare::Spare;
 
 /// Size of a buffer in bytes. A response of 64 KiB with its head goes through in one
 /// read and one write; what is much larger is spliced.
@@ -22,7 +22,7 @@ pub(crate) const BUFFER_BYTES: usize = 80 * 1024;
 /// grows if need be.
 const PARTIAL_BYTES: usize = 2 * 1024;
 
-/// Buffers that a worker keeps when nobody needs them (5 MiB), if there is memory for that.
+/// Buffers that a worker keeps for a while when nobody needs them (5 MiB), if there is memory for that.
 const KEPT: usize = 64;
 
 /// The same for vectors of heads. Streams of HTTP/2 need many at once.
@@ -153,16 +153,16 @@ impl Buffer {
 /// A worker's spare buffers.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
-    spare: RefCell<Vec<Buffer>>,
-    heads: RefCell<Vec<Vec<u8>>>,
+    spare: Spare<Buffer>,
+    heads: Spare<Vec<u8>>,
     memory: Arc<Memory>,
 }
 
 impl BufferPool {
     pub(crate) fn new(memory: Arc<Memory>) -> Self {
         BufferPool {
-            spare: RefCell::default(),
-            heads: RefCell::default(),
+            spare: Spare::default(),
+            heads: Spare::default(),
             memory,
         }
     }
@@ -170,8 +170,7 @@ impl BufferPool {
     /// An empty buffer of [`BUFFER_BYTES`], or a small one if there is no memory for that.
     #[inline]
     pub(crate) fn take(&self) -> Buffer {
-        let spare = self.spare.borrow_mut().pop();
-        spare.unwrap_or_else(|| self.fresh())
+        self.spare.take().unwrap_or_else(|| self.fresh())
     }
 
     /// A buffer that begins with the bytes of another one, which are few.
@@ -196,12 +195,11 @@ impl BufferPool {
     /// Takes a buffer back, whatever is in it.
     #[inline]
     pub(crate) fn give(&self, mut buffer: Buffer) {
-        let mut spare = self.spare.borrow_mut();
         // One that grew for a large head is not worth keeping.
-        if spare.len() < KEPT && buffer.is_pooled() && spare.len() < self.memory.kept() {
+        if buffer.is_pooled() {
             buffer.start = 0;
             buffer.end = 0;
-            spare.push(buffer);
+            self.spare.give(buffer, KEPT.min(self.memory.kept()));
         }
     }
 
@@ -229,17 +227,22 @@ impl BufferPool {
     /// An empty vector to write a head into.
     #[inline]
     pub(crate) fn take_head(&self) -> Vec<u8> {
-        self.heads.borrow_mut().pop().unwrap_or_default()
+        self.heads.take().unwrap_or_default()
     }
 
     /// Takes a vector back.
     #[inline]
     pub(crate) fn give_head(&self, mut head: Vec<u8>) {
-        let mut heads = self.heads.borrow_mut();
-        if heads.len() < KEPT_HEADS && (1..=HEAD_BYTES).contains(&head.capacity()) {
+        if (1..=HEAD_BYTES).contains(&head.capacity()) {
             head.clear();
-            heads.push(head);
+            self.heads.give(head, KEPT_HEADS);
         }
+    }
+
+    /// Drops what nobody has needed since the last call.
+    pub(crate) fn release(&self) {
+        self.spare.release();
+        self.heads.release();
     }
 }
 
@@ -279,7 +282,7 @@ mod tests {
             let pool = pool();
             let small = pool.shrink(buffer(BUFFER_BYTES, &vec![7; bytes]));
             assert_eq!((small.len(), small.data.len()), (bytes, room));
-            assert_eq!(pool.spare.borrow().len(), 1, "the large one is back");
+            assert_eq!(pool.spare.len(), 1, "the large one is back");
             // It is small already, and grows as it fills.
             let mut small = pool.shrink(small);
             assert_eq!(small.data.len(), room);
@@ -287,7 +290,7 @@ mod tests {
             assert!(small.make_room(BUFFER_BYTES, &pool.memory).unwrap());
             assert!(small.data.len() <= 2 * room);
             pool.give(small);
-            assert_eq!(pool.spare.borrow().len(), 1, "small ones are not lent");
+            assert_eq!(pool.spare.len(), 1, "small ones are not lent");
         }
         let large = pool().shrink(buffer(BUFFER_BYTES, &[7; 60_000]));
         assert_eq!(large.data.len(), BUFFER_BYTES, "not worth copying");
@@ -316,7 +319,7 @@ mod tests {
         assert_eq!(pool.shrink(part).data.len(), PARTIAL_BYTES);
         // A worker keeps a part only, so that others get some.
         lent.into_iter().for_each(|buffer| pool.give(buffer));
-        assert_eq!(pool.spare.borrow().len(), 2);
+        assert_eq!(pool.spare.len(), 2);
         assert!(pool.memory.take(6 * BUFFER_BYTES).is_ok());
     }
 
@@ -328,6 +331,6 @@ mod tests {
         pool.give(one);
         assert!(pool.take().is_empty());
         pool.give(buffer(2 * BUFFER_BYTES, b""));
-        assert!(pool.spare.borrow().is_empty());
+        assert!(pool.spare.len() == 0);
     }
 }

@@ -33,6 +33,7 @@ mod request_id;
 mod service;
 mod sni;
 mod socket;
+mod spare;
 mod tcp;
 mod timers;
 mod tls;

@@ -1,7 +1,7 @@
 //! Pipes for `splice`: bytes go from one socket to another without passing through
 //! the process.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::files::{Files, PipeFiles};
+use crate::spare::Spare;
 
 /// Capacity asked for. More per system call, but still within a cache of usual size.
 const PIPE_BYTES: usize = 512 * 1024;
@@ -25,7 +26,7 @@ const LEAST_BYTES: usize = 64 * 1024;
 /// How long nothing is spliced after there was no pipe to be had.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Pipes that a worker keeps when nobody needs them.
+/// Pipes that a worker keeps for a while when nobody needs them.
 const KEPT: usize = 32;
 
 /// A pipe, and how many bytes are in it. In a box, since every connection has room for one
@@ -128,7 +129,7 @@ fn splice(call: impl Fn(SpliceFlags) -> rustix::io::Result<usize>) -> io::Result
 /// A worker's spare pipes.
 #[derive(Debug)]
 pub(crate) struct PipePool {
-    spare: RefCell<Vec<Pipe>>,
+    spare: Spare<Pipe>,
     files: Arc<Files>,
     /// No new ones are made before.
     pause: Cell<Instant>,
@@ -137,7 +138,7 @@ pub(crate) struct PipePool {
 impl PipePool {
     pub(crate) fn new(files: Arc<Files>) -> Self {
         PipePool {
-            spare: RefCell::default(),
+            spare: Spare::default(),
             files,
             pause: Cell::new(Instant::from_nanos(0)),
         }
@@ -146,7 +147,7 @@ impl PipePool {
     /// An empty pipe; `None` if there may not be more, or the kernel gives only small ones,
     /// and for a while after that.
     pub(crate) fn take(&self, now: Instant) -> Option<Pipe> {
-        let spare = self.spare.borrow_mut().pop();
+        let spare = self.spare.take();
         if spare.is_some() || now < self.pause.get() {
             return spare;
         }
@@ -161,16 +162,20 @@ impl PipePool {
 
     /// Closes the pipes that nobody needs; answers whether there was one.
     pub(crate) fn clear(&self) -> bool {
-        !std::mem::take(&mut *self.spare.borrow_mut()).is_empty()
+        self.spare.clear()
     }
 
     /// Takes a pipe back. One that still holds bytes is closed, and so is one that was made
     /// small under pressure: the pressure will be over.
     pub(crate) fn give(&self, pipe: Pipe) {
-        let mut spare = self.spare.borrow_mut();
-        if pipe.0.held == 0 && pipe.0.size >= PIPE_BYTES && spare.len() < KEPT {
-            spare.push(pipe);
+        if pipe.0.held == 0 && pipe.0.size >= PIPE_BYTES {
+            self.spare.give(pipe, KEPT);
         }
+    }
+
+    /// Closes the pipes that nobody has needed since the last call.
+    pub(crate) fn release(&self) {
+        self.spare.release();
     }
 }
 
@@ -199,7 +204,7 @@ mod tests {
         let small = || Pipe::new(files.pipe().unwrap(), LEAST_BYTES).unwrap();
         assert!(small().0.size < PIPE_BYTES);
         pool.give(small());
-        assert!(pool.spare.borrow().is_empty());
+        assert!(pool.spare.len() == 0);
         let mut large = small();
         large.0.size = PIPE_BYTES;
         pool.give(large);

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use evenkeel_core::member::Reason;
 use evenkeel_core::time::Instant;
@@ -115,6 +116,9 @@ pub(crate) struct Worker {
     /// A task has panicked that the worker cannot do without.
     broken: Cell<bool>,
 }
+
+/// How long buffers and pipes are kept without being needed.
+const SPARE_FOR: Duration = Duration::from_secs(10);
 
 /// So many tasks hold what they have read while others read.
 const MAX_DEFERRED: usize = 64;
@@ -265,6 +269,7 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
         }
     };
     let mut cut_at = None;
+    let mut release_at = worker.now();
     loop {
         tokio::select! {
             command = inbox.recv() => match command {
@@ -301,6 +306,11 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                 worker.upstreams.sweep(now);
                 worker.choosers.sweep(now);
                 worker.links.sweep();
+                if release_at <= now {
+                    worker.buffers.release();
+                    worker.pipes.release();
+                    release_at = now.after(SPARE_FOR);
+                }
                 if worker.files.are_short() {
                     // Somebody of another worker waits for one of these.
                     worker.upstreams.evict();
