@@ -24,7 +24,7 @@ const SAME: [RegExp, string][] = [
   [/^rule\.NAME\.routes\.(mirror|hedge)$/, "rule.NAME.http.$1"],
   [/^rule\.NAME\.routes\.(auth|request_limits)$/, "rule.NAME.$1"],
   [/^(?:rule\.NAME(?:\.routes)?|group\.NAME|defaults)\.response_fields$/, "rule.NAME.routes.request_fields"],
-  [/^(?:rule\.NAME\.routes|group\.NAME)\.maintenance$/, "rule.NAME.maintenance"],
+  [/^(?:rule\.NAME\.routes|group\.NAME)\.(maintenance|cors)$/, "rule.NAME.$1"],
   [/^(admin|negotiator)\.tls(.*)$/, "rule.NAME.tls$2"],
   [/^corba\.groups(.*)$/, "group.NAME$1"],
   [/^group\.NAME\.(?:orca\.out_of_band|prometheus|agent_check)\.tls$/, "group.NAME.member_tls"],

@@ -33,6 +33,7 @@ pub use model::chooser::Chooser;
 pub use model::compression::{Coding, Compression};
 pub use model::config::{Config, Own, load, parse, parse_own, parse_shared, parse_with};
 pub use model::corba::{Corba, WhenEmpty};
+pub use model::cors::Cors;
 pub use model::dns::Dns;
 pub use model::field_changes::FieldChanges;
 pub use model::fleet::Fleet;

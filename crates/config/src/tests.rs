@@ -1402,6 +1402,13 @@ fn document_with(header: &str, line: &str) -> String {
             };
             format!("[rule.x]\n{rule}{header}\n{page}\n{line}")
         }
+        "[rule.x.cors]" => {
+            let origins = match line.split(' ').next() {
+                Some("allow_origins") => "",
+                _ => "allow_origins = \"*\"",
+            };
+            format!("[rule.x]\n{rule}{header}\n{origins}\n{line}")
+        }
         "[rule.x.auth]" => {
             let of_group = ["path", "copy_fields", "timeout"];
             let needed = match line.split(' ').next() {

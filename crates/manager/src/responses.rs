@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::config::{ErrorPages, FieldChanges, FileName, Responses};
+use crate::cors::CorsPolicy;
 use crate::files::Files;
 
 /// Answers of the balancer's own, and changes to responses, for requests that go one way: by a route to a group of a rule.
@@ -17,6 +18,7 @@ pub struct ResponsePolicy {
     maintenance_page: Option<Page>,
     /// Pages by the status that they are for, in order.
     pages: Box<[(u16, Page)]>,
+    cors: Option<Box<CorsPolicy>>,
 }
 
 /// A page of the administrator's.
@@ -65,6 +67,7 @@ impl ResponsePolicy {
         ResponsePolicy {
             maintenance_page,
             pages: pages.collect(),
+            cors: CorsPolicy::new(config.cors.as_ref()).map(Box::new),
             config,
         }
     }
@@ -108,6 +111,12 @@ impl ResponsePolicy {
             .binary_search_by_key(&status, |(of, _)| *of)
             .ok()?;
         self.pages.get(at).map(|(_, page)| page)
+    }
+
+    /// Permissions for pages of other origins, if the balancer gives them.
+    #[inline]
+    pub fn cors(&self) -> Option<&CorsPolicy> {
+        self.cors.as_deref()
     }
 
     /// Changes to the fields of responses, if there are any.

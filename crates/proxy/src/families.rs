@@ -179,6 +179,16 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_preflights_total",
+        only: Some(Protocol::Http),
+        help: "Preflights of pages of other origins that the balancer answered, by what came of them.",
+        label: "result",
+        samples: &[
+            ("granted", |totals| totals.preflights_granted),
+            ("refused", |totals| totals.preflights_refused),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_auth_total",
         only: Some(Protocol::Http),
         help: "Requests to routes that do not take everybody's, by what came of it.",

@@ -11,6 +11,7 @@ mod age;
 mod bandwidth;
 mod buffer;
 mod chooser;
+mod cors;
 mod date;
 mod families;
 mod files;

@@ -241,6 +241,10 @@ counters! {
     refused_malformed,
     /// HTTP: a request for which there is no route and no group.
     refused_no_route,
+    /// Preflights of pages that were granted what they asked for.
+    preflights_granted,
+    /// Preflights of pages that were not.
+    preflights_refused,
     /// HTTP: a request whose body is larger than allowed.
     refused_too_large,
     /// Requests or connections refused because no member may be used.

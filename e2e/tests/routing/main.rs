@@ -3,6 +3,7 @@
 mod auth;
 mod backups;
 mod choosers;
+mod cors;
 mod defaults;
 mod forward_auth;
 mod lists;

@@ -33,8 +33,8 @@ use super::tls::{self, ClientTls, Tls};
 use super::tracing::{self, Tracing};
 use super::xds::{self, Xds};
 use super::{
-    alert, auth, chooser, compression, ejection, ftp, health, hedge, limits, maintenance, monitor,
-    priority, request_id, sources, sticky, zones,
+    alert, auth, chooser, compression, cors, ejection, ftp, health, hedge, limits, maintenance,
+    monitor, priority, request_id, sources, sticky, zones,
 };
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -754,7 +754,7 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     tables.extend([mirror::tables(), hedge::tables(), request_id::tables()]);
     tables.extend(limits::tables());
     tables.push(priority::table());
-    tables.push(maintenance::tables());
+    tables.extend([maintenance::tables(), cors::tables()]);
     tables.push(ftp::tables());
     tables.extend(tls::tables());
     tables.extend([group::tables(), sticky::tables(), chooser::tables()]);

@@ -467,7 +467,7 @@ impl AsTable for GroupConfig {
 pub(crate) fn tables() -> TableDoc {
     let own = |keys| -> Vec<KeyDoc> { docs(keys, GroupConfig::default()) };
     let doc = "A group of members. All these keys may also be set in `[rule.NAME]`, for the rule's \
-               own group; there `maintenance`, `error_pages` and `response_fields` are the rule's.";
+               own group; there `maintenance`, `error_pages`, `response_fields` and `cors` are the rule's.";
     let GroupSettings { ejection, .. } = GroupSettings::default();
     let settings = docs(SETTINGS, GroupSettings::default());
     let keys = [

@@ -12,6 +12,7 @@ pub(crate) mod chooser;
 pub(crate) mod compression;
 pub(crate) mod config;
 pub(crate) mod corba;
+pub(crate) mod cors;
 pub(crate) mod dns;
 pub(crate) mod ejection;
 pub mod engine;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
+use super::cors::Cors;
 use super::field_changes::FieldChanges;
 use super::maintenance::Maintenance;
 use crate::schema::document::{Item, entries};
@@ -30,6 +31,10 @@ section! {
         /// of [`request_fields`](#rulenameroutesrequest_fields). A route's changes are added to those of its
         /// group, and these to the rule's; where two are about one field, that of the route, then that of the group, counts.
         response_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "Strict-Transport-Security" = "max-age=31536000" } }"#,
+        /// HTTP: [cross-origin resource sharing](routing.md#pages-of-other-origins): a table of the pages of other origins that may
+        /// read responses (`allow_origins`, `allow_methods`, `allow_headers`, `expose_headers`, `allow_credentials`, `max_age`).
+        /// A route's table goes before its group's, and that before the rule's; `{}` leaves it to members.
+        cors: Option<Cors> = None; r#"{ allow_origins = ["https://app.example"] }"#,
     }
 }
 
@@ -53,6 +58,9 @@ impl Responses {
         }
         let pages = self.error_pages.0.clone();
         merged.error_pages.0.extend(pages);
+        if self.cors.is_some() {
+            merged.cors.clone_from(&self.cors);
+        }
         merged.response_fields = self.response_fields.over(&base.response_fields);
         merged
     }

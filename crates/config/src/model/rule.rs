@@ -349,8 +349,9 @@ fn read_shared(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) 
 }
 
 /// Keys that only a rule with `protocol = "http"` may have.
-const HTTP_ONLY: [&str; 10] = [
+const HTTP_ONLY: [&str; 11] = [
     "auth",
+    "cors",
     "error_pages",
     "response_fields",
     "request_limits",

@@ -50,6 +50,7 @@ const KEYS: &str = "
     client: src source_ip remote_addr remote_ip client_ip clients allow ipallowlist
     request_fields: proxy_set_header request_header request_headers http_request
     response_fields: add_header response_header response_headers http_response
+    cors: cors_policy enable_cors cross_origin
     redirect: return rewrite redirection
     max_body: client_max_body_size max_body_size body_limit
     page: error_page errorfile maintenance_page file

@@ -268,9 +268,14 @@ impl Client {
             && !self.is_last();
         let id = request.answered_id(&request.routed);
         let answer = answer.with(request.routed.policy());
+        let cors = request.cors(&request.routed);
         let answer = Answer {
             keep_alive,
-            more: More { id, ..answer.more },
+            more: More {
+                id,
+                cors,
+                ..answer.more
+            },
             ..answer
         };
         let sent = self.answer(&answer, request.asked.head).await;

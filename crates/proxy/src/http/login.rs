@@ -9,7 +9,7 @@ use std::time::Duration;
 use evenkeel_manager::auth::{Auth, By, Users, basic_credentials};
 
 use super::ask::Question;
-use super::route::Routed;
+use super::route::{Given, Routed};
 use super::{After, Client, Request, Summary};
 use crate::access::End;
 use crate::http1::Hop;
@@ -217,14 +217,18 @@ impl Client {
 }
 
 impl Routed {
-    /// Who sends the request, if the route takes those of some only.
+    /// Who sends the request, if the route takes those of some only. Browsers send preflights without credentials.
     pub(super) fn login(
         &self,
+        given: Option<&Given>,
         request: &message::Request<'_>,
         hop: &Hop,
         session: &super::Session,
     ) -> Option<Box<Login>> {
         let auth = self.route().auth.as_deref()?;
+        if given.is_some_and(Given::is_preflight) {
+            return None;
+        }
         Some(Box::new(Login::of(auth, self, request, hop, session)))
     }
 }

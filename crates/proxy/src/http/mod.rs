@@ -43,6 +43,7 @@ use crate::access::{self, Details, End, Hedged, Limit, MAX_TARGET_BYTES, Record,
 use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::chooser::HttpFacts;
+use crate::cors::{CorsFields, CrossOrigin};
 use crate::date::DateText;
 use crate::http1::chunked::ChunkError;
 use crate::http1::forward::{Changes, Marks, parent_place, write_changed};
@@ -178,6 +179,8 @@ struct Request {
     stuck: Option<Box<Stuck>>,
     /// What a chooser is told of it, if its group has one.
     facts: Option<Box<HttpFacts>>,
+    /// What the page that sends it is granted, if it is one of another origin.
+    cross_origin: Option<Box<CrossOrigin>>,
     /// When the head was complete.
     at: Instant,
     /// Hash of what the group's strategy wants to see of it.
@@ -340,6 +343,8 @@ impl Request {
             }
             _ => None,
         };
+        let cors = routed.policy().cors();
+        let cross_origin = cors.and_then(|policy| CrossOrigin::of(policy, &head.request));
         let told = routed.rule.http.cost_header.as_deref();
         let told = told.and_then(|field| head.request.cost(field));
         let cost = told.unwrap_or(routed.rule.cost);
@@ -390,6 +395,7 @@ impl Request {
             login,
             stuck,
             facts,
+            cross_origin,
             at,
             key,
             coding,
@@ -421,6 +427,19 @@ impl Request {
         let options = routed.rule.http.request_id.as_ref()?;
         let id = self.line.as_ref()?.details.as_ref()?.id.as_deref()?;
         options.answer.then_some((&*options.field, id))
+    }
+
+    /// Permissions for pages of other origins that the response has, if the balancer gives them.
+    fn cors<'a>(&'a self, routed: &'a Routed) -> Option<CorsFields<'a>> {
+        let policy = routed.policy().cors()?;
+        Some(CorsFields::new(policy, self.cross_origin.as_deref()))
+    }
+
+    /// True if a browser that asks with it is granted what it asks for.
+    fn is_granted(&self) -> bool {
+        let policy = self.routed.policy().cors();
+        let request = self.cross_origin.as_ref();
+        policy.is_some_and(|policy| request.is_some_and(|request| request.grants_all(policy)))
     }
 
     /// Notes in the trace what has come of a try at a member.
@@ -483,6 +502,7 @@ impl Request {
             login: None,
             stuck: None,
             facts: None,
+            cross_origin: None,
             at,
             key,
             coding: None,
@@ -716,7 +736,7 @@ impl Client {
         drop(bindings);
         let mut out = worker.buffers.take_head();
         let bounds = routed.bounds(head.request.body);
-        let login = routed.login(&head.request, hop, &self.session);
+        let login = routed.login(given.as_deref(), &head.request, hop, &self.session);
         let mut noted = Noted::of(&self.session, rule, self.stream.scheme(), &head.request);
         if given.is_none() {
             let changes = Changes {

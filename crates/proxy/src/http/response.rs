@@ -23,6 +23,7 @@ use super::route::Routed;
 use super::{Client, Request};
 use crate::access::{self, Tries};
 use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::cors;
 use crate::http1::chunked::Trailers;
 use crate::http1::forward::{self, Added, Delivery, write_changed_response, write_response};
 use crate::http1::{Body, Fields, HeadError, Limits, Parsed, ResponseHead, Version};
@@ -301,6 +302,12 @@ impl Client {
         for name in changes.into_iter().flat_map(FieldChanges::taken_out) {
             head.leave_out(name);
         }
+        let cors = request
+            .cors(routed)
+            .filter(|_| !interim && head.status != 101);
+        for name in cors.into_iter().flat_map(|_| cors::TAKEN_OUT) {
+            head.leave_out(name);
+        }
         let original = head.body;
         let encoder = match interim {
             true => None,
@@ -319,6 +326,7 @@ impl Client {
         let added = Added {
             changes,
             cookie,
+            cors,
             id,
         };
         let mut out = worker.buffers.take_head();

@@ -20,6 +20,7 @@ use super::flow::Bounds;
 use super::login::Login;
 use super::{After, Client, Request, Summary, sticky};
 use crate::access::End;
+use crate::cors;
 use crate::http1::Hop;
 use crate::http1::chunked::Trailers;
 use crate::http1::forward::{Changes, put_template};
@@ -59,6 +60,7 @@ impl Routed {
             target: 0,
         };
         let mut given = None;
+        let preflight = cors::asked_method(request);
         if let Some(index) = rule.routes.index() {
             let refuses = index.by_path() && !rule.rule.http.ambiguous_paths;
             given = match request.path() {
@@ -72,16 +74,26 @@ impl Routed {
                     true => client_of(session, rule, request),
                     false => None,
                 };
-                let found = index.find(request, client);
-                routed.route = found.and_then(|at| at.try_into().ok()).unwrap_or(REST);
                 let bound = |target: &Target| match &target.cookie {
                     Some(cookie) => sticky::named(cookie, request).is_some(),
                     None => bindings.has(&target.group),
                 };
-                routed.target = draw(session, rule, bound, &routed.route().targets);
+                let mut choose = |found: Option<usize>| {
+                    routed.route = found.and_then(|at| at.try_into().ok()).unwrap_or(REST);
+                    routed.target = draw(session, rule, bound, &routed.route().targets);
+                    routed.policy().cors().is_some()
+                };
+                let meant = preflight.map(|method| Meant { request, method });
+                if !meant.is_some_and(|meant| choose(index.find(&meant, client))) {
+                    choose(index.find(request, client));
+                }
             }
         }
         let route = routed.route();
+        if given.is_none() && !matches!(route.targets, Targets::Nowhere) {
+            let cors = routed.policy().cors().filter(|_| preflight.is_some());
+            given = cors.map(|_| Given::preflight());
+        }
         if given.is_none() {
             given = match (&route.instead, &route.targets, request.body) {
                 (Some(instead), ..) => Some(Given::of(instead, route, request, hop)),
@@ -301,6 +313,39 @@ impl Asks for message::Request<'_> {
     }
 }
 
+/// A preflight as the request that it asks about, for which routes are chosen.
+#[derive(Clone, Copy)]
+struct Meant<'r, 'a> {
+    request: &'r message::Request<'a>,
+    method: &'a str,
+}
+
+impl Asks for Meant<'_, '_> {
+    fn method(&self) -> &str {
+        self.method
+    }
+
+    fn host(&self) -> Option<&str> {
+        Asks::host(self.request)
+    }
+
+    fn path(&self) -> &str {
+        Asks::path(self.request)
+    }
+
+    fn query(&self) -> &str {
+        Asks::query(self.request)
+    }
+
+    fn fields<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        Asks::fields(self.request, name)
+    }
+
+    fn cookie(&self, name: &str) -> Option<&[u8]> {
+        Asks::cookie(self.request, name)
+    }
+}
+
 /// An answer of the balancer's own, in place of a member's.
 #[derive(Debug)]
 pub(crate) struct Given {
@@ -310,6 +355,9 @@ pub(crate) struct Given {
     end: End,
 }
 
+/// Status of the answers to preflights.
+const PREFLIGHT: u16 = 204;
+
 impl Given {
     fn because(status: u16, text: &'static str, end: End) -> Self {
         Given {
@@ -318,6 +366,16 @@ impl Given {
             location: None,
             end,
         }
+    }
+
+    /// The answer to a preflight: what its fields say.
+    fn preflight() -> Self {
+        Given::because(PREFLIGHT, "", End::Complete)
+    }
+
+    /// True for the answer to a preflight.
+    pub(super) fn is_preflight(&self) -> bool {
+        self.status == PREFLIGHT
     }
 
     fn nowhere() -> Self {
@@ -386,6 +444,10 @@ impl Client {
             400 => metrics.refused_malformed.add(1),
             404 => metrics.refused_no_route.add(1),
             413 => metrics.refused_too_large.add(1),
+            PREFLIGHT => match request.is_granted() {
+                true => metrics.preflights_granted.add(1),
+                false => metrics.preflights_refused.add(1),
+            },
             _ => {}
         }
         let routed = request.routed.clone();

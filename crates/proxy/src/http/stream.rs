@@ -87,7 +87,7 @@ impl Client {
             let bindings = self.bindings.borrow();
             let (routed, given) = Routed::of(&self.session, &rule, &bindings, &head.request, &hop);
             let bounds = routed.bounds(head.request.body);
-            let login = routed.login(&head.request, &hop, &self.session);
+            let login = routed.login(given.as_deref(), &head.request, &hop, &self.session);
             let mut noted = Noted::of(&self.session, &rule, scheme, &head.request);
             if given.is_none() {
                 let changes = Changes {

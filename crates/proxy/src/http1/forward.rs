@@ -16,6 +16,7 @@ use evenkeel_wire::orca;
 use super::framing::{self, Version};
 use super::hop::{Hop, put_line};
 use super::response::ResponseHead;
+use crate::cors::CorsFields;
 use crate::message::{Body, Field, FieldSet, OwnCookies, Raw, Request, put_cookies_but};
 use crate::trace;
 
@@ -314,6 +315,13 @@ pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>
     write_changed_response(head, client, Added::default(), out)
 }
 
+/// Appends the fields of `cors`, but for those that `changes` write or take out.
+pub(super) fn put_cors(cors: CorsFields<'_>, changes: Option<&FieldChanges>, out: &mut Vec<u8>) {
+    cors.each(changes, |name, value| {
+        put_line(&[name.as_bytes(), b": ", value.as_bytes()], out);
+    });
+}
+
 /// What a response has beside what the member says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Added<'a> {
@@ -321,6 +329,8 @@ pub struct Added<'a> {
     pub changes: Option<&'a FieldChanges>,
     /// A value of `Set-Cookie`.
     pub cookie: Option<&'a str>,
+    /// Permissions for pages of other origins.
+    pub cors: Option<CorsFields<'a>>,
     /// The name of a field, and the name of the request.
     pub id: Option<(&'a str, &'a str)>,
 }
@@ -353,6 +363,9 @@ pub fn write_changed_response(
     }
     if let Some(cookie) = added.cookie {
         put_line(&[b"Set-Cookie: ", cookie.as_bytes()], out);
+    }
+    if let Some(cors) = added.cors {
+        put_cors(cors, added.changes, out);
     }
     if let Some((name, id)) = added.id {
         put_line(&[name.as_bytes(), b": ", id.as_bytes()], out);

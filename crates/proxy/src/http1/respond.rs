@@ -4,8 +4,9 @@ use bytes::Bytes;
 use evenkeel_manager::config::FieldChanges;
 use evenkeel_manager::responses::ResponsePolicy;
 
-use super::forward::{put_fields, put_number};
+use super::forward::{put_cors, put_fields, put_number};
 use super::hop::put_line;
+use crate::cors::CorsFields;
 
 /// An answer that the balancer gives by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct More<'a> {
     pub challenge: Option<&'a str>,
     /// Fields that are added, or are not to be there.
     pub fields: Option<&'a FieldChanges>,
+    /// Permissions for pages of other origins.
+    pub cors: Option<CorsFields<'a>>,
     /// The name of a field, and the name of the request.
     pub id: Option<(&'a str, &'a str)>,
 }
@@ -137,6 +140,9 @@ impl<'a> Answer<'a> {
         out.extend_from_slice(b"\r\n");
         if let Some(fields) = self.more.fields {
             put_fields(fields, out);
+        }
+        if let Some(cors) = self.more.cors {
+            put_cors(cors, self.more.fields, out);
         }
         if let Some((name, id)) = self.more.id {
             put_line(&[name.as_bytes(), b": ", id.as_bytes()], out);

@@ -18,6 +18,7 @@ use super::connection::Connection;
 use super::grpc::{self, CallStatus};
 use super::incoming::{Incoming, broken};
 use super::outgoing::Outgoing;
+use crate::cors::CorsFields;
 use crate::http1::ResponseHead;
 use crate::http1::forward::Added;
 use crate::http1::respond::Answer;
@@ -152,6 +153,7 @@ impl Stream {
             if let Some(cookie) = added.cookie {
                 add(&mut fields, "set-cookie", cookie);
             }
+            add_cors(&mut fields, added.cors, added.changes);
             add_id(&mut fields, added.id);
             (status, fields, body)
         });
@@ -195,6 +197,7 @@ impl Stream {
             if text.is_ascii() {
                 add(&mut fields, "grpc-message", &text);
             }
+            add_cors(&mut fields, answer.more.cors, answer.more.fields);
             add_id(&mut fields, answer.more.id);
             self.send(200, fields, Body::None)?;
             return Ok(self.head_bytes);
@@ -227,6 +230,7 @@ impl Stream {
             }
             add_fields(&mut fields, changes);
         }
+        add_cors(&mut fields, answer.more.cors, answer.more.fields);
         add_id(&mut fields, answer.more.id);
         let ends = to_head || text.is_empty() || !answer.has_content();
         let framing = if ends { Body::None } else { Body::UntilClose };
@@ -241,6 +245,13 @@ impl Stream {
     /// Ends a response whose end is that of the member's connection.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         self.outgoing.as_mut().map_or(Ok(()), Outgoing::end)
+    }
+}
+
+/// Adds permissions for pages of other origins, if there are any.
+fn add_cors(fields: &mut Fields, cors: Option<CorsFields<'_>>, changes: Option<&FieldChanges>) {
+    if let Some(cors) = cors {
+        cors.each(changes, |name, value| add(fields, name, value));
     }
 }
 
