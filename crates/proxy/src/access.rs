@@ -39,7 +39,7 @@ pub(crate) const MAX_METHOD_BYTES: usize = 32;
 /// Longest value of a header field that is kept; the rest is cut off.
 const MAX_VALUE_BYTES: usize = 256;
 
-/// Who a client is: its address. Clients of Unix sockets have none, unless a proxy in front says it.
+/// Address of a client. Clients of Unix sockets have none, unless a proxy in front says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub Option<SocketAddr>);
 
@@ -51,7 +51,7 @@ impl Peer {
     }
 }
 
-/// As logs show it.
+/// Writes the client as logs show it: its address, or `unix`.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -69,11 +69,11 @@ pub struct Tries {
     pub member: Arc<str>,
     /// The name that the configuration gives that member.
     pub member_name: Option<Arc<str>>,
-    /// Those that were tried before it, in their order.
+    /// Members that were tried before the last one, in their order.
     pub before: Vec<Arc<str>>,
-    /// How long all of them were waited for in the group's queue.
+    /// Time for which all of these members were waited for in the group's queue.
     pub queued: Duration,
-    /// What it took to connect to the last one, if no connection was used again.
+    /// Time that connecting to the last member took, if no connection was used again.
     pub connect_time: Option<Duration>,
     /// HTTP: time to the first byte of the body, where it came after the head.
     pub first_byte: Option<Duration>,
@@ -116,11 +116,11 @@ impl Tries {
     }
 }
 
-/// One line of the log: an HTTP request, or a TCP connection. Names are borrowed from where they are: to count
-/// references to what all workers share would cost more than to make a line.
+/// Line of the log: an HTTP request, or a TCP connection. The record borrows names from where they
+/// are: to count references to what all workers share would cost more than to make a line.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
-    /// When the request's head was complete, or the connection accepted.
+    /// Time at which the request's head was complete, or the connection was accepted.
     pub at: SystemTime,
     /// The client.
     pub client: Peer,
@@ -132,9 +132,9 @@ pub struct Record<'a> {
     pub route: Option<Cow<'a, str>>,
     /// The group that served, or was to; `None` if the balancer answered by itself.
     pub group: Option<Cow<'a, str>>,
-    /// Where it was tried, if anywhere.
+    /// Members at which the request or connection was tried, if any.
     pub tries: Option<Box<Tries>>,
-    /// What was agreed on with a client that speaks TLS.
+    /// Parameters agreed on with a client that speaks TLS.
     pub tls: Option<Arc<Agreed>>,
     /// The name that a client asked for whose TLS ends at the member.
     pub server_name: Option<Box<str>>,
@@ -152,28 +152,28 @@ pub struct Record<'a> {
     pub bytes_received: u64,
     /// Bytes to the client: HTTP the response with its head, TCP all.
     pub bytes_sent: u64,
-    /// Those of them that are the head of a response.
+    /// Bytes of `bytes_sent` that are the head of a response.
     pub head_bytes_sent: u64,
     /// Until the member began to answer.
     pub response_time: Option<Duration>,
     /// Until everything was over.
     pub total_time: Duration,
-    /// What it counts as for strategies.
+    /// Cost of the request or connection for strategies.
     pub cost: Cost,
     /// Further tries on other members or connections.
     pub retries: u32,
-    /// How it ended.
+    /// End of the request or connection.
     pub end: End,
     /// The limit that was reached, if one was.
     pub limit: Option<Limit>,
     /// HTTP: what it is called, if it is one of requests.
     pub request_limit: Option<Cow<'a, str>>,
-    /// Whether a second member was asked.
+    /// Outcome of the request to a second member, if there was one.
     pub hedged: Option<Hedged>,
 }
 
 impl Record<'_> {
-    /// One that borrows nothing.
+    /// Returns a record that borrows nothing.
     pub fn owned(self) -> Record<'static> {
         fn own(text: Cow<'_, str>) -> Cow<'static, str> {
             Cow::Owned(text.into_owned())
@@ -218,18 +218,18 @@ impl Record<'_> {
     }
 }
 
-/// What is known of an HTTP request where somebody wants to know it.
+/// Facts about an HTTP request that only some logs and traces need.
 #[derive(Clone, Debug, Default)]
 pub struct Details {
     /// The fields that the log has, in the order of [`Wants`].
     pub fields: Box<[Option<Box<str>>]>,
-    /// Its name.
+    /// Name of the request.
     pub id: Option<Box<str>>,
-    /// Where it is in a trace, if it is traced.
+    /// Place of the request in a trace, if it is traced.
     pub trace: Option<Trace>,
 }
 
-/// What the log wants of header fields: names in lower case.
+/// Header fields that the log needs: names in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// Of requests.
@@ -252,13 +252,13 @@ pub(crate) fn kept_value(value: &[u8]) -> Box<str> {
     String::from_utf8_lossy(value).into()
 }
 
-/// What became of a request to a second member.
+/// Outcome of a request to a second member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Hedged {
-    /// It was answered first.
+    /// The second member answered first.
     Won,
-    /// It was not.
+    /// The second member did not answer first.
     Lost,
 }
 
@@ -272,26 +272,26 @@ pub enum Limit {
     Connections,
     /// Connections opened in a time.
     NewConnections,
-    /// How slowly the body of a request may come.
+    /// Lowest rate at which the body of a request may come.
     MinBodyRate,
-    /// How slowly a response may be taken.
+    /// Lowest rate at which a client may take a response.
     MinResponseRate,
     /// The age of a connection.
     MaxLifetime,
 }
 
 impl Limit {
-    /// Its name in the configuration, in metrics and in the log.
+    /// Returns the name of the limit in the configuration, in metrics and in the log.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// How a request or connection ended.
+/// End of a request or connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum End {
-    /// As it should.
+    /// The request or connection ended in order.
     Complete,
     /// The client went away, or broke the protocol.
     Client,
@@ -310,7 +310,7 @@ pub enum End {
     Limited,
     /// The rule is in maintenance.
     Maintenance,
-    /// It takes requests of users only, and this one is none.
+    /// The route takes requests of users only, and the request is from none of them.
     Unauthorized,
     /// Closed while it was idle, because of a load alert at the member's location.
     Alert,
@@ -321,7 +321,7 @@ pub enum End {
 }
 
 impl End {
-    /// Whether both sides may take what they have got for the whole.
+    /// True if both sides may take what they have got for the whole.
     pub(crate) fn is_orderly(self) -> bool {
         matches!(self, End::Complete | End::Alert)
     }
@@ -350,17 +350,17 @@ pub(crate) fn cut(text: &str, most: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// How records become lines, in one worker.
+/// Format of the lines that one worker makes of records.
 pub trait Lines: fmt::Debug + Send + Sync {
     /// Appends a record as a line.
     fn push(&mut self, record: &Record<'_>, lines: &mut Vec<u8>);
 
-    /// What lines want to know of header fields.
+    /// Returns the header fields that the lines need.
     fn wants(&self) -> Wants {
         Wants::default()
     }
 
-    /// The same for another worker.
+    /// Returns the same format for another worker.
     fn another(&self) -> Box<dyn Lines>;
 }
 
@@ -397,7 +397,7 @@ impl AccessLog {
         (log, queue)
     }
 
-    /// The same for another worker.
+    /// Returns the same log for another worker.
     #[must_use]
     pub(crate) fn another(&self) -> AccessLog {
         AccessLog {

@@ -1,4 +1,5 @@
-//! How old a client's connection is, in requests and in time: one that is too old ends in order.
+//! Age of a client's connection, in requests and in time: a connection that is too old ends in
+//! order.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub(crate) struct Age {
 }
 
 impl Age {
-    /// That of a new one.
+    /// Returns the age of a new connection.
     pub(crate) fn new(worker: &Worker) -> Self {
         Age {
             began: worker.watchers.coarse_now(),
@@ -27,19 +28,19 @@ impl Age {
         }
     }
 
-    /// It has had another request.
+    /// Counts another request of the connection.
     #[inline]
     pub(crate) fn add_request(&mut self) {
         self.requests = self.requests.saturating_add(1);
     }
 
-    /// Whether it has had any.
+    /// True if the connection has had requests.
     #[inline]
     pub(crate) fn has_had_requests(self) -> bool {
         self.requests > 0
     }
 
-    /// Whether it may have no further request after `more` others.
+    /// True if the connection may have no further request after `more` others.
     #[inline]
     pub(crate) fn is_over(self, more: u32, limits: &Limits, now: Instant) -> bool {
         if limits.max_requests.is_none() && limits.max_lifetime.is_none() {
@@ -54,7 +55,7 @@ impl Age {
             || self.left(limits, now).is_some_and(|left| left.is_zero())
     }
 
-    /// How long it may go on, if that is limited.
+    /// Returns the time for which the connection may go on, if that is limited.
     #[inline]
     pub(crate) fn left(self, limits: &Limits, now: Instant) -> Option<Duration> {
         let lifetime = limits.max_lifetime?;

@@ -19,9 +19,10 @@ const LEAST: u64 = 4096;
 /// Parts of what may pass between two sweeps that one flow takes at once: others come in between.
 const PARTS: u64 = 80;
 
-/// What one flow with a bandwidth may do.
+/// Allowance of one flow whose bandwidth is limited.
 pub(crate) struct Gate<'a> {
-    /// What the rule has, and what its connection has: what has passed, and the rate.
+    /// Paces of the rule and of its connection, each with its rate: a pace counts the bytes that
+    /// have passed.
     paces: [Option<(&'a Pace, u64)>; 2],
     watch: &'a Watch,
     /// Number of pauses of the rule.
@@ -29,7 +30,8 @@ pub(crate) struct Gate<'a> {
 }
 
 impl Session {
-    /// What stands before bytes of its client that go from it, and to it; `None` if nothing does.
+    /// Returns the gates before bytes from the client and before bytes to it; `None` if no
+    /// bandwidth is limited.
     #[inline]
     pub(crate) fn gates(&self) -> Option<[Gate<'_>; 2]> {
         let [all, each] = self.service.bandwidths();

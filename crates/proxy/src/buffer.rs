@@ -25,7 +25,7 @@ const PARTIAL_BYTES: usize = 2 * 1024;
 /// Buffers that a worker keeps for a while when nobody needs them (5 MiB), if there is memory for that.
 const KEPT: usize = 64;
 
-/// The same for vectors of heads. Streams of HTTP/2 need many at once.
+/// Vectors of heads that a worker keeps likewise. Streams of HTTP/2 need many at once.
 const KEPT_HEADS: usize = 256;
 
 /// Bytes that were read and not yet taken: `data[start..end]`.
@@ -34,7 +34,7 @@ pub(crate) struct Buffer {
     data: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Its memory, unless it is a small one.
+    /// Charge for the buffer's memory, unless the buffer is a small one.
     charge: Option<Charge>,
 }
 
@@ -123,13 +123,13 @@ impl Buffer {
         Ok(self.end < self.data.len())
     }
 
-    /// Whether the last read filled the buffer, so that there is probably more to read.
+    /// True if the last read filled the buffer, so that there is probably more to read.
     pub(crate) fn is_full(&self) -> bool {
         self.end == self.data.len()
     }
 
-    /// Whether it is one that the pool keeps: neither made small, for a part of a head or for
-    /// want of memory, nor grown for a large one.
+    /// True if the pool keeps the buffer: the buffer was neither made small, for a part of a head
+    /// or for want of memory, nor grown for a large head.
     pub(crate) fn is_pooled(&self) -> bool {
         self.data.len() == BUFFER_BYTES
     }
@@ -203,9 +203,9 @@ impl BufferPool {
         }
     }
 
-    /// What a connection keeps that waits for the rest of a head: the bytes that it has, in
-    /// a buffer little larger than they are, with room for more. The large buffer is for
-    /// those whose bytes are there.
+    /// Returns the buffer that a connection keeps while it waits for the rest of a head: the bytes
+    /// that it has, in a buffer little larger than they are, with room for more. The large buffer
+    /// is for connections whose bytes are there.
     pub(crate) fn shrink(&self, buffer: Buffer) -> Buffer {
         if !buffer.is_pooled() || buffer.len() > BUFFER_BYTES / 4 {
             return buffer;

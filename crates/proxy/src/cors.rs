@@ -19,7 +19,7 @@ pub(crate) const TAKEN_OUT: [&str; 6] = [
     "access-control-max-age",
 ];
 
-/// What the page that sends a request is granted.
+/// Permissions for the page that sends a request.
 #[derive(Debug, Default)]
 pub(crate) struct CrossOrigin {
     /// Origin of the page, if it may read the response.
@@ -52,7 +52,8 @@ fn only<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
 }
 
 impl CrossOrigin {
-    /// What `policy` grants the page that sends `request`; `None` where there is nothing to remember.
+    /// Returns the permissions that `policy` grants the page that sends `request`; `None` if there
+    /// is nothing to remember.
     pub(crate) fn of(policy: &CorsPolicy, request: &Request<'_>) -> Option<Box<Self>> {
         let origin = only(request, "origin")?;
         let is_granted = origin.len() <= MAX_ORIGIN

@@ -1,4 +1,4 @@
-//! What `/metrics` and the status say of the data plane.
+//! Metrics of the data plane in `/metrics` and in the status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ struct RuleFamily {
     help: &'static str,
     /// Label beside `rule`; empty if there is none.
     label: &'static str,
-    /// Its value there, and where the count comes from.
+    /// Values of that label, each with the source of its count.
     samples: &'static [(&'static str, Read)],
 }
 

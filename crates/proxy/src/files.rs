@@ -1,9 +1,9 @@
-//! How many connections the rules may have, over all workers: each is an open file of the
-//! process, and others need files, too (see [`evenkeel_limits::files`]).
+//! Number of connections that the rules may have, over all workers: each is an open file of the
+//! process, and other parts need files, too (see [`evenkeel_limits::files`]).
 //!
-//! Clients get at most half of the connections, so that there is one to a member for each
-//! of them. Hence, when all are taken, some of those to members are idle; these are closed
-//! first. Pipes take from the same files what no client needs.
+//! Clients get at most half of the connections, so that there is one connection to a member for
+//! each client. Hence, when all are taken, some of the connections to members are idle; these are
+//! closed first. Pipes take the files that no client needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,9 +27,9 @@ pub(crate) struct Files {
     promised: AtomicUsize,
     /// Files of pipes: two each.
     pipes: AtomicUsize,
-    /// How many wait for a connection to be closed.
+    /// Number of tasks that wait for a connection to be closed.
     waiting: AtomicUsize,
-    /// How many of them wait because idle connections to members have taken what is left.
+    /// Number of waiting tasks for which idle connections to members have left no room.
     short: AtomicUsize,
     closed: Notify,
 }
@@ -125,7 +125,7 @@ impl Files {
         }
     }
 
-    /// Whether somebody waits for an idle connection to be closed.
+    /// True if a task waits for an idle connection to be closed.
     pub(crate) fn are_short(&self) -> bool {
         self.short.load(Ordering::Relaxed) > 0
     }
@@ -145,7 +145,7 @@ impl Files {
     }
 }
 
-/// Why a client has to wait.
+/// Reason why a client has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// There are as many clients as there may be.

@@ -24,7 +24,7 @@ use crate::http2::{Call, Stream};
 use crate::socket::Socket;
 use crate::tls::Tls;
 
-/// What carries bytes over a socket.
+/// Transport that carries bytes over a socket.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
     /// The scheme of URIs of HTTP over it.
     fn scheme(&self) -> &'static str;
@@ -33,7 +33,8 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
     /// alone.
     fn socket(&self) -> Option<SockRef<'_>>;
 
-    /// The same, watched by the runtime from now on, for those who wait for it.
+    /// Returns the socket below, watched by the runtime from now on, for tasks that wait for it;
+    /// `None` if the socket is not this connection's alone.
     fn watched(&mut self) -> Option<&TcpStream>;
 }
 
@@ -82,7 +83,8 @@ pub(crate) enum Io {
     Plain(Socket),
     /// A stream of HTTP/2, which carries the body of a message as HTTP/1 frames it.
     Stream(Box<Stream>),
-    /// The same to a member, with the heads as HTTP/1 writes them.
+    /// A stream of HTTP/2 to a member, which carries the body of a message as HTTP/1 frames it, and
+    /// the heads as HTTP/1 writes them.
     Call(Box<Call>),
     /// Bytes that are encrypted on their way.
     Tls(Box<Tls>),
@@ -122,7 +124,8 @@ impl Io {
         }
     }
 
-    /// The same, watched by the runtime from now on, for those who wait for it.
+    /// Returns the socket below, watched by the runtime from now on, for tasks that wait for it;
+    /// `None` if the socket is not this connection's alone.
     pub(crate) fn watched(&mut self) -> Option<&TcpStream> {
         match self {
             Io::Plain(transport) => transport.watched(),
@@ -162,7 +165,8 @@ impl Io {
         }
     }
 
-    /// Whether there is such a socket; one that nobody watches yet is watched from now on.
+    /// True if there is a socket that may be spliced; a socket that nobody watches yet is watched
+    /// from now on.
     pub(crate) fn splices(&mut self) -> bool {
         match self {
             Io::Plain(socket) => socket.watch().is_ok(),
@@ -170,7 +174,7 @@ impl Io {
         }
     }
 
-    /// What was agreed on with the other side, if it speaks TLS.
+    /// Returns the parameters agreed on with the other side, if it speaks TLS.
     #[inline]
     pub(crate) fn agreed(&self) -> Option<&Arc<Agreed>> {
         match self {
@@ -182,7 +186,7 @@ impl Io {
         }
     }
 
-    /// Whether the member has refused the connection after the handshake of TLS, and so has
+    /// True if the member has refused the connection after the handshake of TLS, and so has
     /// processed nothing.
     pub(crate) fn is_refused(&self) -> bool {
         match self {
@@ -220,7 +224,8 @@ impl Io {
         }
     }
 
-    /// Whether the connection is broken, as far as that shows before what it sent is read.
+    /// True if the connection is broken, as far as that shows before the bytes that it sent are
+    /// read.
     pub(crate) fn is_reset(&mut self, cx: &mut Context<'_>) -> bool {
         if let Io::Stream(stream) = self {
             return stream.is_reset(cx);
@@ -231,7 +236,7 @@ impl Io {
         matches!(peeked, Some(Poll::Ready(Err(_))))
     }
 
-    /// Whether the kernel has noted that the connection is broken.
+    /// True if the kernel has noted that the connection is broken.
     pub(crate) fn has_failed(&self) -> bool {
         let error = self.socket().map(|socket| socket.take_error());
         !matches!(error, None | Some(Ok(None)))
@@ -252,13 +257,15 @@ impl Io {
         unsafe { libc::poll(&raw mut socket, 1, 0) > 0 }
     }
 
-    /// Whether neither a byte nor the end has arrived, as far as the kernel knows: anything is
-    /// wrong on a connection that is idle. That is one of the seven system calls of a small request
-    /// (two each of `epoll_wait`, `recvfrom` and `sendto`, and this one), and cheaper than to peek.
+    /// True if neither a byte nor the end has arrived, as far as the kernel knows: anything is
+    /// wrong on a connection that is idle. This question is one of the seven system calls of a
+    /// small request (two each of `epoll_wait`, `recvfrom` and `sendto`, and this one), and cheaper
+    /// than to peek.
     ///
-    /// There is no answer without a call. What the runtime knows ([`Io::is_quiet`]) is as old as its
-    /// last `epoll_wait`; since then up to 128 tasks have run, and a client that pipelines has had
-    /// its next request there already. A response that came meanwhile would be given to it.
+    /// There is no answer without a call. What the runtime knows ([`Io::is_quiet`]) is as old as
+    /// its last `epoll_wait`; since then up to 128 tasks have run, and a client that pipelines has
+    /// had its next request there already. A response that came meanwhile would be given to that
+    /// request.
     pub(crate) fn is_silent(&mut self) -> bool {
         // What is not for us is read first, such as a ticket: it may come at any time.
         if self.spliced().is_none() && !self.is_quiet() {
@@ -276,8 +283,9 @@ impl Io {
         unsafe { libc::poll(&raw mut socket, 1, 0) == 0 }
     }
 
-    /// The same as far as the runtime knows. Without an event since the last read this is no
-    /// system call. Nobody may wait for the connection.
+    /// True if neither a byte nor the end has arrived, as far as the runtime knows. Without an
+    /// event since the last read this question is no system call. Nobody may wait for the
+    /// connection.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let mut byte = [0];
         if let Some(socket) = self.spliced() {
@@ -343,7 +351,7 @@ impl AsyncWrite for Io {
     }
 }
 
-/// Why bytes did not get from one connection to the other.
+/// Reason why bytes did not get from one connection to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// The sender failed, or ended before it should have.

@@ -24,11 +24,10 @@ use crate::watch::{ServiceId, Stop};
 use crate::worker::{Vital, Worker};
 use crate::{ftp, http, proxied, tcp, tls};
 
-/// How long no connection is accepted after accepting failed for want of files or
-/// memory.
+/// Time for which no connection is accepted after accepting failed for want of files or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What makes two listeners the same over a change of configuration.
+/// Key that makes two listeners the same over a change of configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ListenKey {
     pub(crate) address: Address,
@@ -280,12 +279,13 @@ pub(crate) fn serve(mut session: Session, client: Io) {
     };
 }
 
-/// What a client has connected to: mostly the listener, whose clients share it.
+/// Endpoint that a client has connected to: mostly the listener, whose clients share it.
 #[derive(Debug)]
 pub(crate) struct Local {
     /// The listener's address, or what a proxy in front says.
     pub(crate) address: Address,
-    /// What that proxy says beside addresses, for members that are told who the client is.
+    /// Extensions that the proxy in front says beside addresses, for members that are told who the
+    /// client is.
     pub(crate) extensions: Box<[u8]>,
 }
 
@@ -298,12 +298,13 @@ impl Local {
         }
     }
 
-    /// Whether it is any address of this machine.
+    /// True if the address is any address of this machine.
     fn is_unspecified(&self) -> bool {
         self.address.ip().is_some_and(|ip| ip.is_unspecified())
     }
 
-    /// What a client that names no host has connected to with `io`, as a host with a port.
+    /// Returns the endpoint that a client which names no host has connected to with `io`, as a host
+    /// with a port.
     pub(crate) fn name(&self, io: &Io) -> String {
         let real = io.local_addr().filter(|_| self.is_unspecified());
         match real.or(self.address.socket()) {
@@ -313,12 +314,13 @@ impl Local {
     }
 }
 
-/// What limits need of a connection, of which its streams are parts.
+/// State of a connection, of which its streams are parts, for limits.
 #[derive(Debug)]
 struct Limited {
-    /// What has passed of its bandwidth, if that is limited.
+    /// Paces of the connection, which count the bytes that have passed, if its bandwidth is
+    /// limited.
     paces: Option<Paces>,
-    /// Its place among the connections of its client, if those are limited.
+    /// Place of the connection among the connections of its client, if those are limited.
     _counted: Option<Box<Counted>>,
 }
 
@@ -333,9 +335,9 @@ pub(crate) struct Session {
     pub(crate) watch: crate::watch::Watch,
     /// None in a stream, which is no connection.
     file: Option<ClientFile>,
-    /// Whether its bytes are none of a client's, for whom bandwidth is limited.
+    /// True if the bytes are none of a client's: bandwidth is limited for clients only.
     pub(crate) is_apart: bool,
-    /// What limits of connections need.
+    /// State for the limits of connections.
     limited: Option<Rc<Limited>>,
 }
 
@@ -362,7 +364,8 @@ impl Session {
         }
     }
 
-    /// Whether the client may have another connection here.
+    /// True if the client may have another connection here. The connection counts for the limits of
+    /// the client then.
     fn admit(&mut self) -> bool {
         let rule = self.service.rule();
         let is_http = rule.rule.protocol == Protocol::Http;
@@ -398,7 +401,8 @@ impl Session {
         }
     }
 
-    /// What has passed of the bandwidth of the connection, if that is limited.
+    /// Returns the paces of the connection, which count the bytes that have passed, if its
+    /// bandwidth is limited.
     pub(crate) fn paces(&self) -> Option<&Paces> {
         self.limited.as_ref()?.paces.as_ref()
     }

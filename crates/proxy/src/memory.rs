@@ -1,6 +1,6 @@
-//! How much memory the rules may have for what is large, over all workers (see
-//! [`evenkeel_limits::memory`]). Nothing here happens per request, only when a worker has no
-//! spare buffer, or a head is large.
+//! Memory that the rules may have for large buffers and heads, over all workers (see
+//! [`evenkeel_limits::memory`]). Nothing here happens per request, only when a worker has no spare
+//! buffer, or a head is large.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,8 @@ use crate::files::take;
 /// A buffer of this size every client may have, in bytes: what is larger is counted.
 pub(crate) const SMALL_BYTES: usize = 4 * 1024;
 
-/// The same for the head of a message that is on its way, with a small body.
+/// Size of a head on its way, with a small body, that every client may have, in bytes: a larger one
+/// is counted.
 pub(crate) const HEAD_BYTES: usize = 16 * 1024;
 
 /// Counts the bytes of large buffers and heads of all workers.
@@ -36,7 +37,7 @@ pub(crate) struct Charge {
 pub(crate) struct OutOfMemory;
 
 impl Memory {
-    /// What `shares` allow, for so many workers.
+    /// Returns the memory that `shares` allow, for this number of workers.
     pub(crate) fn new(shares: Shares, workers: usize) -> Arc<Self> {
         let memory = Memory {
             most: AtomicUsize::new(0),

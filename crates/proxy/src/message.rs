@@ -29,21 +29,21 @@ pub struct Request<'a> {
     pub path_and_query: &'a str,
     /// Framing of the body; never [`Body::UntilClose`].
     pub body: Body,
-    /// Whether a switch of protocols is offered, and a 101 allowed.
+    /// True if a switch of protocols is offered, and a 101 allowed.
     pub upgrade: bool,
-    /// Whether the client takes trailers.
+    /// True if the client takes trailers.
     pub takes_trailers: bool,
     /// True if its credentials are those of a connection rather than of a request (NTLM, Negotiate).
     pub authenticates_connection: bool,
     /// All fields, in order.
     pub(crate) fields: &'a [Field<'a>],
-    /// Those that end here.
+    /// Fields that end here.
     pub(crate) dropped: FieldSet,
-    /// Those that say who the client is.
+    /// Fields that say who the client is.
     pub(crate) forwarded: FieldSet,
-    /// Whether the authority is in a field that does not end here.
+    /// True if the authority is in a field that does not end here.
     pub(crate) has_host: bool,
-    /// The same for the framing of the body.
+    /// True if the framing of the body is in a field that does not end here.
     pub(crate) has_framing: bool,
     pub(crate) raw: Option<Raw<'a>>,
 }
@@ -52,7 +52,7 @@ pub struct Request<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raw<'a> {
     pub(crate) bytes: &'a [u8],
-    /// Whether the request line may stay as it is.
+    /// True if the request line may stay as it is.
     pub(crate) line_stays: bool,
 }
 
@@ -94,8 +94,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What the field of this name says that the request costs; `None` if it is not there, or
-    /// no cost.
+    /// Returns the cost of the request that the field of this name says; `None` if the field is
+    /// missing, or says no cost.
     pub fn cost(&self, field: &str) -> Option<Cost> {
         self.values(field).next().and_then(Cost::parse)
     }
@@ -149,9 +149,9 @@ impl<'a> Request<'a> {
 /// Cookies that are for the balancer, and for no member.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OwnCookies<'a> {
-    /// Names of those that bind clients to members.
+    /// Names of the cookies that bind clients to members.
     pub sticky: Option<&'a HashSet<Box<[u8]>>>,
-    /// Those of sessions at a console.
+    /// True if cookies of sessions at a console are among the own cookies.
     pub sessions: bool,
 }
 
@@ -162,7 +162,7 @@ impl OwnCookies<'_> {
     }
 }
 
-/// Whether a pair of a field `Cookie` is of one of these names.
+/// True if a pair of a field `Cookie` is of one of these names.
 fn is_of(pair: &[u8], names: &HashSet<Box<[u8]>>) -> bool {
     let mut parts = pair.splitn(2, |&byte| byte == b'=');
     let name = parts.next().unwrap_or_default().trim_ascii_start();
@@ -193,12 +193,12 @@ pub(crate) fn values<'a>(fields: &'a [Field<'a>], name: &str) -> impl Iterator<I
         .map(|field| field.value)
 }
 
-/// How the end of a body is found (RFC 9112, section 6.3).
+/// Way in which the end of a body is found (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// There is none.
     None,
-    /// Exactly so many bytes, perhaps zero.
+    /// Exactly this number of bytes, perhaps zero.
     Length(u64),
     /// Chunked; see [`crate::http1::chunked`].
     Chunked,
@@ -261,7 +261,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::http1::{Fields, Limits, Parsed, RequestHead};
 
-    /// What `see` finds in the request of a head of HTTP/1.
+    /// Returns what `see` finds in the request of a head of HTTP/1.
     pub(crate) fn with_request<T>(head: &str, see: impl FnOnce(&Request<'_>) -> T) -> T {
         let limits = Limits {
             max_bytes: 1024,

@@ -35,7 +35,7 @@ impl Counter {
     }
 }
 
-/// How long clients waited: how many up to each of [`TIME_LIMITS`], and longer.
+/// Times that clients waited: number of waits up to each of [`TIME_LIMITS`], and of longer ones.
 #[derive(Debug, Default)]
 pub struct Waits {
     counts: [Counter; TIME_LIMITS.len() + 1],
@@ -68,8 +68,8 @@ impl WaitTotals {
         self.nanos += waits.nanos.get();
     }
 
-    /// How many waited longer than the limit before and at most each limit in seconds; the
-    /// last is infinite.
+    /// Returns each limit in seconds, with the number of waits that were longer than the limit
+    /// before and no longer than this one; the last limit is infinite.
     pub fn counts(&self) -> impl Iterator<Item = (f64, u64)> {
         let limits = TIME_LIMITS.iter().map(Duration::as_secs_f64);
         limits.chain([f64::INFINITY]).zip(self.counts)
@@ -119,11 +119,11 @@ impl CallTotals {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What one worker has counted for one rule.
+        /// Counts of one worker for one rule.
         #[derive(Debug, Default)]
         pub struct RuleMetrics {
             $($(#[$doc])* pub $name: Counter,)*
-            /// What clients waited.
+            /// Times that clients waited.
             pub waits: Waits,
             /// Calls of gRPC.
             pub calls: Calls,
@@ -133,7 +133,7 @@ macro_rules! counters {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct RuleTotals {
             $($(#[$doc])* pub $name: u64,)*
-            /// What clients waited.
+            /// Times that clients waited.
             pub waits: WaitTotals,
             /// Calls of gRPC.
             pub calls: CallTotals,
@@ -187,31 +187,32 @@ counters! {
     retries_over_budget,
     /// Requests that were sent to a second member, as the first one took long.
     hedges_sent,
-    /// Those of them whose response was that of the second one.
+    /// Requests sent to a second member whose response was that of the second member.
     hedges_won,
-    /// Requests that were not, as too many others had been.
+    /// Requests that were not sent to a second member, as too many others had been.
     hedges_over_budget,
     /// Copies of requests that were sent to a second group.
     mirror_sent,
-    /// Those of them that got no whole response.
+    /// Copies of requests that got no whole response.
     mirror_failed,
     /// Requests that were not copied: they ask for another protocol, or for a 100 (Continue).
     mirror_unsuited,
-    /// The same, as their body was too large.
+    /// Requests that were not copied, as their body was too large.
     mirror_too_large,
-    /// The same, as their body did not come to its end.
+    /// Requests that were not copied, as their body did not come to its end.
     mirror_incomplete,
-    /// The same, as too many copies were under way.
+    /// Requests that were not copied, as too many copies were under way.
     mirror_busy,
-    /// The same, as the second group had no member below its limit for it.
+    /// Requests that were not copied, as the second group had no member below its limit for the
+    /// copy.
     mirror_no_member,
-    /// The same, as the process had no memory or files left.
+    /// Requests that were not copied, as the process had no memory or files left.
     mirror_exhausted,
-    /// Responses that were compressed, by coding.
+    /// Responses that were compressed with zstd.
     encoded_zstd,
-    /// The same.
+    /// Responses that were compressed with Brotli.
     encoded_brotli,
-    /// The same.
+    /// Responses that were compressed with gzip.
     encoded_gzip,
     /// Bytes of bodies before they were compressed.
     bytes_before_encoding,
@@ -302,11 +303,13 @@ counters! {
     http2_connections,
     /// Connections of HTTP/2 that were closed because of streams opened and reset.
     http2_flood_resets,
-    /// The same because of PING, SETTINGS, WINDOW_UPDATE and the like.
+    /// Connections of HTTP/2 that were closed because of PING, SETTINGS, WINDOW_UPDATE and the
+    /// like.
     http2_flood_control,
-    /// The same because of heads that are too large, or in too many parts.
+    /// Connections of HTTP/2 that were closed because of heads that are too large, or in too many
+    /// parts.
     http2_flood_headers,
-    /// The same because of DATA that is empty, or next to it.
+    /// Connections of HTTP/2 that were closed because of DATA that is empty, or next to it.
     http2_flood_data,
     /// Responses of members that could not be read.
     bad_responses,
@@ -338,11 +341,12 @@ counters! {
     tls_internal,
     /// FTP data connections that clients opened and sent data on.
     ftp_passive_in,
-    /// The same on which clients got data, or nothing was sent.
+    /// FTP data connections that clients opened and got data on, or on which nothing was sent.
     ftp_passive_out,
     /// FTP data connections that members opened and clients sent data on.
     ftp_active_in,
-    /// The same on which clients got data, or nothing was sent.
+    /// FTP data connections that members opened and clients got data on, or on which nothing was
+    /// sent.
     ftp_active_out,
     /// Bytes received from FTP clients on data connections.
     ftp_data_bytes_in,
@@ -427,7 +431,8 @@ struct OfRule {
     unused: Option<Instant>,
 }
 
-/// How long the counts of a rule that is gone are shown: long enough for the last look of whoever collects them.
+/// Time for which the counts of a rule that is gone are shown: long enough for the last look of
+/// whoever collects them.
 const KEPT: Duration = Duration::from_secs(300);
 
 /// Forgets the counts of rules that have been gone for [`KEPT`] at `now`, with all their connections.
@@ -466,7 +471,8 @@ impl Metrics {
             .collect()
     }
 
-    /// What each rule was asked for, and how that ended.
+    /// Returns the traffic of each rule: the requests and connections that came, that ended, and
+    /// that failed.
     pub(crate) fn traffic(&self) -> Vec<RuleTraffic> {
         let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
         let of_rule = |(rule, OfRule { cells, .. }): (&Arc<str>, &OfRule)| {
@@ -502,13 +508,15 @@ impl Metrics {
         cells.iter().map(of_rule).collect()
     }
 
-    /// How many requests the limit of `rule` that is called `label` has refused; made when it is seen first.
+    /// Returns the count of requests that the limit of `rule` called `label` has refused. The count
+    /// is made when the limit is seen first.
     pub(crate) fn limit(&self, rule: &str, label: &str) -> Arc<AtomicU64> {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(limits.entry((rule.into(), label.into())).or_default())
     }
 
-    /// The same of all limits that there are, or were in rules whose counts are still kept.
+    /// Returns the counts of refused requests of all limits that there are, or were in rules whose
+    /// counts are still kept.
     pub(crate) fn limits(&self) -> BTreeMap<NamedLimit, u64> {
         let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);

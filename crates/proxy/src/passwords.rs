@@ -46,9 +46,9 @@ pub(crate) struct Busy;
 /// Jobs of clients: each client's in order, and the clients in turn.
 #[derive(Debug)]
 struct FairQueue<T> {
-    /// Those of each client that has some.
+    /// Jobs of each client that has some.
     clients: HashMap<IpAddr, VecDeque<T>>,
-    /// The same clients, in the order of their turns.
+    /// Clients that have jobs, in the order of their turns.
     turns: VecDeque<IpAddr>,
     len: usize,
     most: usize,
@@ -187,7 +187,7 @@ fn work(waiting: &Waiting) {
     }
 }
 
-/// That a password was right: a code of it, and of whose it is.
+/// Proof that a password was right: a code of the password, and of the user who has it.
 pub(crate) type Proof = [u8; 32];
 
 /// The proofs that a worker has seen. Nothing in them tells a password.
@@ -195,7 +195,7 @@ pub(crate) type Proof = [u8; 32];
 pub(crate) struct Proofs {
     key: OnceLock<hmac::Key>,
     known: HashSet<Proof>,
-    /// The same, the oldest first.
+    /// Known proofs, the oldest first.
     order: VecDeque<Proof>,
 }
 
@@ -208,7 +208,7 @@ impl Proofs {
         }
     }
 
-    /// What would prove that `user` of `users` has this password.
+    /// Returns the proof that `user` of `users` has this password.
     pub(crate) fn of(&self, users: &Users, user: &str, password: &str) -> Proof {
         let key = self.key.get_or_init(|| {
             let mut secret = [0; 32];

@@ -23,7 +23,7 @@ const PIPE_BYTES: usize = 512 * 1024;
 /// whose user has too many pages in pipes already.
 const LEAST_BYTES: usize = 64 * 1024;
 
-/// How long nothing is spliced after there was no pipe to be had.
+/// Time for which nothing is spliced after there was no pipe to be had.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Pipes that a worker keeps for a while when nobody needs them.
@@ -39,7 +39,7 @@ struct Ends {
     read: OwnedFd,
     write: OwnedFd,
     held: usize,
-    /// How much goes into it: [`PIPE_BYTES`] unless the kernel refused that.
+    /// Number of bytes that go into the pipe: [`PIPE_BYTES`] unless the kernel refused that.
     size: usize,
     _files: PipeFiles,
 }

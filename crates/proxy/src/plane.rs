@@ -77,21 +77,21 @@ struct PlaneState {
     workers: Vec<WorkerHandle>,
     /// Listeners in use, with the addresses that they really have.
     listeners: HashMap<ListenKey, Held>,
-    /// Whether there was a configuration yet.
+    /// True if there was a configuration already.
     started: bool,
     shared: HashMap<Box<str>, Arc<RuleShared>>,
-    /// How open files and memory are shared out, once there is a configuration.
+    /// Shares of open files and memory, once there is a configuration.
     shares: Option<(Shares, memory::Shares)>,
-    /// What rules with TLS need, by their names.
+    /// TLS servers of the rules with TLS, by the rules' names.
     tls: Servers,
-    /// What clients of rules have used of their limits, by the rules' names.
+    /// Limits of rules with what clients have used of them, by the rules' names.
     quotas: BTreeMap<Arc<str>, Arc<Quotas>>,
 }
 
 /// A listener in use.
 #[derive(Debug)]
 struct Held {
-    /// Where it really listens.
+    /// Address on which the listener really listens.
     address: Address,
     /// Of a Unix socket: its file, which is gone with it.
     file: Option<SocketFile>,
@@ -172,7 +172,8 @@ impl Proxy {
         self.inner.files.clients()
     }
 
-    /// How full the tables are in which clients of rules are remembered, by the rules' names.
+    /// Returns the fill of the tables in which clients of rules are remembered, by the rules'
+    /// names.
     pub(crate) fn quotas(&self) -> Vec<(Arc<str>, Vec<Fill>)> {
         let quotas = self.state().quotas.clone();
         let now = self.inner.clock.now();
@@ -180,12 +181,12 @@ impl Proxy {
         quotas.into_iter().map(fill).collect()
     }
 
-    /// How open files and memory are shared out; `None` before the first configuration.
+    /// Returns the shares of open files and memory; `None` before the first configuration.
     pub fn shares(&self) -> Option<(Shares, memory::Shares)> {
         self.state().shares
     }
 
-    /// Where access records go from now on; `None` is nowhere.
+    /// Sets the log that gets access records from now on; with `None`, no log gets them.
     pub fn set_access_log(&self, log: Option<&AccessLog>) {
         for worker in &self.state().workers {
             let _ = worker
@@ -194,7 +195,7 @@ impl Proxy {
         }
     }
 
-    /// Where traces of requests go from now on; `None` is nowhere.
+    /// Sets the tracer that gets traces of requests from now on; with `None`, no tracer gets them.
     pub fn set_tracer(&self, tracer: Option<&Tracer>) {
         for worker in &self.state().workers {
             let _ = worker.commands.send(Command::Trace(tracer.cloned()));
@@ -388,8 +389,8 @@ fn servers<'a>(
     }
 }
 
-/// What would keep rules from being served that does not depend on who listens: files that cannot
-/// be used.
+/// Returns the errors that would keep rules from being served and that do not depend on who
+/// listens: files that cannot be used.
 pub fn check(config: &Config) -> PrepareErrors {
     let keys = Arc::new(Keys::rotating());
     let mut errors = servers(&config.rules, &keys).err().unwrap_or_default();
@@ -599,7 +600,7 @@ impl Subsystem for Proxy {
     }
 }
 
-/// Why a rule cannot be served.
+/// Reason why a rule cannot be served.
 #[derive(Debug, thiserror::Error)]
 enum RuleError {
     #[error("rule {rule:?}: {address} is the address of another rule, too")]
@@ -660,14 +661,14 @@ fn open(key: &ListenKey, workers: usize, mode: Option<u32>) -> io::Result<Opened
     }
 }
 
-/// Who wants the listener, where the system chooses its port.
+/// Returns a name for the rule that wants the listener, where the system chooses its port.
 fn whose(key: &ListenKey) -> String {
     let rule = key.rule.as_deref().unwrap_or_default();
     format!("rule {rule}")
 }
 
-/// What another process knows a listener by. `is_ours` says of the file of a Unix socket whether
-/// this process would remove it.
+/// Returns the name by which another process knows a listener. `is_ours` says of the file of a Unix
+/// socket whether this process would remove the file.
 fn name_of(key: &ListenKey, is_ours: bool) -> Name {
     match &key.address {
         Address::Ip(address) => inherited::tcp(*address, &whose(key)).into(),
@@ -693,7 +694,7 @@ fn taken(snapshot: &RuleSnapshot) -> impl Iterator<Item = PrepareError> + '_ {
     })
 }
 
-/// Where a rule listens: nowhere, if it is disabled.
+/// Returns the keys of the addresses on which a rule listens: none, if the rule is disabled.
 fn keys(snapshot: &RuleSnapshot) -> impl Iterator<Item = ListenKey> + '_ {
     let rule = &snapshot.rule;
     let addresses = if rule.enabled { &rule.listen[..] } else { &[] };

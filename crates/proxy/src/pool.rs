@@ -35,7 +35,7 @@ impl Upstream {
         }
     }
 
-    /// The same connection after a handshake.
+    /// Returns the same connection after a handshake.
     pub(crate) fn secured(io: Io, file: Option<ConnectionFile>, tls: u64) -> Self {
         Upstream {
             io,
@@ -215,8 +215,8 @@ mod tests {
         assert!(pool.take(member, 0).is_none());
     }
 
-    /// What is in the socket already when the next request is about to be sent was not sent
-    /// for that request, whether the runtime has heard of it or not.
+    /// Bytes that are in the socket already when the next request is about to be sent were not sent
+    /// for that request, whether the runtime has heard of them or not.
     #[tokio::test]
     async fn s9_the_socket_itself_is_asked_before_a_connection_is_lent() {
         let pool = UpstreamPool::default();

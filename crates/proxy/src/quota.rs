@@ -1,4 +1,4 @@
-//! What each client of a rule may have: requests, connections, and new connections in a time.
+//! Limits of each client of a rule: requests, connections, and new connections in a time.
 //!
 //! The workers share the tables of a rule. A decision is a hash with a secret of this process, so
 //! that nobody can choose keys which share a place, and a look into a [`RateTable`].
@@ -30,7 +30,7 @@ pub(crate) struct Quotas {
     hasher: RandomState,
     /// Limits of requests: first those of the rule, then those of its routes.
     requests: Box<[Requests]>,
-    /// Where those of each route are; nothing if no route has any.
+    /// Ranges of `requests` with the limits of each route; empty if no route has any.
     routes: Box<[Range<usize>]>,
     of_rule: usize,
     arrivals: Option<(Rate, Arc<RateTable>)>,
@@ -43,14 +43,15 @@ const MOST: usize = 1 + 2 * MAX_REQUEST_LIMITS;
 /// A limit of requests, with what clients have used of it.
 #[derive(Debug)]
 struct Requests {
-    /// What it is called in the log and in metrics.
+    /// Name of the limit in the log and in metrics.
     label: Arc<str>,
-    /// The route that it is one of, by its name or else by its conditions.
+    /// Route that the limit belongs to, by its name or else by its conditions.
     route: Option<Owner>,
     limit: RequestLimit,
     rate: Rate,
     table: Arc<RateTable>,
-    /// How many it has refused; that of `limits` is counted by the workers.
+    /// Number of requests that the limit has refused; the workers count those of the limit in
+    /// `limits`.
     refused: Option<Arc<AtomicU64>>,
 }
 
@@ -91,24 +92,24 @@ impl Drop for Counted {
     }
 }
 
-/// How a table is filled.
+/// Fill of a table.
 pub(crate) struct Fill {
     pub(crate) limit: Limit,
-    /// What it is called.
+    /// Name of the limit.
     pub(crate) label: Arc<str>,
     /// Limits of requests: the rate, and whose are counted together.
     pub(crate) requests: Option<(Frequency, LimitKey)>,
-    /// How many requests it has refused, if workers do not count that.
+    /// Number of requests that the limit has refused, if workers do not count that.
     pub(crate) refused: Option<u64>,
     /// Clients that are remembered now.
     pub(crate) clients: usize,
-    /// How often one was forgotten, or not remembered, for want of a place.
+    /// Number of times that a client was forgotten, or not remembered, for want of a place.
     pub(crate) lifted: u64,
 }
 
 impl Quotas {
-    /// What the limits of `rule` need; `None` if they say nothing of single clients. What clients have used
-    /// is kept from `old` where the limit is the same.
+    /// Returns the tables that the limits of `rule` need; `None` if no limit is for single clients.
+    /// What clients have used is kept from `old` where the limit is the same.
     pub(crate) fn next(
         rule: &Rule,
         metrics: &Metrics,
@@ -212,7 +213,8 @@ impl Quotas {
         of_rule.iter().chain(of_route).nth(over.place())
     }
 
-    /// Whose request it is for a limit: a hash; `None` if it does not count there.
+    /// Returns the key under which a limit counts a request: a hash; `None` if the request does not
+    /// count there.
     #[inline]
     fn key(&self, of: &Requests, client: Option<IpAddr>, request: &Request<'_>) -> Option<u64> {
         let limit = &of.limit;
@@ -234,7 +236,7 @@ impl Quotas {
         key.or_else(|| Some(self.hash(client?, limit.ipv4_prefix, limit.ipv6_prefix)))
     }
 
-    /// What the limit is called that a request for the route at this place is above.
+    /// Returns the name of the limit that a request for the route at this place is above.
     pub(crate) fn label(&self, route: usize, over: Over) -> Option<&Arc<str>> {
         self.at(route, over).map(|limit| &limit.label)
     }
@@ -301,7 +303,7 @@ impl Quotas {
         self.hasher.hash_one((0, family, network))
     }
 
-    /// How full its tables are.
+    /// Returns the fill of each table.
     pub(crate) fn fill(&self, now: Instant) -> impl Iterator<Item = Fill> {
         let requests = self.requests.iter().map(move |of| Fill {
             limit: Limit::Requests,
@@ -366,9 +368,9 @@ const LONGEST: NonZeroU32 = match NonZeroU32::new(u32::MAX >> PLACE_BITS) {
 /// The limits of requests of a rule and its routes.
 struct OfRequests {
     all: Vec<Requests>,
-    /// How many of them, from the first, are for all requests of the rule.
+    /// Number of limits, from the first, that are for all requests of the rule.
     of_rule: usize,
-    /// Where those of each route are.
+    /// Ranges of `all` with the limits of each route.
     routes: Vec<Range<usize>>,
 }
 
@@ -461,7 +463,7 @@ pub(crate) fn forwarded_for(request: &Request<'_>) -> Option<IpAddr> {
     bare.unwrap_or(last).parse().ok().or_else(of_socket)
 }
 
-/// As `Retry-After` says it: whole seconds, and never too early.
+/// Returns a wait as `Retry-After` says it: whole seconds, and never too early.
 fn in_seconds(wait: Duration) -> NonZeroU32 {
     let part = u64::from(wait.subsec_nanos() > 0);
     let seconds = u32::try_from(wait.as_secs().saturating_add(part)).unwrap_or(u32::MAX);
@@ -490,7 +492,7 @@ mod tests {
 
     const NOW: Instant = Instant::from_nanos(5_000_000_000);
 
-    /// How many of ten requests pass.
+    /// Returns the number of requests that pass, of ten.
     fn passed(quotas: &Quotas, client: &str, head: &str) -> usize {
         let client: IpAddr = client.parse().unwrap();
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");
@@ -557,7 +559,8 @@ mod tests {
         assert_eq!(passed("X-Forwarded-For: unknown\r\n"), 10);
     }
 
-    /// What ten requests for a route meet: each the name of the limit that it is above, or nothing.
+    /// Returns the results of ten requests for a route: for each the name of the limit that the
+    /// request is above, or nothing.
     fn met(quotas: &Quotas, client: &str, head: &str, route: usize) -> Vec<String> {
         let client: IpAddr = client.parse().unwrap();
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");

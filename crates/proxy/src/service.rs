@@ -30,14 +30,14 @@ use crate::metrics::RuleMetrics;
 use crate::quota::Quotas;
 use crate::watch::{ServiceId, Stop};
 
-/// What the workers share about a rule.
+/// State of a rule that the workers share.
 #[derive(Debug, Default)]
 pub(crate) struct RuleShared {
     /// Open client connections.
     open: AtomicU32,
-    /// What has passed of its bandwidth.
+    /// Paces of the rule, which count the bytes that have passed of its bandwidth.
     pub(crate) paces: Paces,
-    /// Told when there is room for another one.
+    /// Notice that there is room for another connection.
     pub(crate) room: Notify,
 }
 
@@ -47,10 +47,10 @@ impl RuleShared {
     }
 }
 
-/// What a service does with its connections.
+/// State of a service: what it does with its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Serves them.
+    /// The service serves its connections.
     Running,
     /// The rule is disabled or gone: what is open goes on, an HTTP connection to the
     /// end of its next response.
@@ -62,7 +62,7 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct LocalRule {
     pub(crate) snapshot: Arc<RuleSnapshot>,
-    /// What each client may have, if that is limited.
+    /// Limits of each client, if there are any.
     pub(crate) quotas: Option<Arc<Quotas>>,
 }
 
@@ -74,7 +74,8 @@ impl Deref for LocalRule {
     }
 }
 
-/// How urgent what a client sends is when it waits for a member, as far as the rule says it.
+/// Returns the urgency of what a client sends when it waits for a member, as far as the rule says
+/// it.
 pub(crate) fn class_of_client(rule: &Rule, client: Option<IpAddr>) -> Class {
     let own = ClientPriority::find(&rule.client_priorities, client);
     // The configuration has none above 7.
@@ -92,11 +93,12 @@ pub(crate) struct Service {
     pub(crate) shared: Arc<RuleShared>,
     pub(crate) metrics: Arc<RuleMetrics>,
     pub(crate) state: Cell<State>,
-    /// Of this worker: together the workers keep the share, too.
+    /// Budget of this worker for retries: together the workers keep the share, too.
     pub(crate) budget: RefCell<RetryBudget>,
-    /// The same of requests to a second member.
+    /// Budget of this worker for requests to a second member: together the workers keep the share,
+    /// too.
     pub(crate) hedges: RefCell<RetryBudget>,
-    /// How many copies of requests this worker has under way.
+    /// Number of copies of requests that this worker has under way.
     pub(crate) mirrored: Cell<u32>,
 }
 
@@ -137,7 +139,8 @@ impl Service {
         [limits.bandwidth, limits.connection_bandwidth].map(|limit| limit.map(|rate| rate.0))
     }
 
-    /// What handshakes of its clients need; `None` if they are not to speak TLS.
+    /// Returns the TLS server for handshakes with the service's clients; `None` if they are not to
+    /// speak TLS.
     pub(crate) fn tls(&self) -> Option<Arc<Server>> {
         self.tls.borrow().clone()
     }
@@ -149,13 +152,13 @@ impl Service {
         self.shared.room.notify_waiters();
     }
 
-    /// Whether connections are cut and not served: those, too, that had only just been
-    /// accepted when the others were.
+    /// True if connections are cut and not served, also those that had only just been accepted when
+    /// the others were cut.
     pub(crate) fn is_terminated(&self) -> bool {
         self.state.get() == State::Draining && self.rule().rule.terminate_on_disable
     }
 
-    /// Whether another client connection is allowed.
+    /// True if another client connection is allowed.
     pub(crate) fn has_room(&self) -> bool {
         let most = self.current.borrow().rule.max_connections;
         self.shared.open.load(Ordering::Relaxed) < most
@@ -196,7 +199,7 @@ impl Bindings {
         found.map(|(_, binding)| binding)
     }
 
-    /// Whether the client is bound in `group`.
+    /// True if the client is bound in `group`.
     pub(crate) fn has(&self, group: &Arc<GroupHandle>) -> bool {
         self.0.iter().any(|(of, _)| Arc::ptr_eq(of, group))
     }
@@ -211,14 +214,14 @@ impl Bindings {
     }
 }
 
-/// Why no member can be used.
+/// Reason why no member can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// None is eligible.
+    /// No member is eligible.
     NoMember,
-    /// All are at their limits, and so is the queue for them.
+    /// All members are at their limits, and so is the queue for them.
     QueueFull,
-    /// All were at their limits for too long.
+    /// All members were at their limits for too long.
     QueueTimeout,
     /// The group is overloaded, and others come first.
     Overload,
@@ -335,9 +338,10 @@ impl Session {
         Ok(bound)
     }
 
-    /// Whether the client has reset its connection, looked at now and then
-    /// ([`crate::watch::Watch::arm_and_look`]). What it has sent before may hide that from
-    /// whoever only reads; its FIN is no sign, as it may still want its answer.
+    /// True if the client has reset its connection, looked at now and then
+    /// ([`crate::watch::Watch::arm_and_look`]). Bytes that the client has sent before may hide the
+    /// reset from a task that only reads. A FIN is no sign, as the client may still want its
+    /// answer.
     #[inline]
     pub(crate) fn is_gone(&self, cx: &mut Context<'_>, client: &mut Io) -> bool {
         match client {
@@ -347,7 +351,8 @@ impl Session {
         }
     }
 
-    /// The same without waiting. `advised` is what a chooser says, if one was asked.
+    /// Binds `request` as `bind` does, but without waiting. `advised` is the advice of a chooser,
+    /// if one was asked.
     pub(crate) fn try_bind(
         &self,
         handle: &Arc<GroupHandle>,

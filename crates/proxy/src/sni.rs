@@ -15,10 +15,10 @@ use crate::listen::Session;
 use crate::memory::OutOfMemory;
 use crate::watch::Stop;
 
-/// Where a client wants to.
+/// Route of a client.
 pub(crate) struct Route<'a> {
     pub(crate) target: &'a Target,
-    /// What was read to find that out: for the member.
+    /// Bytes that were read to find the route: they are for the member.
     pub(crate) read: Option<Buffer>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) async fn route<'a>(
     Err(end)
 }
 
-/// Why a client is not served.
+/// Reason why a client is not served.
 enum Refused {
     For(Cause),
     By(Stop),

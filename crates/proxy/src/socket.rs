@@ -23,7 +23,7 @@ use crate::io::Transport;
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: AsyncFd<StdListener>,
-    /// Its clients have no addresses.
+    /// True if the listener is a Unix socket: its clients have no addresses.
     is_unix: bool,
 }
 
@@ -53,7 +53,7 @@ impl Listener {
         Ok(self.socket.get_ref().try_clone()?.into())
     }
 
-    /// One that is there now, whether or not the runtime knows of it yet.
+    /// Accepts a connection that is there now, whether or not the runtime knows of it yet.
     pub(crate) fn accept(&self) -> io::Result<(Socket, Peer)> {
         accept(self.socket.get_ref(), self.is_unix)
     }
@@ -79,9 +79,9 @@ pub(crate) enum Socket {
     Fresh(StdStream),
     /// Something was read; it is written to directly until it takes no more.
     Read(StdStream),
-    /// The runtime watches it.
+    /// Socket that the runtime watches.
     Watched(TcpStream),
-    /// It could not be watched.
+    /// Socket that could not be watched.
     Closed,
 }
 
@@ -131,7 +131,7 @@ impl Socket {
     }
 }
 
-/// Whether the runtime is to try it again.
+/// True if the runtime is to try the call again.
 fn is_for_later(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -231,25 +231,25 @@ pub(crate) async fn connect_member(
     }
 }
 
-/// Why a member could not be connected to.
+/// Reason why a member could not be connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectFailure {
-    /// It refused, or there is no way to it.
+    /// The member refused, or there is no way to it.
     Refused,
-    /// It did not answer in time.
+    /// The member did not answer in time.
     TimedOut,
     /// There was no agreement on TLS.
     NoTls,
     /// The request is for WebSocket, which the member does not take over HTTP/2.
     NoWebSocket,
-    /// This process, or machine, has run out of something: not the member's fault.
+    /// The process, or the machine, has run out of something: not the member's fault.
     Exhausted(Shortage),
     /// The client's connection is to be cut.
     Cut,
 }
 
 impl ConnectFailure {
-    /// What it tells about the member.
+    /// Returns the outcome that the failure means for the member.
     pub(crate) fn outcome(self) -> Outcome {
         match self {
             ConnectFailure::Refused | ConnectFailure::TimedOut | ConnectFailure::NoTls => {
@@ -261,8 +261,8 @@ impl ConnectFailure {
         }
     }
 
-    /// Whether it may go better with another member: local ports are used up for each
-    /// address by itself.
+    /// True if connecting to another member may go better: local ports are used up for each address
+    /// by itself.
     pub(crate) fn is_of_one_member(self) -> bool {
         match self {
             ConnectFailure::Refused
@@ -354,7 +354,8 @@ async fn open(
     }
 }
 
-/// What `open` gives; it is asked again where there were too many files and an idle one is closed.
+/// Returns what `open` gives. If there were too many files, and an idle one is closed, `open` is
+/// called again.
 fn opened<T>(worker: &Worker, open: impl Fn() -> io::Result<T>) -> Result<T, ConnectFailure> {
     let mut opened = open();
     if let Err(error) = &opened
@@ -400,11 +401,11 @@ fn failure(error: io::Error) -> ConnectFailure {
 /// Two connections that carry each other's bytes.
 pub(crate) struct Tunnel<'a> {
     pub(crate) session: &'a Session,
-    /// How long it may be silent.
+    /// Time for which the tunnel may be silent.
     pub(crate) idle: Duration,
-    /// Where it leads, if load alerts may close it.
+    /// Member that the tunnel leads to, if load alerts may close the tunnel.
     pub(crate) member: Option<MemberId>,
-    /// Whether one side may end while the other goes on.
+    /// True if one side may end while the other goes on.
     pub(crate) half_close: bool,
 }
 
@@ -418,7 +419,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Whether nothing is on its way, and neither side has ended.
+    /// True if nothing is on its way, and neither side has ended.
     fn is_calm(&self) -> bool {
         let calm = |flow: &Flow| matches!(flow.stage, Stage::Empty | Stage::Splicing(None));
         calm(&self.up) && calm(&self.down)
@@ -531,7 +532,7 @@ const SMALL_SPLICES: u8 = 16;
 /// Bytes that a flow moves before others get their turn.
 pub(crate) const TURN_BYTES: u64 = 2 << 20;
 
-/// One direction of a tunnel.
+/// Direction of a tunnel.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     stage: Stage,
@@ -563,7 +564,7 @@ impl Flow {
         }
     }
 
-    /// Whether the receiver does not take what it should.
+    /// True if the receiver does not take the bytes that it should.
     fn is_blocked(&self) -> bool {
         match &self.stage {
             // Perhaps in the transport.
@@ -742,7 +743,7 @@ impl Session {
         }
     }
 
-    /// Whether anybody wants to know of what may be `traced`.
+    /// True if a log or a tracer needs the record of something; `traced` says that a tracer may.
     pub(crate) fn wants_record(&self, traced: bool) -> bool {
         traced || self.worker.log.borrow().is_some()
     }

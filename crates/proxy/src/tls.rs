@@ -35,10 +35,10 @@ use crate::tcp::ConnectFailure;
 use crate::watch::Stop;
 use crate::{http, tcp};
 
-/// What a handshake takes, in bytes: its messages with a chain of certificates, keys and secrets.
+/// Memory of a handshake in bytes: its messages with a chain of certificates, keys and secrets.
 const HANDSHAKE_BYTES: usize = 32 * 1024;
 
-/// What a connection takes beside what every client has, in bytes: two keys and what makes others.
+/// Memory of a connection beside what every client has, in bytes: two keys and what makes others.
 const IDLE_BYTES: usize = 4 * 1024;
 
 /// Bytes that are charged at once for what a side does not take: seldom is it more.
@@ -53,9 +53,10 @@ pub(crate) struct Tls {
     /// For what it holds of what a side does not take.
     held: Option<Charge>,
     _idle: Charge,
-    /// Whom to tell if the member refuses the connection after the handshake.
+    /// Member that has sent nothing yet, to report it if it refuses the connection after the
+    /// handshake.
     fresh: Option<Box<Fresh>>,
-    /// Whether it has, in place of an answer.
+    /// True if the member has refused the connection, in place of an answer.
     refused: Rc<Cell<bool>>,
 }
 
@@ -88,13 +89,13 @@ impl Fresh {
 }
 
 impl Tls {
-    /// What was agreed on in the handshake.
+    /// Returns the parameters agreed on in the handshake.
     pub(crate) fn agreed(&self) -> &Arc<Agreed> {
         &self.agreed
     }
 
-    /// What tells whether the member has refused the connection after the handshake, and so has
-    /// processed nothing.
+    /// Returns the flag that is true if the member has refused the connection after the handshake,
+    /// and so has processed nothing.
     pub(crate) fn refusal(&self) -> Rc<Cell<bool>> {
         Rc::clone(&self.refused)
     }
@@ -104,8 +105,8 @@ impl Tls {
         self.stream.cut();
     }
 
-    /// Whether nothing has come that was not asked for, as far as the runtime knows; messages of TLS
-    /// itself are taken in.
+    /// True if nothing has come that was not asked for, as far as the runtime knows; messages of
+    /// TLS itself are taken in.
     pub(crate) fn is_idle(&mut self) -> bool {
         let mut byte = [0];
         let mut byte = ReadBuf::new(&mut byte);

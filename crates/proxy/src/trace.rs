@@ -24,7 +24,7 @@ const PARENT_BYTES: usize = 55;
 /// Flag of a trace that is recorded.
 const SAMPLED: u8 = 1;
 
-/// Where a request is in a trace, as `traceparent` says it.
+/// Place of a request in a trace, as `traceparent` says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The trace.
@@ -55,7 +55,7 @@ impl Context {
         (trace != [0; 16] && span != [0; 8]).then_some(Context { trace, span, flags })
     }
 
-    /// As a `traceparent`.
+    /// Returns the context as a `traceparent`.
     pub fn to_bytes(self) -> [u8; PARENT_BYTES] {
         let mut text = [b'-'; PARENT_BYTES];
         put_hex(&[0], &mut text, 0);
@@ -103,24 +103,24 @@ pub struct Trace {
     pub flags: u8,
     /// The client's `tracestate`.
     pub state: Option<Box<str>>,
-    /// What the request was for: `host[:port]`.
+    /// Authority that the request was for: `host[:port]`.
     pub authority: Option<Box<str>>,
     /// `http` or `https`.
     pub scheme: &'static str,
     /// The field `User-Agent` (at most 256 bytes).
     pub user_agent: Option<Box<str>>,
-    /// What was tried at members.
+    /// Tries at members.
     pub attempts: Vec<Attempt>,
     /// The span of what is being tried.
     pub(crate) current: [u8; 8],
-    /// Where in the member's head the parent stands.
+    /// Offset of the parent in the member's head.
     pub(crate) place: usize,
 }
 
 /// A try at a member.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Its span.
+    /// Span of the try.
     pub span: [u8; 8],
     /// The member.
     pub member: Arc<str>,
@@ -128,30 +128,30 @@ pub struct Attempt {
     pub member_name: Option<Arc<str>>,
     /// The group.
     pub group: Arc<str>,
-    /// The strategy by which it was chosen.
+    /// Strategy by which the member was chosen.
     pub strategy: &'static str,
-    /// When it began, after the request's head was complete.
+    /// Time at which the try began, after the request's head was complete.
     pub began: Duration,
-    /// When it was over; `None` if that was the end of the request.
+    /// Time at which the try was over; `None` if that was the end of the request.
     pub ended: Option<Duration>,
-    /// How long the request had waited for the member in the group's queue.
+    /// Time for which the request had waited for the member in the group's queue.
     pub queued: Duration,
-    /// What it took to connect, if no connection was used again.
+    /// Time that connecting took, if no connection was used again.
     pub connect_time: Option<Duration>,
     /// The status of the response, if there was one.
     pub status: Option<u16>,
-    /// Why it has failed, if it has.
+    /// Reason why the try has failed, if it has.
     pub failure: Option<&'static str>,
-    /// Whether it was the second request of a hedge.
+    /// True if the try was the second request of a hedge.
     pub hedge: bool,
 }
 
-/// What is done with the fields of traces in a request's head.
+/// Changes of the fields of traces in a request's head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
-    /// Whether `traceparent` is left out.
+    /// True if `traceparent` is left out.
     pub(crate) drops_parent: bool,
-    /// Whether `tracestate` is.
+    /// True if `tracestate` is left out.
     pub(crate) drops_state: bool,
     /// The `traceparent` that is said.
     pub(crate) parent: Option<[u8; PARENT_BYTES]>,
@@ -183,7 +183,7 @@ impl Tracer {
         (tracer.with_share(share), receiver)
     }
 
-    /// The same for another share.
+    /// Returns the same tracer with another share.
     #[must_use]
     pub fn with_share(self, share: f64) -> Self {
         // A float beyond the range becomes its bound.
@@ -198,8 +198,8 @@ impl Tracer {
         }
     }
 
-    /// Whether a request is traced, and what its member is told. What clients say counts if they are
-    /// `trusted`.
+    /// Decides whether a request is traced. Returns the trace, if it is, and the fields that its
+    /// member is told. What clients say counts if they are `trusted`.
     pub(crate) fn begin(
         &self,
         request: &Request<'_>,
@@ -255,7 +255,7 @@ impl Tracer {
 }
 
 impl Trace {
-    /// What a member is told.
+    /// Returns the context that a member is told.
     pub(crate) fn context(&self) -> Context {
         Context {
             trace: self.id,
@@ -278,7 +278,7 @@ pub(crate) fn span_text(span: [u8; 8]) -> [u8; 16] {
     text
 }
 
-/// What `tracestate` says, if it is not too long and all of it can be read.
+/// Returns the value of `tracestate`, if it is not too long and all of it can be read.
 fn state(request: &Request<'_>) -> Option<Box<str>> {
     let mut all = String::new();
     for value in request.values(STATE) {

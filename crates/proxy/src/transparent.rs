@@ -39,7 +39,7 @@ pub(crate) fn bind(socket: &TcpSocket, from: IpAddr) -> io::Result<()> {
     socket.bind(SocketAddr::new(from, 0))
 }
 
-/// Whether this process may use addresses of others.
+/// Checks that this process may use addresses of others.
 pub(crate) fn check() -> io::Result<()> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
     allow(&SockRef::from(&socket), true)

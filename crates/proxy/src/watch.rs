@@ -19,11 +19,11 @@ use evenkeel_core::time::Instant;
 /// Time between two sweeps.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// How often a task that waits for a member looks whether its client is still there: a
+/// Interval at which a task that waits for a member looks whether its client is still there: a
 /// reset is noticed within this time and two [`TICK`]s.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Why a task has to stop waiting.
+/// Reason why a task has to stop waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The deadline has passed.
@@ -39,11 +39,11 @@ pub(crate) struct Watchers {
     free: RefCell<Vec<u32>>,
     /// The time of the last sweep.
     swept: Cell<Instant>,
-    /// Whether any tie may have noticed an alert.
+    /// True if any tie may have noticed an alert.
     alerted: Cell<bool>,
-    /// Whether any task pauses until the next sweep.
+    /// True if any task pauses until the next sweep.
     napping: Cell<bool>,
-    /// Who of those is woken first: another one each time.
+    /// Index of the pausing task that is woken first: another one each time.
     first: Cell<usize>,
 }
 
@@ -56,24 +56,24 @@ struct Entry {
     service: ServiceId,
     expired: bool,
     cut: bool,
-    /// Whether a load alert wants the connection closed, if it is at rest.
+    /// True if a load alert wants the connection closed, if it is at rest.
     called: bool,
-    /// When the task is to look after its client next, and whether it is to do so now.
+    /// Time at which the task is to look after its client next, and whether it is to do so now.
     look_at: Instant,
     look: bool,
-    /// Whether the task pauses until the next sweep.
+    /// True if the task pauses until the next sweep.
     naps: bool,
     tie: Option<Tie>,
 }
 
-/// What a load alert needs to know of a connection to a member.
+/// Tie of a connection to a member: what a load alert needs to know of it.
 #[derive(Debug)]
 struct Tie {
     member: MemberId,
     /// Since when nothing was sent after the member's last word; `None` while the
     /// client may be waiting for an answer.
     quiet: Option<Instant>,
-    /// When the alert was noticed first.
+    /// Time at which the alert was noticed first.
     alerted: Option<Instant>,
     /// 0 to 1: which part of its clients leaves before this one.
     jitter: f32,
@@ -247,7 +247,7 @@ pub(crate) struct Paused {
     at: Instant,
 }
 
-/// One task's place in the table.
+/// Place of a task in the table.
 #[derive(Debug)]
 pub(crate) struct Watch {
     table: Rc<Watchers>,
@@ -278,7 +278,7 @@ impl Watch {
         entry.look = false;
     }
 
-    /// Whether it is time to look after the client. Asked once, it is forgotten until the
+    /// True if it is time to look after the client. Once asked, the answer is forgotten until the
     /// next time.
     #[inline]
     pub(crate) fn take_look(&self) -> bool {
@@ -360,8 +360,8 @@ impl Watch {
         0.5 + (bits >> 40) as f32 / (1 << 24) as f32
     }
 
-    /// Whether a load alert wants the connection closed. Asked once, it is forgotten
-    /// until the next sweep.
+    /// True if a load alert wants the connection closed. Once asked, the answer is forgotten until
+    /// the next sweep.
     #[inline]
     pub(crate) fn take_call(&self) -> bool {
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
@@ -374,7 +374,7 @@ impl Watch {
         self.table.entries.borrow_mut()[self.index as usize].latest = latest;
     }
 
-    /// Whether the time of [`Watch::limit`] is over.
+    /// True if the time of [`Watch::limit`] is over.
     pub(crate) fn is_over(&self) -> bool {
         let entry = &self.table.entries.borrow()[self.index as usize];
         entry.latest <= self.table.swept.get()
@@ -389,7 +389,7 @@ impl Watch {
         entry.look_at = NEVER;
     }
 
-    /// Whether the task has to stop; otherwise it will be woken when it has to.
+    /// Ready if the task has to stop; otherwise the task will be woken when it has to.
     #[inline]
     pub(crate) fn poll_stop(&self, cx: &mut Context<'_>) -> Poll<Stop> {
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
@@ -406,7 +406,7 @@ impl Watch {
         Poll::Pending
     }
 
-    /// What `poll` comes to, unless the task has to stop first.
+    /// Returns the output of `poll`, unless the task has to stop first.
     pub(crate) async fn until<T>(
         &self,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,

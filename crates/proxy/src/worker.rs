@@ -38,18 +38,18 @@ use crate::timers::{self, TimerFile, Timers};
 use crate::trace::Tracer;
 use crate::watch::{ServiceId, Shedding, TICK, Watchers};
 
-/// What the main thread tells a worker.
+/// Command of the main thread to a worker.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A new configuration.
     Apply(Plan),
-    /// Where access records go from now on.
+    /// Log that gets access records from now on.
     Log(Option<AccessLog>),
     /// Accept clients, or leave them to another process for now.
     Accept(bool),
     /// The listeners are wanted, under handles of their own.
     Sockets(std::sync::mpsc::Sender<(ListenKey, io::Result<OwnedFd>)>),
-    /// Where traces go from now on.
+    /// Tracer that gets traces from now on.
     Trace(Option<Tracer>),
     /// Accept nothing more, end what is idle, cut what is left at the given time,
     /// and return.
@@ -71,12 +71,12 @@ pub(crate) struct ServicePlan {
     pub(crate) shared: Arc<RuleShared>,
     pub(crate) metrics: Arc<RuleMetrics>,
     pub(crate) tls: Option<Arc<Server>>,
-    /// Where it listens, with this worker's sockets if that is new: one, or more that the process
-    /// before has left.
+    /// Addresses on which the rule listens, with this worker's sockets if the address is new: one
+    /// socket, or more that the process before has left.
     pub(crate) listen: Vec<(ListenKey, Vec<std::net::TcpListener>)>,
 }
 
-/// What all tasks of a worker share.
+/// State that all tasks of a worker share.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) clock: Clock,
@@ -94,7 +94,7 @@ pub(crate) struct Worker {
     pub(crate) timers: Rc<Timers>,
     pub(crate) log: RefCell<Option<AccessLog>>,
     pub(crate) tracer: RefCell<Option<Tracer>>,
-    /// Whether there is one of these two.
+    /// True if there is a log or a tracer.
     pub(crate) records: Cell<bool>,
     /// Of answers of the balancer's own.
     pub(crate) date: HttpDate,
@@ -117,10 +117,10 @@ pub(crate) struct Worker {
     broken: Cell<bool>,
 }
 
-/// How long buffers and pipes are kept without being needed.
+/// Time for which buffers and pipes are kept without being needed.
 const SPARE_FOR: Duration = Duration::from_secs(10);
 
-/// So many tasks hold what they have read while others read.
+/// Most tasks that hold what they have read while others read.
 const MAX_DEFERRED: usize = 64;
 
 /// Kept by a task that the worker cannot do without: if it panics, the worker ends.
@@ -142,12 +142,12 @@ pub(crate) struct WorkerHandle {
     pub(crate) thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// How a worker has ended.
+/// End of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// As it was told to.
+    /// The worker has ended as it was told to.
     InOrder,
-    /// It cannot go on.
+    /// The worker cannot go on.
     Broken,
 }
 

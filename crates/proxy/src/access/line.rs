@@ -18,7 +18,7 @@ use crate::trace::trace_text;
 #[derive(Debug)]
 pub struct Formatted {
     format: LogFormat,
-    /// What is in records, and where.
+    /// Header fields of records that the format needs, and their places.
     wants: Wants,
     times: Times,
 }
@@ -74,7 +74,7 @@ pub(super) struct Time<'t> {
     /// Date and time in UTC, as RFC 3339 has them, to the second.
     second: &'t str,
     millis: u16,
-    /// As in `29/Feb/2024:12:34:56 +0000`.
+    /// Date and time in UTC as in `29/Feb/2024:12:34:56 +0000`.
     pub(super) local: &'t str,
 }
 
@@ -206,7 +206,8 @@ fn put_text<const N: usize>(before: &[u8; N], text: Option<&str>, line: &mut Vec
     }
 }
 
-/// How each byte is written in a text of JSON: 0 is as it is, `u` is by its number.
+/// Escapes of bytes in a text of JSON: 0 is a byte that stays as it is, `u` one that is written by
+/// its number.
 const ESCAPES: [u8; 256] = {
     let mut all = [0; 256];
     let mut byte = 0;

@@ -12,7 +12,7 @@ use super::line::{Time, limit, member_error, millis, put_whole, request_id, trac
 use super::{Record, Wants};
 use crate::http2::grpc::CallStatus;
 
-/// What stands for what is not there.
+/// Sign for a value that is missing.
 const NONE: &str = "-";
 
 /// Text that is escaped while it is written.
@@ -49,7 +49,7 @@ fn put(value: Option<impl Display>, line: &mut Vec<u8>) {
     }
 }
 
-/// The same of a text; an empty one is not there.
+/// Appends a text, escaped; an empty text counts as missing.
 fn put_text(text: Option<&str>, line: &mut Vec<u8>) {
     match text.filter(|text| !text.is_empty()) {
         // Writing to a vector cannot fail.

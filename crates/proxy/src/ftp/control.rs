@@ -40,14 +40,14 @@ const MAX_WAITING: usize = 4096;
 /// Data connections that may be open: one, and one before it whose last bytes are on their way.
 const MAX_OPEN: usize = 2;
 
-/// How long a client that was refused may take to read why.
+/// Time that a refused client may take to read the reason.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Most bytes of such a client that are read meanwhile: closing with unread ones would take the
 /// reason away from it.
 const MAX_LINGERING: usize = 256 * 1024;
 
-/// Why the loop of a session stops.
+/// Reason why the loop of a session stops.
 enum Turn {
     End(End),
     /// TLS begins with the client.
@@ -58,7 +58,7 @@ enum Turn {
     Refuse(Problem),
 }
 
-/// How far [`Control::run`] got.
+/// Stage at which [`Control::run`] ended.
 pub(super) enum Ended {
     /// The session is over.
     Session(End),
@@ -66,9 +66,9 @@ pub(super) enum Ended {
     Clear,
 }
 
-/// Why a session is ended that both sides could go on with.
+/// Reason to end a session with which both sides could go on.
 enum Problem {
-    /// What one of them has sent.
+    /// Message of the client or the server that breaks the protocol.
     Protocol(Refusal),
     /// A line of the server's is too long.
     ServerLine,
@@ -92,7 +92,7 @@ pub(super) struct Control<'a> {
     out: Output,
     commands: Lines,
     replies: Lines,
-    /// What the client has sent beyond the line that waits.
+    /// Bytes that the client has sent beyond the line that waits.
     unread: Vec<u8>,
     /// The right to the memory of lines and of what waits, where that is more than each client may have.
     charge: Option<Charge>,
@@ -102,7 +102,7 @@ pub(super) struct Control<'a> {
     server_ended: bool,
     /// The client's end was passed on.
     finished: bool,
-    /// What is to be done when everything is sent.
+    /// Action that follows when everything is sent.
     next: Option<Turn>,
     /// Data connections: the last one, and those before that are not over.
     data: Vec<Rc<Data>>,
@@ -110,7 +110,7 @@ pub(super) struct Control<'a> {
     transfer: Option<Rc<Data>>,
     /// Told by data connections.
     waker: Rc<RefCell<Option<Waker>>>,
-    /// How many were open when it was looked last.
+    /// Number of open data connections at the last look.
     open: usize,
     greeting: Option<Outcome>,
     /// A look is to be taken whether a reply has [ended](Conversation::has_loose_end).
@@ -182,7 +182,7 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// What the server's greeting was, if it came.
+    /// Returns the outcome of the server's greeting, if it came.
     pub(super) fn greeting(&self) -> Option<Outcome> {
         self.greeting
     }

@@ -24,7 +24,7 @@ use crate::tcp::{Traffic, Tunnel};
 use crate::tls;
 use crate::watch::Stop;
 
-/// What the task of a data connection and that of its session share.
+/// State that the task of a data connection and the task of its session share.
 #[derive(Debug)]
 pub(super) struct Data {
     mode: Mode,
@@ -32,20 +32,20 @@ pub(super) struct Data {
     /// The session wants it to end.
     stopped: Cell<bool>,
     waker: RefCell<Option<Waker>>,
-    /// Who is told of a change.
+    /// Waker of the session, which is told of a change.
     session: Rc<RefCell<Option<Waker>>>,
     /// Kept for the access log only.
     entry: RefCell<Option<Entry>>,
 }
 
-/// How far a data connection is.
+/// Stage of a data connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Nobody has connected.
     Waiting,
     /// Bytes may move.
     Open,
-    /// It is over.
+    /// The data connection is over.
     Done,
 }
 
@@ -59,14 +59,14 @@ struct Entry {
     command: String,
     argument: String,
     member: Option<MemberNames>,
-    /// What the server has said of the transfer.
+    /// Status that the server has sent about the transfer.
     status: Option<u16>,
     /// Nothing more will be said.
     is_last: bool,
     carried: Option<Carried>,
 }
 
-/// What came of a data connection.
+/// Result of a data connection.
 #[derive(Debug)]
 struct Carried {
     up: u64,
@@ -92,7 +92,7 @@ impl Data {
         self.stage.get()
     }
 
-    /// It is to end now, as something that was cut.
+    /// Ends the data connection now, as one that was cut.
     pub(super) fn stop(&self) {
         self.stopped.set(true);
         if let Some(waker) = self.waker.take() {
@@ -179,7 +179,7 @@ impl Data {
         }
     }
 
-    /// What `future` comes to, unless the session ends before.
+    /// Returns the output of `future`; `None` if the session ends before.
     async fn unless_stopped<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(future);
         std::future::poll_fn(|cx: &mut Context<'_>| {
@@ -208,12 +208,12 @@ pub(super) struct Waiting {
     pub(super) lease: Lease,
     /// For the two connections.
     pub(super) files: [ConnectionFile; 2],
-    /// Who may connect.
+    /// Address of the peer that may connect.
     pub(super) peer: IpAddr,
-    /// What is connected to then, and from where.
+    /// Address that the balancer connects to then, and the address that it connects from.
     pub(super) target: SocketAddr,
     pub(super) source: Option<IpAddr>,
-    /// What a handshake with the client needs, if data is protected.
+    /// Settings for a handshake with the client, if data is protected.
     pub(super) tls: Option<Arc<Server>>,
 }
 

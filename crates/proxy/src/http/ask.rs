@@ -37,22 +37,22 @@ const MAX_COPIED: usize = 16 * 1024;
 /// Longest name of a user that is logged, in bytes.
 const MAX_NAME: usize = 256;
 
-/// How much later than its time an answer is given up by whoever waits for it, if the one who asks has
-/// not done that.
+/// Time after the deadline of an answer at which the waiting client gives the answer up, if the
+/// asking client has not done that.
 const LATER: Duration = Duration::from_secs(1);
 
-/// What a group is asked about a request.
+/// Question to a group about a request.
 pub(super) struct Question {
     head: Vec<u8>,
     /// Hash of what the group's strategy wants to see of the request.
     key: Option<u64>,
 }
 
-/// What has come of a question.
+/// Result of a question.
 enum Answer {
     /// The request may pass.
     Passes(Passed),
-    /// It may not.
+    /// The request may not pass.
     Refused(Box<Refused>),
     /// Nobody can say.
     Failed(Failure, Option<Box<Tries>>),
@@ -60,7 +60,7 @@ enum Answer {
     NoMember(Refusal),
 }
 
-/// What is said of a request that may pass.
+/// Answer about a request that may pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Passed {
     /// Lines for the member, each with its end.
@@ -74,11 +74,11 @@ struct Refused {
     asking: Request,
     bound: Bound,
     upstream: Upstream,
-    /// Its head, and what has come of its body.
+    /// Head of the response, and the part of its body that has come.
     input: Buffer,
 }
 
-/// What the first bytes of a response are.
+/// Meaning of the first bytes of a response.
 #[derive(Debug, PartialEq, Eq)]
 enum Looked {
     /// Not the whole head.
@@ -239,7 +239,7 @@ impl Client {
         }
     }
 
-    /// Who asks, and what.
+    /// Returns the client that asks the group, and the request that asks.
     fn asking(
         &self,
         request: &Request,
@@ -615,7 +615,7 @@ mod tests {
         max_fields: 64,
     };
 
-    /// What is made of a response, where `X-User` and `X-Group` are copied.
+    /// Returns the meaning of a response, where `X-User` and `X-Group` are copied.
     fn looked(read: &[u8]) -> Option<Looked> {
         let copied: Box<[Box<str>]> = ["X-User", "X-Group"].map(Box::from).into();
         let auth = Auth {

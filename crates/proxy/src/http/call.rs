@@ -14,11 +14,11 @@ use crate::service::Bound;
 use crate::tcp::{ConnectFailure, connect};
 use crate::watch::Stop;
 
-/// What a member has chosen.
+/// Protocol that a member has chosen, with its connection.
 enum Chosen {
     /// HTTP/1.1, over a connection of its own.
     Http1(Upstream),
-    /// HTTP/2.
+    /// HTTP/2, over a connection that requests share.
     Http2(Rc<Link>),
 }
 
@@ -118,8 +118,8 @@ impl Client {
 }
 
 impl Failure {
-    /// What it is if `upstream` knows more: that there is no connection after all, why there is no
-    /// stream, or that the member has not processed it.
+    /// Returns the failure that `upstream` knows more exactly: that there is no connection after
+    /// all, why there is no stream, or that the member has not processed the request.
     pub(super) fn of_call(self, upstream: &Upstream) -> Self {
         match (self, &**upstream) {
             (Failure::Silent | Failure::Garbage, io) if io.is_refused() => {

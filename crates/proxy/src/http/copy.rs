@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::memory::{Charge, Memory, OutOfMemory};
 
-/// Why there is no copy of a message.
+/// Reason why there is no copy of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoCopy {
     /// The body is larger than allowed.
@@ -16,10 +16,10 @@ pub(crate) enum NoCopy {
 /// A head with another field, and the body behind it as its framing has it.
 #[derive(Debug)]
 pub(crate) struct Copy {
-    /// What the strategy of the group wants to see that gets it.
+    /// Hash of the part of the request that the strategy of the group for copies looks at.
     pub(super) key: Option<u64>,
     bytes: Vec<u8>,
-    /// Where in it the body begins.
+    /// Offset in `bytes` at which the body begins.
     body_at: usize,
     /// Most bytes that the body may have, with its framing.
     most: usize,

@@ -14,21 +14,22 @@ use zstd::stream::write::Encoder as ZstdEncoder;
 use crate::memory::{Charge, Memory};
 use crate::metrics::RuleMetrics;
 
-/// What of a body is looked back at, as a power of two: memory for each response, and more helps
-/// little with those of the web.
+/// Bytes of a body that an encoder looks back at, as a power of two: memory for each response, and
+/// more helps little with bodies of the web.
 const WINDOW_LOG: u32 = 17;
 
 /// Memory of an encoder for a long body, in bytes: its window, and the tables to find things there.
 const MOST_BYTES: u64 = 2 * 1024 * 1024;
-/// The same for gzip, whatever the length.
+/// Memory of an encoder for gzip in bytes, whatever the length of the body.
 const GZIP_BYTES: usize = 320 * 1024;
 /// The least.
 const LEAST_BYTES: u64 = 128 * 1024;
 
-/// One body on its way. Counts what went in and out when it is over.
+/// Encoder of one body on its way. When the body is over, the encoder counts the bytes that went in
+/// and out.
 pub(super) struct Encoder {
     writer: Writer,
-    /// Whether something was written since what was last passed on.
+    /// True if something was written since bytes were last passed on.
     holds: bool,
     taken: u64,
     given: u64,
@@ -109,7 +110,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Whether there may be something that the client does not have yet, though its beginning is here.
+    /// True if the encoder may hold bytes that were taken and that the client does not have yet.
     pub(super) fn holds(&self) -> bool {
         self.holds
     }

@@ -1,4 +1,4 @@
-//! One request: bound to a member, sent, answered.
+//! Exchanges: a request is bound to a member, sent and answered.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -27,7 +27,7 @@ use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect};
 use crate::trace;
 use crate::watch::Stop;
 
-/// How a response got through.
+/// Outcome of delivering a response.
 pub(super) struct Delivered {
     pub(super) end: End,
     /// Bytes to the client, and from it beyond the request.
@@ -40,7 +40,7 @@ pub(super) struct Delivered {
 }
 
 impl Delivered {
-    /// One that was for nobody.
+    /// Returns the outcome of a response that was for nobody.
     pub(super) fn discarded(end: End, sent: u64) -> Self {
         Delivered {
             end,
@@ -221,7 +221,7 @@ impl Client {
         after
     }
 
-    /// Whether the request may be sent to another member after this failure.
+    /// True if the request may be sent to another member after this failure.
     pub(super) fn may_retry(
         &self,
         request: &mut Request,
@@ -253,7 +253,7 @@ impl Client {
         self.pay_for_retry(self.session.worker.now())
     }
 
-    /// Whether the budget has a retry.
+    /// True if the budget has a retry. The retry is taken from the budget.
     fn pay_for_retry(&self, now: Instant) -> bool {
         let paid = self.session.service.budget.borrow_mut().try_retry(now);
         if !paid {
@@ -262,7 +262,7 @@ impl Client {
         paid
     }
 
-    /// Whether another member may give a better response than this one, by its status.
+    /// True if another member may give a better response than this one, by its status.
     fn may_ask_another(
         &self,
         request: &Request,
@@ -531,7 +531,7 @@ impl Client {
         grpc::is_failure(&status).then_some(Outcome::Failure)
     }
 
-    /// What becomes of the two connections.
+    /// Decides what becomes of the two connections.
     pub(super) fn settle(
         &mut self,
         request: &Request,
@@ -608,7 +608,7 @@ impl Client {
     }
 }
 
-/// Why a response did not get through.
+/// Reason why a response did not get through.
 enum Fault {
     OfClient,
     OfMember(MemberError),

@@ -13,22 +13,22 @@ use crate::io::Broken;
 use crate::service::{Refusal, State};
 use crate::tcp::ConnectFailure;
 
-/// Why there is no response, though a member was found.
+/// Reason why there is no response, though a member was found.
 pub(super) enum Failure {
     /// The connection could not be opened.
     Connect(ConnectFailure),
     /// The connection ended before the first byte of a response.
     Silent,
-    /// The same on a connection that had been idle, for a request that may not be sent twice:
-    /// the member may have closed it just before.
+    /// The connection, which had been idle, ended before the first byte of a response to a request
+    /// that may not be sent twice: the member may have closed it just before.
     Stale,
     /// The member says that it has not processed the request.
     Refused,
-    /// Its response has a status after which another member is asked.
+    /// The member's response has a status after which another member is asked.
     Status(Outcome),
     /// Something has run out here while the exchange was under way.
     Exhausted(Shortage),
-    /// What came was no response, or not the whole head of one.
+    /// The member sent no response, or not the whole head of one.
     Garbage,
     /// No response in time.
     TimedOut,
@@ -51,7 +51,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// What it tells about the member.
+    /// Returns the outcome that the failure means for the member.
     pub(super) fn outcome(&self) -> Outcome {
         match self {
             Failure::Connect(failure) => failure.outcome(),
@@ -74,7 +74,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// Its kind, for traces.
+    /// Returns the kind of the failure, for traces.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Failure::Connect(ConnectFailure::Refused) => "connection_refused",
@@ -100,7 +100,7 @@ impl Failure {
 }
 
 impl From<Broken> for Failure {
-    /// Why the request did not get through.
+    /// Converts the reason why the request did not get through.
     fn from(broken: Broken) -> Self {
         match broken {
             Broken::Chunks(ChunkError::TooLarge) => Failure::TooLarge,
@@ -251,7 +251,8 @@ impl Client {
         self.give_instead(request, summary, answer).await
     }
 
-    /// The same with an answer that may have more to say.
+    /// Answers the client in place of a member, with an answer that may have more than a status and
+    /// a text.
     pub(super) async fn give_instead(
         &mut self,
         request: &mut Request,

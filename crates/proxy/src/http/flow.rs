@@ -1,5 +1,5 @@
-//! One message on its way: a head that was written for the receiver, and a body that is
-//! passed on as it comes, exactly as far as its framing says.
+//! Flow of one message: a head that was written for the receiver, and a body that is passed on as
+//! it comes, exactly as far as its framing says.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -33,7 +33,7 @@ pub(crate) const TURN_BYTES: u64 = 1 << 20;
 /// Bytes of a body that are compressed before others get their turn: that takes about a millisecond.
 const ENCODED_BYTES: usize = 64 * 1024;
 
-/// What a flow waits for.
+/// Side that a flow waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     ForSender,
@@ -42,7 +42,7 @@ pub(crate) enum Waits {
 
 #[derive(Debug)]
 enum Framing {
-    /// So many bytes are still to be read.
+    /// Number of bytes that are still to be read.
     Length(u64),
     Chunked {
         decoder: Decoder,
@@ -93,22 +93,22 @@ const SMALL_SEGMENT: usize = 1460;
 pub(crate) struct Flow {
     /// The head, and perhaps a small body. What comes out of an encoder, later.
     head: Vec<u8>,
-    /// Where in it the body begins.
+    /// Offset in `head` at which the body begins.
     body_at: usize,
     written: usize,
-    /// Whether the transport has sent on all that it was given.
+    /// True if the transport has sent on all that it was given.
     flushed: bool,
     /// True if bytes of the body were read.
     has_begun: bool,
     framing: Framing,
-    /// What was read: first what may be sent, then what is not looked at yet.
+    /// Bytes that were read: first those that may be sent, then those that were not looked at yet.
     buffer: Option<Buffer>,
-    /// How much of the buffer may be sent.
+    /// Number of bytes of the buffer that may be sent.
     ready: usize,
     pipe: Option<Pipe>,
     /// Bytes of the body that were sent and are no longer held.
     moved: u64,
-    /// What compresses the body, until all of it has come.
+    /// Encoder that compresses the body, until all of the body has come.
     encoder: Option<Box<Encoder>>,
     /// The memory of a large head.
     _charge: Option<Charge>,
@@ -194,7 +194,7 @@ impl Flow {
         }
     }
 
-    /// The same message, which is copied while it is read.
+    /// Returns the same message, which is copied while it is read.
     #[cold]
     pub(super) fn copied(mut self, copies: ToCopy) -> Self {
         let (head, joined) = self.head.split_at(self.body_at);
@@ -263,7 +263,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether all of the message was read.
+    /// True if all of the message was read.
     pub(super) fn is_read(&self) -> bool {
         matches!(self.framing, Framing::Done)
     }
@@ -281,7 +281,7 @@ impl Flow {
         }
     }
 
-    /// Whether it is copied.
+    /// True if the message is copied.
     #[inline]
     pub(super) fn is_copied(&self) -> bool {
         self.copy.is_some()
@@ -408,7 +408,7 @@ impl Flow {
         }
     }
 
-    /// Whether the whole message was read and sent.
+    /// True if the whole message was read and sent.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.framing, Framing::Done) && self.is_flushed()
     }
@@ -425,7 +425,7 @@ impl Flow {
         self.written == self.head.len() && self.ready == 0 && held == 0 && self.flushed
     }
 
-    /// What the flow waits for when it has not ended.
+    /// Returns the side that the flow waits for when it has not ended.
     pub(crate) fn waits(&self) -> Waits {
         if self.is_flushed() {
             Waits::ForSender
@@ -434,12 +434,12 @@ impl Flow {
         }
     }
 
-    /// Whether nothing at all was sent.
+    /// True if nothing at all was sent.
     pub(crate) fn is_untouched(&self) -> bool {
         self.written == 0 && self.moved == 0
     }
 
-    /// Whether everything that was sent is still here.
+    /// True if everything that was sent is still here.
     pub(crate) fn may_rewind(&self) -> bool {
         self.moved == 0 && self.pipe.is_none()
     }
@@ -513,7 +513,7 @@ impl Flow {
         self.reports.take()
     }
 
-    /// Whether the sender has sent more than the message.
+    /// True if the sender has sent more than the message.
     pub(crate) fn has_excess(&self) -> bool {
         self.buffer.as_ref().is_some_and(|b| b.len() > self.ready)
     }

@@ -33,7 +33,7 @@ pub(super) struct Hedge {
     /// The member that has it, and since when, if it was sent.
     sent: Rc<Cell<Option<(MemberId, Instant)>>>,
     is_over: bool,
-    /// Its span, if the request is traced.
+    /// Span of the second request, if the request is traced.
     span: [u8; 8],
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Won {
     input: Buffer,
 }
 
-/// Who was first.
+/// Member that was first, with its result.
 // The large one is usual, and for a moment.
 #[allow(clippy::large_enum_variant)]
 enum First {
@@ -55,7 +55,7 @@ enum First {
     Hedge(Box<Won>),
 }
 
-/// What came of a request.
+/// Result of a request.
 type Answered = Result<(Head, Upstream), Failure>;
 
 /// A request that is bound. If it is given up, nothing is said of its member, and its place is free.
@@ -65,7 +65,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// What is bound is over, and says this of its member.
+    /// Finishes what is bound, with this outcome for its member.
     pub(super) fn finish(mut self, outcome: Outcome, now: Instant) {
         if let Some(bound) = self.bound.take() {
             self.group.finish(bound.ticket, outcome, now);
@@ -94,13 +94,13 @@ impl Hedge {
 }
 
 impl Request {
-    /// Where in the member's head its span stands, if it is traced.
+    /// Returns the place of the request's span in the member's head, if the request is traced.
     fn place_of_span(&self) -> Option<usize> {
         let details = self.line.as_ref()?.details.as_ref()?;
         details.trace.as_ref().map(|trace| trace.place)
     }
 
-    /// Whether a second member may be asked.
+    /// True if a second member may be asked.
     #[inline]
     pub(super) fn is_hedged(&self, routed: &Routed, retries: u32) -> bool {
         // One that is tried again has taken its time already.
@@ -109,7 +109,8 @@ impl Request {
 }
 
 impl Client {
-    /// What asks a second member if `bound` takes long; `None` if the request is not one for that.
+    /// Returns the second request for the case that `bound` takes long; `None` if the request may
+    /// have none.
     fn second(&self, request: &Request, routed: &Routed, bound: &Bound) -> Option<Hedge> {
         let hedge = routed.route().hedge.as_ref()?;
         let (service, worker) = (&self.session.service, &self.session.worker);

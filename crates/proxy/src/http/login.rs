@@ -19,16 +19,17 @@ use crate::message;
 use crate::passwords::{Proof, compare};
 use crate::watch::Stop;
 
-/// How long a password may wait to be compared.
+/// Longest time that a password may wait to be compared.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Who sends a request, where not everybody's pass. Nothing shows it, as it has the password.
+/// Login of a request, where not everybody's requests pass. No output shows the login, as it has
+/// the password.
 pub(super) enum Login {
-    /// What it has sent that is compared with a file.
+    /// Credentials that the client has sent, which are compared with a file.
     Password(Option<Credentials>),
-    /// What a group is asked.
+    /// Question that a group is asked.
     Asks(Question),
-    /// It may pass; the user, if that is known.
+    /// The request may pass; the user, if the user is known.
     Passed(Option<Arc<str>>),
 }
 
@@ -42,7 +43,7 @@ pub(super) struct Credentials {
     is_proved: bool,
 }
 
-/// Whether a request may pass.
+/// Verdict about a request that has to pass a login.
 enum Verdict {
     Right,
     Wrong,
@@ -52,7 +53,7 @@ enum Verdict {
 }
 
 impl Login {
-    /// What the head of a request says, which comes from whom `auth` takes requests.
+    /// Returns the login that the head of a request has, for the users or the group of `auth`.
     fn of(
         auth: &Auth,
         routed: &Routed,
@@ -88,7 +89,7 @@ impl Login {
         }
     }
 
-    /// What members are told of the user, if the request gets there.
+    /// Returns what members are told of the user, if the request gets to them.
     pub(super) fn tells<'a>(&'a self, auth: &'a Auth) -> User<'a> {
         let known = match self {
             Login::Password(Some(credentials)) => credentials.known.as_deref(),
@@ -217,7 +218,8 @@ impl Client {
 }
 
 impl Routed {
-    /// Who sends the request, if the route takes those of some only. Browsers send preflights without credentials.
+    /// Returns the login of the request, if the route takes requests of some users only. Browsers
+    /// send preflights without credentials.
     pub(super) fn login(
         &self,
         given: Option<&Given>,

@@ -26,7 +26,7 @@ use crate::service::{Bound, Service};
 const MAX_RESPONSE_BYTES: u64 = 1 << 20;
 
 impl Routed {
-    /// What to copy of a request, if it is drawn for that.
+    /// Returns what to copy of a request, if the request is drawn for copying.
     #[inline]
     pub(super) fn to_copy(&self, session: &Session, head: &RequestHead<'_>) -> Option<ToCopy> {
         let mirror = self.route().mirror.as_ref()?;

@@ -67,7 +67,7 @@ use sticky::Stuck;
 
 pub(crate) use stream::serve_stream;
 
-/// How long a connection that was closed by the proxy may still send, so that the
+/// Time for which a client may still send on a connection that the proxy has closed, so that the
 /// response is not lost with a reset.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -104,15 +104,16 @@ pub(crate) async fn serve(session: Session, stream: Io) {
     }
 }
 
-/// What a client speaks.
+/// Protocol that a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speaks {
     Http1,
     Http2,
 }
 
-/// What a client speaks: what TLS has agreed on (`alpn`), or else what it sends first. `None` if
-/// more must be read to know. The rule says whether HTTP/2 is allowed without ALPN.
+/// Returns the protocol that a client speaks: the one that TLS has agreed on (`alpn`), or else that
+/// of the first bytes that it sends. `None` if more must be read to know. The rule says whether
+/// HTTP/2 is allowed without ALPN.
 #[inline]
 pub(crate) fn spoken(alpn: Option<&[u8]>, read: &[u8], http2: bool) -> Option<Speaks> {
     match alpn {
@@ -137,9 +138,10 @@ struct Client {
     hop: Option<(Rc<LocalRule>, Hop)>,
     /// The members that the client is bound to. The streams of a connection of HTTP/2 share them.
     bindings: Rc<RefCell<Bindings>>,
-    /// How many requests were answered, and since when it is there.
+    /// Age of the connection: number of requests that were answered, and time since it was
+    /// accepted.
     age: Age,
-    /// Whether this is its [`LAST_CALL`].
+    /// True if the client has had its [`LAST_CALL`].
     last_call: bool,
     /// A connection to a member that knows the client by it.
     private: Option<Box<PrivateConnection>>,
@@ -153,35 +155,35 @@ struct PrivateConnection {
     upstream: Upstream,
 }
 
-/// What becomes of the client's connection.
+/// Next state of the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
-    /// It goes on.
+    /// The connection goes on.
     NextRequest,
-    /// It ends in order.
+    /// The connection ends in order.
     Close,
-    /// It ends in order, though the client may still be sending.
+    /// The connection ends in order, though the client may still be sending.
     Linger,
-    /// What the client got is not whole, and it must see that.
+    /// The client has not got all of the response, and must see that.
     Cut,
-    /// It goes on as HTTP/2.
+    /// The connection goes on as HTTP/2.
     Http2,
 }
 
-/// What has to be known of a request when its head is gone.
+/// Facts about a request that are needed when its head is gone.
 struct Request {
     routed: Routed,
-    /// What it gets in place of a member's response.
+    /// Answer of the balancer's own, in place of a member's response.
     given: Option<Box<Given>>,
-    /// Who sends it, where only some may.
+    /// Login of the request, where only some users may send requests.
     login: Option<Box<Login>>,
-    /// What its cookie says, if cookies bind the clients of its group.
+    /// Binding that the request's cookie names, if cookies bind the clients of its group.
     stuck: Option<Box<Stuck>>,
-    /// What a chooser is told of it, if its group has one.
+    /// Facts about the request for a chooser, if its group has one.
     facts: Option<Box<HttpFacts>>,
-    /// What the page that sends it is granted, if it is one of another origin.
+    /// Permissions for the page that sends the request, if the page is one of another origin.
     cross_origin: Option<Box<CrossOrigin>>,
-    /// When the head was complete.
+    /// Time at which the head was complete.
     at: Instant,
     /// Hash of what the group's strategy wants to see of it.
     key: Option<u64>,
@@ -189,25 +191,25 @@ struct Request {
     coding: Option<Coding>,
     /// True if it asks for something newer than what has weak tags.
     has_weak_tags: bool,
-    /// What it counts as for strategies.
+    /// Cost of the request for strategies.
     cost: Cost,
-    /// How urgent it is when it waits for a member.
+    /// Urgency of the request when it waits for a member.
     class: Class,
     version: Version,
-    /// Whether the client wants its connection to go on.
+    /// True if the client wants its connection to go on.
     keep_alive: bool,
     asked: Asked,
     /// True if its credentials are those of a connection.
     authenticates_connection: bool,
-    /// Whether it may be sent twice (RFC 9110, section 9.2.2).
+    /// True if the request may be sent twice (RFC 9110, section 9.2.2).
     idempotent: bool,
-    /// Whether it may be sent twice at once: it changes nothing (section 9.2.1).
+    /// True if the request may be sent twice at once, as it changes nothing (section 9.2.1).
     may_hedge: bool,
     /// The client waits for a 100 (Continue) before it sends the body.
     awaits_continue: bool,
-    /// Whether it is a call of gRPC.
+    /// True if the request is a call of gRPC.
     grpc: bool,
-    /// Its client has sent too many.
+    /// Limit that the request is above, as its client has sent too many.
     over: Option<Over>,
     /// The request on its way to a member.
     up: Flow,
@@ -222,7 +224,7 @@ struct Line {
     details: Option<Box<Details>>,
 }
 
-/// What is known of a request before its head is written for a member, if somebody wants to know it.
+/// Facts about a request that somebody wants to know, from before its head is written for a member.
 #[derive(Default)]
 struct Noted {
     details: Option<Box<Details>>,
@@ -231,7 +233,7 @@ struct Noted {
 }
 
 impl Noted {
-    /// What is to be known of `request`.
+    /// Returns the facts about `request` that somebody wants to know.
     #[inline]
     fn of(
         session: &Session,
@@ -287,7 +289,7 @@ impl Noted {
         self.details.get_or_insert_default()
     }
 
-    /// What the member's head has of it.
+    /// Returns the marks that the member's head gets.
     #[inline]
     fn marks<'a>(&'a self, http: &'a HttpOptions) -> Option<Marks<'a>> {
         if self.details.is_none() && self.trace.is_none() {
@@ -531,14 +533,15 @@ fn has_weak_tags(request: &message::Request<'_>) -> bool {
     tags.peek().is_some() && tags.all(|tags| tags.trim_ascii_start().starts_with(b"W/"))
 }
 
-/// Why there is no request (yet).
+/// Reason why there is no request (yet).
 enum NoRequest {
     Partial,
     /// Status and text of the answer, and whether it is one to a `HEAD`.
     Malformed(u16, String, bool),
-    /// Whether the answer is one to a `HEAD`.
+    /// There is no memory. True if the answer is one to a `HEAD`.
     OutOfMemory(bool),
-    /// One of an authority that looks whether a name is ours: the answer, and the same.
+    /// Request of an authority that looks whether a name is ours: the answer, and whether it is one
+    /// to a `HEAD`.
     Challenge(Arc<str>, bool),
 }
 
@@ -557,16 +560,17 @@ impl Client {
         }
     }
 
-    /// Whether the connection ends with the request that is served now, as it is too old for another
-    /// one.
+    /// True if the connection ends with the request that is served now, as the connection is too
+    /// old for another request.
     fn is_last(&self) -> bool {
         let now = self.session.watch.coarse_now();
         let rule = self.session.service.rule();
         self.age.is_over(1, &rule.rule.limits, now)
     }
 
-    /// As [`Worker::others_first`](crate::worker::Worker::others_first), but for streams: those that
-    /// came together are all read before one has its turn, and what they send leaves together.
+    /// Lets other tasks run first, as [`Worker::others_first`](crate::worker::Worker::others_first)
+    /// does, but not for streams: streams that came together are all read before one has its turn,
+    /// and what they send leaves together.
     async fn others_first(&self) {
         if !matches!(self.stream, Io::Stream(_)) {
             self.session.worker.others_first().await;
@@ -989,7 +993,7 @@ impl Client {
     }
 }
 
-/// How a request went.
+/// Course of a request: how it ended, and what it took.
 struct Summary {
     end: End,
     /// The status that the client got.
@@ -998,7 +1002,7 @@ struct Summary {
     received: u64,
     sent: u64,
     response_time: Option<Duration>,
-    /// When the head of the member's response had arrived.
+    /// Time at which the head of the member's response had arrived.
     answered: Option<Instant>,
     retries: u32,
     limit: Option<Limit>,
@@ -1034,9 +1038,9 @@ fn malformed(error: HeadError, read: &[u8]) -> NoRequest {
     NoRequest::Malformed(error.request_status(), error.to_string(), to_head)
 }
 
-/// Whether a head that is not understood, or not all there, is that of a `HEAD`: no answer
-/// to one has content (RFC 9110, section 9.3.2), so a client would take content for the
-/// answer to its next request.
+/// True if a head that is not understood, or not all there, is that of a `HEAD`: no answer to a
+/// `HEAD` has content (RFC 9110, section 9.3.2), so a client would take content for the answer to
+/// its next request.
 fn asks_for_head(read: &[u8]) -> bool {
     let line = read.strip_prefix(b"\r\n").unwrap_or(read);
     line.starts_with(b"HEAD ")

@@ -1,4 +1,4 @@
-//! How far an exchange is, and whose turn it is: what its deadline depends on.
+//! Progress of an exchange: its stage, and the side whose turn it is. The deadline depends on both.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::listen::Session;
 use crate::watch::Watch;
 use crate::worker::Worker;
 
-/// Whom a time limit concerns, or who broke off.
+/// Side that a time limit concerns, or that broke off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
     Member,
 }
 
-/// How far an exchange is: what its deadline depends on.
+/// Progress of an exchange, on which its deadline depends.
 pub(super) struct Progress {
     /// The member takes no more of the request. It may still answer.
     deaf: bool,
@@ -34,11 +34,11 @@ pub(super) struct Progress {
     grpc: bool,
     /// Something pauses until the next sweep, for want of bandwidth.
     pauses: bool,
-    /// Whether anything was ever waited for.
+    /// True if anything was ever waited for.
     has_waited: bool,
-    /// What was sent, and whose turn it was, when something was last waited for.
+    /// Bytes that were sent, and the side whose turn it was, when something was last waited for.
     waited: Option<(u64, u64, Side)>,
-    /// What the client's slowness has come to, if there are limits for that.
+    /// Time that the client's slowness has taken, if there are limits for that.
     slow: Option<Box<Slow>>,
 }
 
@@ -115,7 +115,7 @@ impl Progress {
         step
     }
 
-    /// Whether anything was ever waited for.
+    /// True if anything was ever waited for.
     pub(super) fn has_waited(&self) -> bool {
         self.has_waited
     }
@@ -125,7 +125,7 @@ impl Progress {
         self.slow.as_ref().and_then(|slow| slow.limit)
     }
 
-    /// Who has to do something next.
+    /// Returns the side that has to act next.
     pub(super) fn whose_turn(&self, up: &Flow, down: Option<&Flow>) -> Side {
         if down.is_some_and(|down| down.waits() == Waits::ForReceiver) {
             return Side::Client;
@@ -217,14 +217,14 @@ impl Progress {
     }
 }
 
-/// How long a client was waited for, beside what it has sent or taken.
+/// Time for which a client was waited for, beside the bytes that it has sent or taken.
 #[derive(Default)]
 struct Slow {
-    /// Whom something was waited for last, in which direction: since when.
+    /// Direction in which the client was last waited for, and since when.
     since: Option<(Limit, Instant)>,
     body: Duration,
     response: Duration,
-    /// What sets the deadline, if it is one of these limits.
+    /// Limit that sets the deadline, if it is one of these limits.
     limit: Option<Limit>,
 }
 

@@ -40,13 +40,13 @@ pub(super) const MAX_INTERIM: u32 = 32;
 
 /// The head of a response, ready to be sent on.
 pub(super) struct Head {
-    /// What the client gets first, and how much of the body has arrived.
+    /// Bytes that the client gets first, and the part of the body that has arrived.
     pub(super) down: Flow,
     pub(super) status: u16,
-    /// When it had arrived.
+    /// Time at which the head had arrived.
     pub(super) at: Instant,
     pub(super) outcome: Outcome,
-    /// Whether the member's connection goes on.
+    /// True if the member's connection goes on.
     pub(super) keep_alive: bool,
     pub(super) until_close: bool,
     /// True if the member authenticates connections.
@@ -54,7 +54,7 @@ pub(super) struct Head {
     pub(super) delivery: Delivery,
 }
 
-/// What a member has sent.
+/// Head of a response that a member has sent.
 // Almost always the large one, and for a moment: a box would be allocated per request.
 #[allow(clippy::large_enum_variant)]
 enum Response {
@@ -420,8 +420,8 @@ impl Client {
 }
 
 impl Client {
-    /// What compresses the response, if it is one of those that are and the client takes that. Then the
-    /// head says so.
+    /// Returns the encoder that compresses the response, if the rule compresses such responses and
+    /// the client takes the coding. Then the head says so.
     fn encoder(
         &self,
         request: &Request,
@@ -511,7 +511,7 @@ pub(super) fn take_reports<'h>(
     }
 }
 
-/// Whether load reports in responses are not for clients.
+/// True if load reports in responses are not for clients.
 fn strips_reports(target: &Target) -> bool {
     let orca = target.sources.orca.as_ref();
     orca.is_some_and(|orca| orca.headers && orca.strip)

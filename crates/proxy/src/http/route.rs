@@ -1,5 +1,5 @@
-//! Where requests go: the route that each is given once its head is read, the group of that, and what
-//! the route changes.
+//! Routes of requests: the route that each request gets once its head is read, the group of the
+//! route, and what the route changes.
 
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -35,7 +35,7 @@ use crate::service::{Bindings, LocalRule, class_of_client};
 #[derive(Clone, Debug)]
 pub(crate) struct Routed {
     rule: Rc<LocalRule>,
-    /// Its place in the rule.
+    /// Place of the route in the rule.
     route: u32,
     /// The place of its group there.
     target: u32,
@@ -109,7 +109,7 @@ impl Routed {
         (routed, given.map(Box::new))
     }
 
-    /// What each client may have, if that is limited.
+    /// Returns the limits of each client, if there are any.
     #[inline]
     pub(crate) fn quotas(&self) -> Option<&Quotas> {
         self.rule.quotas.as_deref()
@@ -128,7 +128,7 @@ impl Routed {
         of_route.unwrap_or(&self.target().policy)
     }
 
-    /// What is done with it.
+    /// Returns the route, which says what is done with the request.
     #[inline]
     pub(crate) fn route(&self) -> &Route {
         self.rule.routes.at(self.route as usize)
@@ -140,7 +140,7 @@ impl Routed {
         self.rule.target(self.target as usize)
     }
 
-    /// How urgent `request` is when it waits for a member.
+    /// Returns the urgency of `request` when it waits for a member.
     #[inline]
     pub(super) fn class(&self, request: &message::Request<'_>, client: Option<IpAddr>) -> Class {
         let told = || {
@@ -156,7 +156,7 @@ impl Routed {
             .unwrap_or_else(|| class_of_client(&self.rule.rule, client))
     }
 
-    /// The same with the group that gets copies, if there is one.
+    /// Returns the same route with the group that gets copies, if there is one.
     pub(super) fn for_mirror(&self) -> Option<Self> {
         let target = self.route().mirror.as_ref()?.target;
         Some(Routed {
@@ -165,7 +165,8 @@ impl Routed {
         })
     }
 
-    /// The same with the group at `target`, which is asked whether requests may pass, if there is one.
+    /// Returns the same route with the group at `target`, which is asked whether requests may pass,
+    /// if there is one.
     pub(super) fn to_ask(&self, target: u32) -> Option<Self> {
         let is_there = target as usize <= self.rule.others.len();
         is_there.then(|| Routed {
@@ -174,7 +175,7 @@ impl Routed {
         })
     }
 
-    /// What is changed in the head of `request` on its way to a member.
+    /// Returns the changes of the head of `request` on its way to a member.
     #[inline]
     pub(super) fn changes<'a>(
         &'a self,
@@ -427,7 +428,7 @@ impl Given {
     }
 }
 
-/// What a client is told whose request is too large.
+/// Answer to a client whose request is too large.
 pub(super) const TOO_LARGE: &str = "The request's body is larger than allowed.";
 
 impl Client {

@@ -29,14 +29,14 @@ pub(super) fn named(cookie: &Cookie, request: &Request<'_>) -> Option<Named> {
         .find_map(|value| cookie.find(value))
 }
 
-/// What the cookie of a request says.
+/// Content of the cookie of a request that binds the client.
 #[derive(Debug)]
 pub(super) struct Stuck {
     /// The client's tie to the member that its cookie names, for this request.
     pub(super) bindings: RefCell<Bindings>,
-    /// That member.
+    /// Member that the cookie names.
     member: Option<MemberId>,
-    /// Whether there is a cookie that names none.
+    /// True if the request has a cookie that names no member.
     is_unknown: bool,
 }
 
@@ -63,7 +63,7 @@ impl Stuck {
         }
     }
 
-    /// Why the client has no member, though it has a cookie.
+    /// Returns the reason why the client has no member, though it has a cookie.
     pub(super) fn unbound(&self) -> Option<&'static str> {
         self.is_unknown
             .then_some("its cookie names none that is here")

@@ -25,7 +25,7 @@ const MAX_TRAILER_BYTES: usize = 8 * 1024;
 /// a name that was cut can only begin like one.
 const NAME_BYTES: usize = 26;
 
-/// Why a chunked body is refused.
+/// Reason why a chunked body is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
     /// A chunk size is not 1 to 16 hexadecimal digits below 2^63.
@@ -54,25 +54,25 @@ pub enum ChunkError {
     TrailersTooLong,
 }
 
-/// What the first bytes of some input are.
+/// Meaning of the first bytes of some input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// So many bytes of content; at least one.
+    /// Number of bytes of content; at least one.
     Data(usize),
-    /// So many bytes of framing: sizes, line ends, trailers. Zero if there is no input.
+    /// Number of bytes of framing: sizes, line ends, trailers. Zero if there is no input.
     Framing(usize),
     /// Number of bytes of trailers that do not pass.
     Dropped(usize),
-    /// So many bytes of framing, which end the body.
+    /// Number of bytes of framing that end the body.
     End(usize),
 }
 
-/// How far some input belongs to the body.
+/// Part of some input that belongs to the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scanned {
     /// Bytes that belong to the body and may be passed on.
     pub len: usize,
-    /// Whether the body ends there.
+    /// True if the body ends there.
     pub end: bool,
 }
 
@@ -205,7 +205,7 @@ impl Decoder {
         }
     }
 
-    /// Whether the body has ended.
+    /// True if the body has ended.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
@@ -327,8 +327,8 @@ impl Decoder {
         self.step_framing(input)
     }
 
-    /// The same where no content is next, and no trailers are picked. The loop is here once, and what it does with
-    /// a byte is a part of it.
+    /// Goes through `input` where no content is next, and no trailers are picked. The loop is here
+    /// once, and what it does with a byte is a part of it.
     fn step_framing(&mut self, input: &[u8]) -> Result<Piece, ChunkError> {
         for (index, &byte) in input.iter().enumerate() {
             match self.state {
@@ -347,7 +347,7 @@ impl Decoder {
         Ok(Piece::Framing(input.len()))
     }
 
-    /// The same where trailers are next, of which some are taken out: a line at a time.
+    /// Goes through `input` where trailers are next, of which some are taken out: a line at a time.
     #[cold]
     fn step_trailer(&mut self, input: &[u8]) -> Result<Piece, ChunkError> {
         if self.is_done() || input.is_empty() {
@@ -513,7 +513,7 @@ impl Decoder {
     }
 }
 
-/// Whether a byte may stand in a field value or a chunk extension.
+/// True if a byte may stand in a field value or a chunk extension.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
@@ -670,7 +670,7 @@ mod tests {
         }
     }
 
-    /// What a head must not bring to a member does not come in trailers either.
+    /// Trailers cannot bring a member what a head must not bring it.
     #[test]
     fn s6_trailers_are_as_strict_as_heads() {
         let long = format!("X_Forwarded-{}", "x".repeat(100));

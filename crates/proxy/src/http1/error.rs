@@ -1,6 +1,6 @@
-//! Why a head is refused, and with which status.
+//! Reasons why a head is refused, and the status for each.
 
-/// Why a head is refused.
+/// Reason why a head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
     /// The start line is not one.

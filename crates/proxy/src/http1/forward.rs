@@ -20,22 +20,22 @@ use crate::cors::CorsFields;
 use crate::message::{Body, Field, FieldSet, OwnCookies, Raw, Request, put_cookies_but};
 use crate::trace;
 
-/// What a route changes in the head of a request.
+/// Changes of a route in the head of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes<'a> {
     /// The path, in two parts, and the query with its question mark.
     pub target: Option<(&'a str, &'a str, &'a str)>,
-    /// Fields.
+    /// Changes of fields.
     pub fields: Option<&'a FieldChanges>,
-    /// What is said of the user.
+    /// User of the request, as the member is told.
     pub user: User<'a>,
     /// Cookies that are taken out.
     pub cookies: OwnCookies<'a>,
-    /// Whether `X-Forwarded-For`, `-Proto` and `-Host` are said in any case.
+    /// True if `X-Forwarded-For`, `-Proto` and `-Host` are said in any case.
     pub says_forwarded: bool,
     /// Format in which the member is asked for a load report.
     pub report_format: Option<&'a str>,
-    /// What it is known by, to people and in traces.
+    /// Marks of the request: its name for people, and its fields of traces.
     pub marks: Option<Marks<'a>>,
 }
 
@@ -60,7 +60,7 @@ impl Changes<'_> {
     }
 }
 
-/// What a request is known by.
+/// Marks by which a request is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Marks<'a> {
     /// The name of a field, and the name of the request.
@@ -70,7 +70,7 @@ pub struct Marks<'a> {
 }
 
 impl Marks<'_> {
-    /// Whether a field of the request is left out.
+    /// True if a field of the request is left out.
     fn takes_out(&self, name: &str) -> bool {
         let is = |own: &str| name.eq_ignore_ascii_case(own);
         self.id.is_some_and(|(field, _)| is_same_name(field, name))
@@ -79,12 +79,12 @@ impl Marks<'_> {
     }
 }
 
-/// What a member is told of the user who sends a request.
+/// User who sends a request, as a member is told.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct User<'a> {
     /// A field, and the user.
     pub field: Option<(&'a str, &'a str)>,
-    /// Whether it does not get `Authorization`.
+    /// True if the member does not get `Authorization`.
     pub remove_authorization: bool,
 }
 
@@ -93,7 +93,7 @@ pub fn write_request(request: &Request<'_>, hop: &Hop, out: &mut Vec<u8>) {
     write_changed(request, hop, Changes::default(), out);
 }
 
-/// The same with what a route changes.
+/// Appends the head that a member gets, with the changes of a route.
 pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out: &mut Vec<u8>) {
     let mut left_out = request.dropped;
     let sets = changes.fields;
@@ -176,7 +176,7 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
     out.extend_from_slice(b"\r\n");
 }
 
-/// Where the parent stands in a head that [`write_changed`] has written with a trace.
+/// Returns the place of the parent in a head that [`write_changed`] has written with a trace.
 pub(crate) fn parent_place(head: &[u8]) -> usize {
     // Flags and a dash, and the ends of the line and of the head.
     head.len().saturating_sub(16 + 3 + 4)
@@ -293,18 +293,18 @@ fn put_raw_request(
 pub struct Client {
     /// Version of its request.
     pub version: Version,
-    /// Whether it and the balancer want its connection to go on.
+    /// True if the client and the balancer want the client's connection to go on.
     pub keep_alive: bool,
 }
 
-/// How the rest of a response is to be delivered.
+/// Way in which the rest of a response is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The body comes chunked, which this client does not know: only its content is
     /// sent, and closing the connection ends it.
     pub strip_chunks: bool,
-    /// Whether the client's connection goes on after this response. Nothing is said of
-    /// it in an interim response, after which this is to be ignored.
+    /// True if the client's connection goes on after this response. An interim response says
+    /// nothing of that: ignore the value after one.
     pub keep_alive: bool,
 }
 
@@ -322,10 +322,10 @@ pub(super) fn put_cors(cors: CorsFields<'_>, changes: Option<&FieldChanges>, out
     });
 }
 
-/// What a response has beside what the member says.
+/// Additions to a response beside what the member says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Added<'a> {
-    /// What a route adds.
+    /// Changes that a route makes.
     pub changes: Option<&'a FieldChanges>,
     /// A value of `Set-Cookie`.
     pub cookie: Option<&'a str>,
@@ -335,7 +335,8 @@ pub struct Added<'a> {
     pub id: Option<(&'a str, &'a str)>,
 }
 
-/// The same with fields that are added. Those in place of which they come were left out.
+/// Appends the head that the client gets, with fields that are added. The fields in whose place
+/// they come were left out.
 pub fn write_changed_response(
     head: &ResponseHead<'_>,
     client: Client,

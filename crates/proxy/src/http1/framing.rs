@@ -1,5 +1,5 @@
-//! What the fields of a head mean for this hop: how long the body is, whether the
-//! connection goes on, and which fields end here.
+//! Meaning of the fields of a head for this hop: how long the body is, whether the connection goes
+//! on, and which fields end here.
 
 use evenkeel_manager::config::fields::{is_same_name, plain_byte};
 use httparse::Header;
@@ -11,9 +11,9 @@ use crate::message::{Body, FieldSet};
 /// Version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// HTTP/1.0.
+    /// Version HTTP/1.0.
     Http10,
-    /// HTTP/1.1.
+    /// Version HTTP/1.1.
     Http11,
     /// HTTP/2, whose heads do not come as bytes.
     Http2,
@@ -32,7 +32,7 @@ impl Version {
 /// up among all fields, so the number is bounded.
 const MAX_CONNECTION_NAMES: usize = 16;
 
-/// What the fields of a head mean together.
+/// Meaning of the fields of a head together.
 #[derive(Debug, Default)]
 pub(super) struct Meaning<'a> {
     pub host: Option<&'a str>,
@@ -52,12 +52,12 @@ pub(super) struct Meaning<'a> {
     pub dropped: FieldSet,
     /// The one that frames the body.
     pub framing_fields: FieldSet,
-    /// Those that say who the client is.
+    /// Fields that say who the client is.
     pub forwarded_fields: FieldSet,
     pub host_fields: FieldSet,
     connection: Connection,
     upgrade_fields: FieldSet,
-    /// Whether all protocols offered or switched to may pass.
+    /// True if all protocols offered or switched to may pass.
     may_upgrade: bool,
     expect_fields: FieldSet,
 }
@@ -69,7 +69,7 @@ struct Connection {
     keep_alive: bool,
     upgrade: bool,
     te: bool,
-    /// How many other names are listed.
+    /// Number of other names that are listed.
     names: usize,
 }
 
@@ -194,7 +194,7 @@ impl<'a> Meaning<'a> {
         }
     }
 
-    /// What the fields say of the body: its framing in a request.
+    /// Returns the framing of a request's body, as the fields say it.
     pub(super) fn framing(&self) -> Body {
         match self.content_length {
             _ if self.chunked => Body::Chunked,
@@ -221,7 +221,7 @@ impl<'a> Meaning<'a> {
         self.chunked || self.content_length.is_some_and(|length| length > 0)
     }
 
-    /// Whether the sender lets the connection go on.
+    /// True if the sender lets the connection go on.
     pub(super) fn keep_alive(&self, version: Version) -> bool {
         !self.connection.close && (version != Version::Http10 || self.connection.keep_alive)
     }
@@ -399,8 +399,8 @@ pub(super) fn offset(raw: &[u8], field: &Header<'_>) -> usize {
     (field.name.as_ptr().addr()).wrapping_sub(raw.as_ptr().addr())
 }
 
-/// Whether a line is `name: value` with one space and nothing else. Whitespace around a
-/// value is allowed and means nothing, but not every server has taken it for nothing.
+/// True if a line is `name: value` with one space and nothing else. Whitespace around a value is
+/// allowed and means nothing, but not every server has taken it for nothing.
 fn is_plain_line(raw: &[u8], field: &Header<'_>) -> bool {
     let after_name = offset(raw, field).saturating_add(field.name.len());
     let rest = raw.get(after_name..).unwrap_or_default();
@@ -457,8 +457,8 @@ fn names_connection_scheme(value: &[u8]) -> bool {
     })
 }
 
-/// Whether an offer to upgrade is passed on. Not to HTTP/2: requests in that connection
-/// would pass unseen. Nor to TLS, which ends at the balancer.
+/// True if an offer to upgrade is passed on. An offer of HTTP/2 is not: requests in that connection
+/// would pass unseen. Nor is an offer of TLS, which ends at the balancer.
 fn may_upgrade_to(value: &[u8]) -> bool {
     let mut offered = elements(value).peekable();
     offered.peek().is_some()
@@ -471,7 +471,7 @@ fn may_upgrade_to(value: &[u8]) -> bool {
         })
 }
 
-/// Whether a comma-separated list has this element, in any case.
+/// True if a comma-separated list has this element, in any case.
 pub(super) fn lists(value: &[u8], wanted: &[u8]) -> bool {
     elements(value).any(|element| element.eq_ignore_ascii_case(wanted))
 }
@@ -484,7 +484,7 @@ fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|element| !element.is_empty())
 }
 
-/// Whether the bytes are a `token` (RFC 9110, section 5.6.2).
+/// True if the bytes are a `token` (RFC 9110, section 5.6.2).
 pub(super) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&byte| is_token_byte(byte))
 }
@@ -493,8 +493,8 @@ pub(super) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether the bytes are `host[:port]` (RFC 3986, section 3.2), with a host and without
-/// user information.
+/// True if the bytes are `host[:port]` (RFC 3986, section 3.2), with a host and without user
+/// information.
 pub(super) fn is_authority(bytes: &[u8]) -> bool {
     let (host, port) = match bytes {
         [b'[', rest @ ..] => {

@@ -1,9 +1,9 @@
-//! What heads of requests and of responses have in common on their way from bytes to checked
+//! Parts that heads of requests and of responses have in common on their way from bytes to checked
 //! messages.
 //!
-//! `httparse` finds the parts quickly, but is lenient: it takes a bare LF as the end of
-//! a line, skips any number of empty lines before a head, and knows nothing about the
-//! meaning of a field. All of that is checked here.
+//! `httparse` finds the parts quickly, but is lenient: it takes a bare LF as the end of a line,
+//! skips any number of empty lines before a head, and knows nothing about the meaning of a field.
+//! This module checks all of that.
 
 use std::mem::MaybeUninit;
 
@@ -34,7 +34,7 @@ impl Default for Fields<'_> {
     }
 }
 
-/// How large a head may be.
+/// Largest size of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most bytes, from the start line to the empty line after the last field.
@@ -52,7 +52,7 @@ pub enum Parsed<T> {
     Partial,
 }
 
-/// What a request asked for, as far as the framing of its response depends on it.
+/// Facts about a request on which the framing of its response depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// `HEAD`: the response has no body.

@@ -1,4 +1,4 @@
-//! What the balancer says of a client to the members.
+//! Fields in which the balancer tells members about a client.
 
 use std::net::IpAddr;
 
@@ -8,12 +8,12 @@ use evenkeel_manager::config::fields::is_in_family;
 use super::framing::is_token;
 use crate::message::Request;
 
-/// What the balancer adds to the requests of one client connection.
+/// Additions of the balancer to the requests of one client connection.
 #[derive(Clone, Debug)]
 pub struct Hop {
-    /// Its address, or a word for none.
+    /// Address of the client, or a word for none.
     pub(super) client: Box<str>,
-    /// Whether there is an address.
+    /// True if the client has an address.
     is_known: bool,
     /// `for=` and the client, as `Forwarded` has it.
     forwarded_for: Box<str>,
@@ -24,11 +24,11 @@ pub struct Hop {
     trust: bool,
     /// The whole `Via` line, or nothing.
     via: Box<str>,
-    /// What it says of clients' certificates, if any rule does.
+    /// Fields about clients' certificates, if any rule has them.
     certificates: Option<Box<Certificates>>,
 }
 
-/// What members are told of clients' certificates.
+/// Fields that tell members about clients' certificates.
 #[derive(Clone, Debug, Default)]
 struct Certificates {
     /// Beginnings of names of fields that nobody else may send.
@@ -77,7 +77,7 @@ impl Hop {
         }
     }
 
-    /// The same for requests that come over another version of HTTP.
+    /// Returns the same hop for requests that come over another version of HTTP.
     pub(crate) fn over(mut self, version: &str, options: &HttpOptions) -> Self {
         if let Some(name) = &options.via {
             self.via = format!("Via: {version} {name}\r\n").into();
@@ -85,7 +85,7 @@ impl Hop {
         self
     }
 
-    /// The same for a client of which `lines` tell more.
+    /// Returns the same hop for a client about which `lines` tell more.
     #[must_use]
     pub fn with_identity(mut self, lines: Option<&str>) -> Self {
         if let (Some(certificates), Some(lines)) = (&mut self.certificates, lines) {
@@ -94,7 +94,7 @@ impl Hop {
         self
     }
 
-    /// Whether there are fields that only the balancer may send.
+    /// True if there are fields that only the balancer may send.
     #[inline]
     pub(super) fn reserves(&self) -> bool {
         self.certificates.is_some()
@@ -107,7 +107,7 @@ impl Hop {
         reserved.any(|family| is_in_family(name, family))
     }
 
-    /// Whether a field of the forwarded family is taken out of a request. `says` is whether
+    /// True if a field of the forwarded family is taken out of a request. `says` is true if
     /// `X-Forwarded-For` is said in any case.
     pub(super) fn takes_out(&self, name: &str, says: bool) -> bool {
         let says = says || self.x_forwarded;

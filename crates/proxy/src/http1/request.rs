@@ -28,31 +28,31 @@ use crate::message::{Body, Raw, Request};
 pub struct RequestHead<'a> {
     /// Bytes of the read buffer that the head takes, an empty line before it included.
     pub len: usize,
-    /// What it asks for.
+    /// Request of the head.
     pub request: Request<'a>,
     /// Request target, as sent.
     pub target: &'a str,
     /// Version, as sent.
     pub version: Version,
-    /// Whether the client wants the connection to go on after the response.
+    /// True if the client wants the connection to go on after the response.
     pub keep_alive: bool,
-    /// Whether the client waits for a 100 (Continue) before it sends the body.
+    /// True if the client waits for a 100 (Continue) before it sends the body.
     pub expect_continue: bool,
-    /// What the framing of the response depends on.
+    /// Facts on which the framing of the response depends.
     pub asked: Asked,
 }
 
 /// Form of a request target (RFC 9112, section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form<'a> {
-    /// `/path?query`.
+    /// Origin form: `/path?query`.
     Origin,
     /// `http://authority/path?query`; the path may be empty.
     Absolute {
         authority: &'a str,
         path_and_query: &'a str,
     },
-    /// `*`.
+    /// Asterisk form: `*`.
     Asterisk,
 }
 

@@ -13,15 +13,15 @@ use crate::cors::CorsFields;
 pub struct Answer<'a> {
     /// Status code.
     pub status: u16,
-    /// One line for a person to read: what is wrong, and what to do.
+    /// Line for a person to read: what is wrong, and what to do.
     pub text: &'a str,
-    /// Whether the connection goes on after this answer.
+    /// True if the connection goes on after this answer.
     pub keep_alive: bool,
     /// Value of `Date`, if the caller has one at hand.
     pub date: Option<&'a str>,
     /// Seconds for `Retry-After`.
     pub retry_after: Option<u32>,
-    /// What stands in the place of the text, with its media type: a page of the administrator's.
+    /// Page of the administrator's in the place of the text, with its media type.
     pub page: Option<(&'a str, &'a Bytes)>,
     /// Parts beside status and text.
     pub more: More<'a>,
@@ -56,7 +56,8 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The same with the page for its status, unless it has one, and changes of fields that `policy` says.
+    /// Returns the same answer with the page of `policy` for its status, unless the answer has a
+    /// page, and with the changes of fields that `policy` says.
     pub(crate) fn with(self, policy: &'a ResponsePolicy) -> Self {
         let page = || policy.page(self.status);
         Answer {
@@ -79,7 +80,7 @@ impl<'a> Answer<'a> {
             .is_some_and(|fields| fields.takes_out(name))
     }
 
-    /// Whether there may be content with its status.
+    /// True if an answer with this status may have content.
     pub(crate) fn has_content(&self) -> bool {
         !matches!(self.status, 204 | 205 | 304)
     }

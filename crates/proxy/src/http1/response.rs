@@ -18,14 +18,14 @@ pub struct ResponseHead<'a> {
     pub version: Version,
     /// Framing of the body.
     pub body: Body,
-    /// Whether the member lets the connection go on after this response.
+    /// True if the member lets the connection go on after this response.
     pub keep_alive: bool,
     pub(super) raw: &'a [u8],
     pub(super) fields: &'a [Header<'a>],
     pub(super) meaning: Meaning<'a>,
     /// The content coding that its body gets here.
     coding: Option<&'static str>,
-    /// Whether `Vary` is to name `Accept-Encoding`.
+    /// True if `Vary` is to name `Accept-Encoding`.
     varies: bool,
     /// The value of an `ETag` that holds for the content only, not for its bytes as sent.
     weakened: Option<&'a [u8]>,
@@ -87,7 +87,7 @@ impl<'a> ResponseHead<'a> {
         }))
     }
 
-    /// Whether another response to the same request follows (1xx, but not 101).
+    /// True if another response to the same request follows (1xx, but not 101).
     pub fn is_interim(&self) -> bool {
         self.status < 200 && self.status != 101
     }
@@ -115,7 +115,7 @@ impl<'a> ResponseHead<'a> {
         values(self.fields, name)
     }
 
-    /// Whether a field called `name` (in any case) lists `element`, in any case.
+    /// True if a field called `name` (in any case) lists `element`, in any case.
     pub(crate) fn lists(&self, name: &str, element: &[u8]) -> bool {
         self.values(name).any(|value| lists(value, element))
     }
@@ -311,7 +311,7 @@ mod tests {
         ),
     ];
 
-    /// What a route takes out is not said to the client, so it does not count.
+    /// A field that a route takes out is not said to the client, so the field does not count.
     #[test]
     fn that_a_response_varies_is_said_once() {
         let varies = |vary: &str, taken_out: bool| {

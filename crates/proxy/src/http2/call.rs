@@ -25,7 +25,7 @@ const LIMITS: Limits = Limits {
     max_fields: MAX_FIELDS,
 };
 
-/// One stream of a connection to a member.
+/// Stream of a connection to a member.
 #[derive(Debug)]
 pub(crate) struct Call {
     place: Place,
@@ -37,7 +37,7 @@ pub(crate) struct Call {
     answer: Vec<u8>,
     answer_read: usize,
     incoming: Option<Incoming>,
-    /// What a client is told whose offer of WebSocket was taken, if it has made one.
+    /// Answer to a client whose offer of WebSocket was taken, if the client has made one.
     accept: Option<String>,
     /// The request never began.
     failed: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Call {
     unable: bool,
     /// The request's head cannot be said in HTTP/2.
     unfit: bool,
-    /// Whether the request is to look as if it was cut.
+    /// True if the request is to look as if it was cut.
     cut: Cell<bool>,
 }
 
@@ -74,22 +74,22 @@ impl Call {
         "http"
     }
 
-    /// Whether the member says that it has not processed the request.
+    /// True if the member says that it has not processed the request.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// Whether the member has refused the connection after the handshake of TLS.
+    /// True if the member has refused the connection after the handshake of TLS.
     pub(crate) fn is_of_refused(&self) -> bool {
         self.place.link.is_refused()
     }
 
-    /// Whether the member has closed the connection, which was idle before this request.
+    /// True if the member has closed the connection, which was idle before this request.
     pub(crate) fn is_stale(&self) -> bool {
         self.place.is_stale()
     }
 
-    /// Whether the request was for WebSocket, which the member does not take.
+    /// True if the request was for WebSocket, which the member does not take.
     pub(crate) fn is_unable(&self) -> bool {
         self.unable
     }
@@ -367,7 +367,7 @@ impl AsyncWrite for Call {
         Poll::Ready(begun.map(|()| end))
     }
 
-    /// What was written goes out when the connection's task has its turn.
+    /// Does nothing: the bytes that were written go out when the connection's task has its turn.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

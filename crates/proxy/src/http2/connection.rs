@@ -22,24 +22,24 @@ use crate::memory::Charge;
 use crate::service::{Bindings, LocalRule, State};
 use crate::watch::Stop;
 
-/// What a client may send in a stream before some of it is passed on, in bytes.
+/// Number of bytes that a client may send in a stream before some of them are passed on.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// The same for all streams of a connection of which several have bodies, if there is memory for it:
-/// what every connection may send is [`STREAM_WINDOW`].
+/// Number of bytes that a client may send likewise in all streams of a connection of which several
+/// have bodies, if there is memory for them: every connection may send [`STREAM_WINDOW`].
 const CONNECTION_WINDOW: u32 = 512 * 1024;
 
-/// How long the last frames have to get through.
+/// Time that the last frames have to get through.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// What the streams of a connection share.
+/// State that the streams of a connection share.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) session: Session,
     pub(super) scheme: &'static str,
-    /// What was agreed on with a client that speaks TLS.
+    /// Parameters agreed on with a client that speaks TLS.
     pub(super) agreed: Option<Arc<Agreed>>,
-    /// What is said of the client, made for a rule.
+    /// Hop for the client, made for a rule: what members are told of the client.
     hop: RefCell<Option<(Rc<LocalRule>, Rc<Hop>)>>,
     local: Box<str>,
     /// The member that the client is bound to, if the group binds for longer than a request.
@@ -52,7 +52,7 @@ pub(crate) struct Connection {
     errors: Cell<u32>,
 }
 
-/// How far a connection is.
+/// Stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The client has not said hello.
@@ -60,7 +60,7 @@ enum Stage {
     Open,
     /// No new streams; those that there are may end.
     Ending,
-    /// It is over when the last frames are sent.
+    /// The connection is over when the last frames are sent.
     Over,
 }
 
@@ -212,7 +212,7 @@ impl Connection {
         }
     }
 
-    /// Whether it has had as many requests, or for as long, as it may.
+    /// True if the connection has had as many requests as it may, or has lasted for as long.
     fn is_too_old(&self) -> bool {
         let rule = self.session.service.rule();
         let now = self.session.watch.coarse_now();
@@ -229,7 +229,7 @@ impl Connection {
         charge
     }
 
-    /// Whether no new streams are to be taken.
+    /// True if no new streams are to be taken.
     fn is_draining(&self) -> bool {
         self.session.worker.closing.get() || self.session.service.state.get() == State::Draining
     }
@@ -277,7 +277,7 @@ impl Connection {
         Tasks::serve(&self.session.worker, work);
     }
 
-    /// What is said of the client to members of the rule.
+    /// Returns what the members of the rule are told of the client.
     pub(crate) fn hop(&self, rule: &Rc<LocalRule>) -> Rc<Hop> {
         let mut known = self.hop.borrow_mut();
         match &*known {

@@ -1,4 +1,4 @@
-//! What HTTP has to know of gRPC: deadlines, and statuses that stand in trailers.
+//! Parts of gRPC that HTTP has to know: deadlines, and statuses that stand in trailers.
 
 use std::time::Duration;
 
@@ -65,14 +65,14 @@ const UNAVAILABLE: u8 = 14;
 const DATA_LOSS: u8 = 15;
 const UNKNOWN: u8 = 2;
 
-/// Whether a request is a call of gRPC.
+/// True if a request is a call of gRPC.
 pub(crate) fn is_call(fields: &Fields) -> bool {
     let media_type = fields.get("content-type");
     let rest = media_type.and_then(|value| value.strip_prefix(b"application/grpc"));
     matches!(rest, Some([] | [b'+' | b';', ..]))
 }
 
-/// How long a call may take, if it says so.
+/// Returns the time that a call may take, if the call says so.
 pub(crate) fn timeout(fields: &Fields) -> Option<Duration> {
     let value = std::str::from_utf8(fields.get("grpc-timeout")?).ok()?;
     let (number, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
@@ -102,7 +102,8 @@ pub(crate) fn status_of(answer: u16) -> u8 {
     }
 }
 
-/// What the status in a response's head says of the member; `None` if that is nothing bad.
+/// Returns the outcome that the status in a response's head means for the member; `None` if the
+/// status says nothing bad.
 pub(crate) fn outcome(status: &[u8]) -> Option<Outcome> {
     match number(status)? {
         UNAVAILABLE | RESOURCE_EXHAUSTED => Some(Outcome::Overloaded { retry_after: None }),
@@ -111,8 +112,8 @@ pub(crate) fn outcome(status: &[u8]) -> Option<Outcome> {
     }
 }
 
-/// Whether a status in trailers, after a response that began well, says that the member failed.
-/// Others can be due to what one client asks for.
+/// True if a status in trailers, after a response that began well, says that the member failed.
+/// Other statuses can be due to what one client asks for.
 pub(crate) fn is_failure(status: &[u8]) -> bool {
     number(status) == Some(UNAVAILABLE)
 }

@@ -24,10 +24,11 @@ use crate::pool::Upstream;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::Worker;
 
-/// What a member may send in a stream before some of it is passed on, in bytes.
+/// Number of bytes that a member may send in a stream before some of them are passed on.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// The same for all streams of a connection whose clients take what comes.
+/// Number of bytes that a member may send likewise in all streams of a connection whose clients
+/// take what comes.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Bytes of content after which it is looked at what clients have not taken, and in steps of which the
@@ -60,14 +61,14 @@ pub(crate) struct Link {
     pub(super) engine: Rc<Engine>,
     /// The number of what has done the handshake of TLS; 0 is nobody.
     tls: u64,
-    /// Whether the member has refused the connection after that.
+    /// Flag that is true if the member has refused the connection after the handshake.
     refusal: Option<Rc<Cell<bool>>>,
     /// Requests that are under way, and whether there was any before.
     streams: Cell<usize>,
     used: Cell<bool>,
     /// Since when there are none.
     idle_since: Cell<Instant>,
-    /// It takes no more requests.
+    /// True if the connection takes no more requests.
     closed: Cell<bool>,
     /// Tasks that wait for the member's settings, or for room.
     waiting: RefCell<Vec<Waker>>,
@@ -134,16 +135,16 @@ impl Window {
     }
 }
 
-/// When a connection ends by itself.
+/// Limits at which a connection ends by itself.
 #[derive(Debug)]
 pub(crate) struct Limits {
     /// Without requests after this time.
     pub(crate) idle: Duration,
-    /// After so long with requests under way the member is asked for a sign of life,
+    /// Time with requests under way after which the member is asked for a sign of life.
     pub(crate) ping_after: Duration,
-    /// and has so long for it.
+    /// Time that the member has for the sign of life.
     pub(crate) pong_within: Duration,
-    /// Where that is counted, and who it is.
+    /// Metrics that count silent members, and the address of the member.
     pub(crate) metrics: Arc<RuleMetrics>,
     pub(crate) address: Address,
 }
@@ -157,7 +158,7 @@ pub(super) struct Place {
     was_idle: bool,
 }
 
-/// How somebody gets a connection.
+/// Way in which a task gets a connection.
 pub(crate) enum Way {
     /// There is one with room.
     Here(Rc<Link>),
@@ -183,7 +184,7 @@ impl Drop for Opening {
 }
 
 impl Links {
-    /// Whether a member has chosen HTTP/1.1 the last time.
+    /// True if a member has chosen HTTP/1.1 the last time.
     pub(crate) fn has_declined(&self, member: MemberId) -> bool {
         self.declined.borrow().contains(&member)
     }
@@ -210,7 +211,7 @@ impl Links {
         same.find(|link| link.has_room()).cloned()
     }
 
-    /// How to get a connection to `member` whose handshake was done by `tls`.
+    /// Returns the way to get a connection to `member` whose handshake was done by `tls`.
     pub(crate) fn way(worker: &Rc<Worker>, member: MemberId, tls: u64) -> Way {
         let links = &worker.links;
         if let Some(link) = links.here(member, tls) {
@@ -431,7 +432,7 @@ impl Place {
         }
     }
 
-    /// Whether a connection that was idle has ended.
+    /// True if a connection that was idle has ended.
     pub(super) fn is_stale(&self) -> bool {
         self.was_idle && self.link.closed.get()
     }

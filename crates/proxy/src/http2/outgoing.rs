@@ -34,7 +34,7 @@ struct Receiver {
 
 #[derive(Debug)]
 enum Framing {
-    /// So many bytes are still to come.
+    /// Number of bytes that are still to come.
     Length(u64),
     Chunked(Box<Chunks>),
     UntilClose,

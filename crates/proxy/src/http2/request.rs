@@ -6,7 +6,7 @@ use evenkeel_http2::Head;
 use crate::http1::{HeadError, Limits, RequestHead};
 use crate::message::Field;
 
-/// What `see` finds in the head.
+/// Returns what `see` finds in the head.
 ///
 /// `ended` says that there is no body. `key` is that of a handshake for WebSocket if the stream
 /// asks for that protocol (RFC 8441).

@@ -24,7 +24,7 @@ use crate::http1::forward::Added;
 use crate::http1::respond::Answer;
 use crate::message::{Body, Field};
 
-/// One stream of a client's connection.
+/// Stream of a client's connection.
 #[derive(Debug)]
 pub(crate) struct Stream {
     connection: Rc<Connection>,
@@ -35,13 +35,13 @@ pub(crate) struct Stream {
     /// Bytes of heads that were sent.
     head_bytes: u64,
     outgoing: Option<Outgoing>,
-    /// Whether it asks for another protocol in the stream (RFC 8441).
+    /// True if the request asks for another protocol in the stream (RFC 8441).
     connects: bool,
-    /// Whether it is a call of gRPC.
+    /// True if the request is a call of gRPC.
     grpc: bool,
     /// The status that its client got.
     call_status: Option<CallStatus>,
-    /// Whether what was sent of the response is not all of it.
+    /// True if only a part of the response was sent.
     cut: Cell<bool>,
 }
 
@@ -67,7 +67,7 @@ impl Stream {
         engine.with(|connection| connection.give_head(head));
     }
 
-    /// What was agreed on with the client, if it speaks TLS.
+    /// Returns the parameters agreed on with the client, if it speaks TLS.
     pub(crate) fn agreed(&self) -> Option<&Arc<Agreed>> {
         self.connection.agreed.as_ref()
     }
@@ -76,12 +76,12 @@ impl Stream {
         self.connection.scheme
     }
 
-    /// Whether the request has no body.
+    /// True if the request has no body.
     pub(crate) fn has_ended(&self) -> bool {
         self.incoming.is_empty()
     }
 
-    /// How the request's body is framed for whoever reads it.
+    /// Sets how the request's body is framed for its reader.
     pub(crate) fn frame(&mut self, body: Body) {
         self.incoming.set_chunked(body == Body::Chunked);
     }
@@ -91,13 +91,13 @@ impl Stream {
         self.cut.set(true);
     }
 
-    /// Whether the client has given the stream up, or its connection.
+    /// True if the client has given up the stream, or its connection.
     pub(crate) fn is_reset(&mut self, cx: &mut Context<'_>) -> bool {
         self.connection.engine.is_broken(self.key, cx)
     }
 
-    /// Whether a response may be the answer to what the stream asked for: success means that
-    /// the other protocol begins.
+    /// True if a response may be the answer to what the stream asked for: success means that the
+    /// other protocol begins.
     pub(crate) fn may_get(&self, status: u16) -> bool {
         !self.connects || !(200..300).contains(&status)
     }
@@ -113,7 +113,7 @@ impl Stream {
         engine.give_fields(fields);
     }
 
-    /// It is a call of gRPC.
+    /// Marks the request as a call of gRPC.
     pub(crate) fn set_grpc(&mut self) {
         self.grpc = true;
     }
@@ -295,7 +295,7 @@ fn put_response(head: &ResponseHead<'_>, fields: &mut Fields) -> bool {
         }
 }
 
-/// Whether a field is a part of the handshake of HTTP/1 for another protocol.
+/// True if a field is a part of the handshake of HTTP/1 for another protocol.
 fn is_of_handshake(status: u16, field: &Field<'_>) -> bool {
     let is = |name: &str| field.name.eq_ignore_ascii_case(name);
     is("upgrade") || status == 101 && is("sec-websocket-accept")
@@ -328,7 +328,7 @@ impl AsyncWrite for Stream {
         }
     }
 
-    /// What was written goes out when the connection's task has its turn.
+    /// Does nothing: the bytes that were written go out when the connection's task has its turn.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -21,7 +21,7 @@ pub(super) struct Work {
     pub(super) connection: Rc<Connection>,
     pub(super) stream: Box<Stream>,
     pub(super) head: Head,
-    /// It asks for WebSocket.
+    /// True if the request asks for WebSocket.
     pub(super) connects: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Tasks {
     idle: RefCell<Vec<Rc<Desk>>>,
 }
 
-/// Where a task finds its work.
+/// Place where a task finds its work.
 #[derive(Debug)]
 struct Desk {
     work: RefCell<Option<Work>>,

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::message::Request;
 
-/// What the answer to a key is made of besides it (RFC 6455, section 1.3).
+/// Suffix of a key, from both of which the answer to the key is made (RFC 6455, section 1.3).
 const SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 const KEY_BYTES: usize = 16;
@@ -17,8 +17,8 @@ pub(crate) fn new_key(rng: &mut fastrand::Rng) -> String {
     STANDARD.encode(std::array::from_fn::<_, KEY_BYTES, _>(|_| rng.u8(..)))
 }
 
-/// What a client that offers WebSocket, and nothing else, is to be answered if it gets that:
-/// `Sec-WebSocket-Accept`. `None` for other requests.
+/// Returns the `Sec-WebSocket-Accept` for a client that offers WebSocket, and nothing else, in case
+/// it gets that protocol. `None` for other requests.
 pub(super) fn accept(request: &Request<'_>) -> Option<String> {
     let only = |name| {
         let mut values = request.values(name);

@@ -119,7 +119,7 @@ struct Client {
 }
 
 impl Client {
-    /// One that is greeted.
+    /// Connects a client that is greeted.
     fn new(bed: &Bed) -> Self {
         let mut client = Client {
             control: BufReader::new(bed.connect()),
@@ -142,7 +142,7 @@ impl Client {
         self.line()
     }
 
-    /// Where data is.
+    /// Asks for passive mode. Returns the address for data.
     fn passive(&mut self) -> SocketAddr {
         let answer = self.ask("PASV");
         assert!(answer.starts_with("227 "), "{answer}");
@@ -155,7 +155,7 @@ impl Client {
         data
     }
 
-    /// It is told so, and its connection has ended.
+    /// Asserts that the client is told so, and that its connection has ended.
     #[track_caller]
     fn is_refused(&mut self, text: &str) {
         let said = self.line();

@@ -651,7 +651,7 @@ fn with_one_waiting() -> (Bed, Arc<Barrier>, TcpStream, TcpStream) {
     (bed, barrier, first, second)
 }
 
-/// What is in flight costs together.
+/// Returns the cost of everything in flight.
 fn cost_in_flight(bed: &Bed) -> f32 {
     let group = bed.group.current.load();
     group
@@ -930,8 +930,8 @@ fn a_session_stays_with_its_member_until_that_is_taken_out() {
     }
 }
 
-/// What the balancer vouches for is not believed in trailers either, as there are servers that take those for fields of
-/// the head. So members get the trailers that somebody has thought of.
+/// Trailers cannot claim what the balancer vouches for, as there are servers that take trailers for
+/// fields of the head. So members get the trailers that somebody has thought of.
 #[test]
 fn n1_members_get_no_trailers_of_requests_but_those_of_a_list() {
     let (report, seen) = channel();
@@ -1104,7 +1104,7 @@ fn d2_a_connection_that_is_authenticated_belongs_to_its_client() {
     }
 }
 
-/// Who was told to try again later can do so.
+/// A client that was told to try again later can do so.
 #[test]
 fn h9_the_page_of_a_rule_in_maintenance_uses_no_limit_up() {
     let address = http_member(|_| ok("x"));
@@ -1129,7 +1129,7 @@ fn h9_the_page_of_a_rule_in_maintenance_uses_no_limit_up() {
     }
 }
 
-/// What begins with a slash and a backslash is another host to browsers, as two slashes are.
+/// A path that begins with a slash and a backslash is another host to browsers, as two slashes are.
 #[test]
 fn n12_redirects_lead_to_no_other_host() {
     let rule = r#"

@@ -425,7 +425,7 @@ fn a_client_that_gives_up_frees_its_member() {
     assert_eq!(bed.totals().client_aborts, 1);
 }
 
-/// What a member sends stops when its client takes no more, and only in that stream.
+/// A member's bytes stop when their client takes no more, and only in that stream.
 #[test]
 fn a_slow_stream_holds_up_its_member_and_no_other_stream() {
     let written = Arc::new(AtomicU64::new(0));
@@ -953,7 +953,7 @@ fn a_window_of_one_byte_is_a_flood() {
     bed.counts(|totals| totals.http2_flood_control, 1);
 }
 
-/// Who opens no window at all is cut off when the time limit for clients is over.
+/// A client that opens no window at all is cut off when the time limit for clients is over.
 #[test]
 fn a_window_that_stays_shut_is_a_client_that_takes_nothing() {
     let address = http_member(|_| ok(vec![b'x'; 1_000_000]));
@@ -1164,7 +1164,7 @@ fn http_d3_b_nobody_can_fail_the_requests_of_others_behind_a_proxy() {
     }
 }
 
-/// The same paths pass as over HTTP/1.1, as they are.
+/// Paths pass as they are, the same ones as over HTTP/1.1.
 #[test]
 fn http_d5_paths_that_are_no_uris_pass_as_over_http1() {
     let address = http_member(|head| ok(path_of(head)));

@@ -47,7 +47,7 @@ fn h2_member<F: Future<Output = ()> + 'static>(
     h2_member_of(builder, connections, serve)
 }
 
-/// The same with these settings.
+/// Starts a member of HTTP/2 with these settings.
 fn h2_member_of<F: Future<Output = ()> + 'static>(
     builder: h2::server::Builder,
     connections: &Arc<AtomicUsize>,

@@ -60,7 +60,8 @@ fn late_body(fields: &'static str, body: &'static [u8]) -> (SocketAddr, Sender<(
     (address, go)
 }
 
-/// The same over HTTP/2, without a length.
+/// Starts a member of HTTP/2 that sends a head without a length at once, and the body when the test
+/// says so.
 fn late_body_over_http2() -> (SocketAddr, Sender<()>) {
     let (go, wait) = channel::<()>();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -101,7 +102,8 @@ const CHUNKED: &str = "Transfer-Encoding: chunked";
 const EVENTS: &str = "Transfer-Encoding: chunked\r\nContent-Type: text/event-stream; charset=utf-8";
 const CHUNKS: &[u8] = b"4\r\nbody\r\n0\r\n\r\n";
 
-/// One request whose head is passed on before its body is there: whether its latency ended before the body.
+/// Sends one request whose head is passed on before its body is there. True if its latency ended
+/// before the body.
 fn ends_with_head(bed: &Bed, go: &Sender<()>, method: &str) -> bool {
     let mut client = bed.connect();
     let asks = format!("{method} / HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n");

@@ -1,4 +1,4 @@
-//! What is passed on, and that it means the same.
+//! Tests that messages are passed on, and that they mean the same.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -451,7 +451,7 @@ fn split(head: &[u8]) -> (String, Vec<(String, String)>) {
     (start, fields.collect())
 }
 
-/// Whether a field is about this hop, by its name alone.
+/// True if a field is about this hop, by its name alone.
 fn is_hop_by_hop(name: &str, connection: &[String]) -> bool {
     let known = [
         "connection",
@@ -705,8 +705,8 @@ proptest! {
     }
 }
 
-/// As `end_to_end`, but that fields about the client mean nothing in a response, and
-/// that some statuses and clients have no use for framing.
+/// Returns the fields that `end_to_end` returns, but fields about the client mean nothing in a
+/// response, and some statuses and clients have no use for framing.
 fn end_to_end_of_response(
     fields: &[(String, String)],
     status: u16,

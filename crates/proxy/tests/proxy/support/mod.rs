@@ -22,7 +22,7 @@ use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::{AccessLog, Lines, Record};
 use evenkeel_proxy::metrics::RuleTotals;
 
-/// What only a hang takes.
+/// Time that only a hang takes.
 pub(crate) const HANG: Duration = Duration::from_secs(100);
 
 pub(crate) const RULE: &str = "test";
@@ -38,7 +38,7 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// One worker; one rule, changed by `change`; members at `addresses`.
+    /// Starts a proxy with one worker, one rule that `change` changes, and members at `addresses`.
     pub(crate) fn new(
         protocol: Protocol,
         addresses: &[SocketAddr],
@@ -324,7 +324,7 @@ pub(crate) fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     all
 }
 
-/// Whether the stream was cut, rather than ended.
+/// True if the stream was cut, rather than ended.
 pub(crate) fn is_cut(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     matches!(
@@ -433,7 +433,7 @@ pub(crate) fn fields<N: AsRef<[u8]>, V: AsRef<[u8]>>(fields: &[(N, V)]) -> Vec<u
     literals(0, fields)
 }
 
-/// The same whose representations begin with `first`: 0x40 puts them into the dynamic table.
+/// Returns fields whose representations begin with `first`: 0x40 puts them into the dynamic table.
 pub(crate) fn literals<N: AsRef<[u8]>, V: AsRef<[u8]>>(first: u8, fields: &[(N, V)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
