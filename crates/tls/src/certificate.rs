@@ -22,25 +22,26 @@ use crate::provider;
 /// Longest file, in bytes: an authority's list of revoked certificates may be long.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
 
-/// Why a file cannot be used. Each of them is told with the file and the key that names it.
+/// Reason why a file cannot be used. Each message names the file, and the key of the configuration
+/// that names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Read(#[from] std::io::Error),
-    /// It is a folder, or the like.
+    /// The file is a folder, or the like.
     #[error("is not a regular file")]
     NoFile,
-    /// There is too much in it.
+    /// The file is too long.
     #[error("is longer than {MAX_FILE} bytes")]
     TooLong,
-    /// A private key is in it, and it is no secret.
+    /// The file holds a private key, but everybody may access it.
     #[error("holds a private key, and everybody may access it: run chmod o= on it")]
     Open,
-    /// It is damaged.
+    /// The file is damaged.
     #[error("is no PEM file: {0}")]
     Pem(String),
-    /// There is nothing in it that is needed.
+    /// The file holds nothing of what is needed.
     #[error("holds no {0}")]
     Lacks(&'static str),
     /// The certificate's file has no key, and the configuration names no file for the key.
@@ -55,51 +56,51 @@ pub enum CertificateError {
     /// A certificate is damaged.
     #[error("certificate {number} in it is damaged: {why}")]
     Damaged {
-        /// Which one, from 1.
+        /// Number of the certificate, from 1.
         number: usize,
-        /// What the parser says.
+        /// Message of the parser.
         why: String,
     },
     /// The key cannot be used.
     #[error("the private key cannot be used: {0}")]
     Key(rustls::Error),
-    /// The key is another one's.
+    /// The key is the key of another certificate.
     #[error("the private key does not belong to its first certificate")]
     Mismatch,
     /// The chain is not one.
     #[error("certificate {number} in it is not that of the authority of the one before")]
     Chain {
-        /// Which one, from 1.
+        /// Number of the certificate, from 1.
         number: usize,
     },
-    /// Its time is over.
+    /// The certificate has expired.
     #[error("the certificate has expired, on {0}")]
     Expired(String),
     /// The time of an authority's certificate is over.
     #[error("certificate {number} in it, of the authority {subject}, has expired, on {on}")]
     IntermediateExpired {
-        /// Which one, from 1.
+        /// Number of the certificate, from 1.
         number: usize,
         /// The authority.
         subject: String,
-        /// When.
+        /// Date on which that certificate expired.
         on: String,
     },
-    /// Its time is to come.
+    /// The certificate is not valid yet.
     #[error("the certificate is not valid before {0}")]
     NotYet(String),
-    /// It is to be used for another name.
+    /// The certificate is for another name.
     #[error("the certificate is not for {name}, but for {}", names(.has))]
     Name {
         /// The name.
         name: String,
-        /// Those that it has.
+        /// Names that the certificate has.
         has: Vec<String>,
     },
-    /// Nobody would ever get it.
+    /// The certificate has no name, so that no client would ever get it.
     #[error("the certificate has no DNS name (subjectAltName), so that no client would get it")]
     NoName,
-    /// What was read is of no use.
+    /// The content of the file is of no use.
     #[error("{0}")]
     Content(String),
 }
@@ -124,7 +125,7 @@ pub(crate) fn read<T>(
     read_by(file, bytes, parse)
 }
 
-/// The same, where `bytes` reads the file.
+/// Reads a file as [`read`] does, with `bytes` to read its content.
 pub(crate) fn read_by<T>(
     file: &FileName,
     bytes: impl Fn(&Path) -> Result<Vec<u8>, CertificateError>,
@@ -153,7 +154,7 @@ pub(crate) fn problem(file: &FileName, error: &CertificateError) -> Problem {
     file.place.problem(format!("{path}: {error}"))
 }
 
-/// What is in a file that is not too long, and no open secret.
+/// Returns the content of a file that is not too long, and no open secret.
 pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
     // A FIFO would block for ever.
     if !std::fs::metadata(path)?.is_file() {
@@ -212,22 +213,22 @@ fn key_beside(path: &Path) -> PathBuf {
     }
 }
 
-/// What there is to know of a certificate.
+/// Facts about a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Details {
     /// The file that it is in.
     pub file: String,
     /// Names that clients get it for.
     pub names: Vec<String>,
-    /// Whose it is.
+    /// Owner of the certificate.
     pub subject: String,
-    /// Who has signed it.
+    /// Authority that has signed the certificate.
     pub issuer: String,
     /// Kind of its key: `ECDSA`, `RSA` or `Ed25519`.
     pub key: &'static str,
-    /// Since when it is valid, in seconds since 1970.
+    /// First second in which the certificate is valid, in seconds since 1970.
     pub not_before: i64,
-    /// Until when.
+    /// Last second in which the certificate is valid, in seconds since 1970.
     pub not_after: i64,
     /// Certificate of an authority in the file, if one is valid for a shorter time.
     pub intermediate: Option<Intermediate>,
@@ -249,9 +250,9 @@ pub struct Intermediate {
 /// A certificate with its chain and its key.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// What a handshake needs.
+    /// Certificate and key for handshakes.
     pub key: Arc<CertifiedKey>,
-    /// What people want to know.
+    /// Details that people want to know.
     pub details: Details,
 }
 
@@ -377,7 +378,8 @@ impl Certificate {
 }
 
 impl Details {
-    /// Why the certificate is not valid at `now`, in seconds since 1970; `None` if it is.
+    /// Returns the reason why the certificate is not valid at `now`, in seconds since 1970; `None`
+    /// if it is valid.
     fn invalidity(&self, now: i64) -> Option<CertificateError> {
         let text = text_of_time;
         if now > self.not_after {
@@ -389,7 +391,8 @@ impl Details {
         }
     }
 
-    /// Why an authority's certificate in the file is not valid at `now`; `None` if all are.
+    /// Returns the reason why an authority's certificate in the file is not valid at `now`; `None`
+    /// if all are valid.
     fn intermediate_invalidity(&self, now: i64) -> Option<CertificateError> {
         let expired = self.intermediate.as_ref().filter(|one| now > one.not_after);
         expired.map(|one| CertificateError::IntermediateExpired {
@@ -405,7 +408,8 @@ impl Details {
         earlier.unwrap_or(self.not_after)
     }
 
-    /// What the first certificate of a chain says; the others are looked at, too.
+    /// Returns the details of the first certificate of a chain; the other certificates are looked
+    /// at, too.
     fn of(chain: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
         let mut parsed = Vec::with_capacity(chain.len());
         for (index, der) in chain.iter().enumerate() {
@@ -463,7 +467,7 @@ fn text_of_time(time: i64) -> String {
     time.map_or_else(|_| "?".into(), |time| time.to_string())
 }
 
-/// Whether a certificate for `has` is one for `name`, both in lower case (RFC 6125, section 6.4).
+/// True if a certificate for `has` is one for `name`, both in lower case (RFC 6125, section 6.4).
 fn covers(has: &str, name: &str) -> bool {
     let wild = has.strip_prefix("*.");
     let below = name.split_once('.').map(|(_, rest)| rest);

@@ -1,4 +1,5 @@
-//! What an authority that looks whether a name is ours has to find, while it may look.
+//! Answers and certificates for an authority that looks whether a name is ours, for as long as it
+//! may look.
 //!
 //! There is one list for the process: an authority connects to whatever listens at the name.
 
@@ -12,7 +13,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::provider;
 
-/// Where a token is asked for (RFC 8555, section 8.3).
+/// Path at which an authority asks for a token (RFC 8555, section 8.3).
 pub const PATH: &str = "/.well-known/acme-challenge/";
 
 /// The protocol of an authority's handshake (RFC 8737), by ALPN.
@@ -28,7 +29,8 @@ struct Pending {
 
 static PENDING: LazyLock<ArcSwap<Pending>> = LazyLock::new(ArcSwap::default);
 
-/// How many there are: nearly always none, and then nobody looks further.
+/// Number of answers and certificates that are shown: nearly always 0, and then nobody looks
+/// further.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Something that is shown until this is dropped.

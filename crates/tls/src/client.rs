@@ -1,4 +1,5 @@
-//! What it takes to be a client: whom it trusts, what it shows of itself, and sessions.
+//! Client side of TLS: the authorities that the client trusts, the certificate that it shows, and
+//! sessions.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +28,7 @@ use crate::sessions::{AtAddress, Sessions};
 /// for many groups is read once.
 const SYSTEM_AGE: Duration = Duration::from_secs(5);
 
-/// What is needed for handshakes as a client.
+/// Settings for handshakes as a client.
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
@@ -35,13 +36,13 @@ pub struct Client {
     name: Option<ServerName<'static>>,
     alpn: Vec<Vec<u8>>,
     sessions: Option<Arc<Sessions>>,
-    /// Whom it trusts, in words.
+    /// Authorities that the client trusts, in words.
     pub(crate) trusts: String,
-    /// Its own certificate.
+    /// Certificate of the client.
     pub own: Option<Details>,
-    /// A number that no other one has, from 1.
+    /// Number that no other client has, from 1.
     pub id: u64,
-    /// A digest of all that it is made of.
+    /// Digest of all that the client is made of.
     made_of: [u8; 32],
 }
 
@@ -148,8 +149,8 @@ impl Client {
         })
     }
 
-    /// What rustls takes for handshakes, for connections that are not [`Stream`](crate::stream::Stream)s:
-    /// those resume sessions.
+    /// Returns the configuration of rustls for connections that are not
+    /// [`Stream`](crate::stream::Stream)s: those connections resume sessions.
     pub fn into_config(self) -> ClientConfig {
         let mut config = self.config;
         config.enable_secret_extraction = false;
@@ -157,7 +158,8 @@ impl Client {
         config
     }
 
-    /// Whether connections of `other` are as good as its own: the same files and settings.
+    /// True if connections of `other` are as good as those of this client: both have the same files
+    /// and settings.
     pub fn is_like(&self, other: &Client) -> bool {
         self.made_of == other.made_of
     }
@@ -186,7 +188,7 @@ impl Client {
         Connecting::new(self, socket, name, offered)
     }
 
-    /// What rustls needs for a handshake with the peer at `address`.
+    /// Returns the configuration of rustls for a handshake with the peer at `address`.
     pub(crate) fn config(&self, address: Address) -> Arc<ClientConfig> {
         let mut config = self.config.clone();
         if let Some(sessions) = &self.sessions {
@@ -198,7 +200,8 @@ impl Client {
     }
 }
 
-/// Whose certificates are trusted, and what they are called; `None` is everybody's.
+/// Returns the authorities whose certificates are trusted, and their name in words; `None` trusts
+/// everybody.
 fn authorities(
     tls: &ClientTls,
     made_of: &mut digest::Context,
@@ -224,7 +227,7 @@ fn authorities(
     Ok(Some((Arc::new(roots), of)))
 }
 
-/// Where systems keep the certificates of authorities that they trust.
+/// Files in which systems keep the certificates of authorities that they trust.
 const SYSTEM_FILES: [&str; 6] = [
     // Debian, Ubuntu, Alpine, Arch.
     "/etc/ssl/certs/ca-certificates.crt",
@@ -263,7 +266,7 @@ fn system() -> Result<Arc<RootCertStore>, String> {
     Ok(roots)
 }
 
-/// What of the certificates in a file of the system can be used.
+/// Returns the certificates in a file of the system that can be used.
 fn roots_in(file: &Path) -> Result<RootCertStore, CertificateError> {
     let all = items::<CertificateDer<'static>>(&bytes(file)?, "certificate")?;
     let mut roots = RootCertStore::empty();

@@ -33,13 +33,13 @@ const TOO_LONG: &str = "a message of its handshake is too long";
 pub enum Cause {
     /// The other side's certificate comes from no authority that is trusted.
     Untrusted,
-    /// It has expired, or is not valid yet.
+    /// The other side's certificate has expired, or is not valid yet.
     Expired,
-    /// It has another name.
+    /// The other side's certificate has another name.
     WrongName,
-    /// It was revoked, or nobody says whether it was.
+    /// The other side's certificate was revoked, or nobody says whether it was.
     Revoked,
-    /// Something else is wrong with it.
+    /// Something else is wrong with the other side's certificate.
     Certificate,
     /// The other side wants a certificate, or another one.
     ClientCertificate,
@@ -47,15 +47,15 @@ pub enum Cause {
     Incompatible,
     /// The other side refuses for another reason.
     Refused,
-    /// What it sends is not TLS, or breaks its rules.
+    /// The other side sends bytes that are not TLS, or that break its rules.
     NotTls,
-    /// What it sends is too long.
+    /// The other side sends a message that is too long.
     Oversized,
     /// The connection ended.
     Closed,
-    /// It took too long.
+    /// The handshake took too long.
     Timeout,
-    /// Something here.
+    /// The failure is on this side.
     Internal,
 }
 
@@ -97,12 +97,12 @@ impl Cause {
     }
 }
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The kind of reason.
     pub cause: Cause,
-    /// What exactly, as what follows "no TLS: ".
+    /// Exact reason, as the text that follows "no TLS: ".
     pub text: String,
 }
 
@@ -120,20 +120,22 @@ impl Failure {
         Failure { cause, text }
     }
 
-    /// It took longer than `limit`.
+    /// Returns the failure of a handshake that took longer than `limit`.
     pub fn timed_out(limit: Duration) -> Self {
         let text = format!("the handshake was not done within {limit:?}");
         Failure::new(Cause::Timeout, text)
     }
 
-    /// HTTP/2 was offered, and the other side has said nothing of it.
+    /// Returns the failure of a handshake in which HTTP/2 was offered, and the other side has said
+    /// nothing of it.
     pub fn no_http2() -> Self {
         let text = "it does not agree on HTTP/2 (ALPN)";
         Failure::new(Cause::Incompatible, text)
     }
 
-    /// What the first `error` of a connection means, if the other side has refused it after the
-    /// handshake: with TLS 1.3 it looks at the client's certificate when the client is done.
+    /// Returns the meaning of the first `error` of a connection, if the other side has refused the
+    /// connection after the handshake: with TLS 1.3 the other side looks at the client's
+    /// certificate when the client is done.
     pub fn after(error: &io::Error, client: &Client) -> Option<Self> {
         let violation = error.get_ref()?.downcast_ref::<Violation>()?;
         let Violation::Alert(alert) = violation else {
@@ -155,7 +157,8 @@ impl Failure {
         Failure::new(Cause::Closed, text)
     }
 
-    /// What `error` of a handshake by `client` means; `input` is what was not understood.
+    /// Returns the meaning of `error` of a handshake by `client`; `input` holds the bytes that were
+    /// not understood.
     fn of(error: &Error, client: &Client, input: &[u8]) -> Self {
         let (cause, text) = match error {
             Error::InvalidCertificate(error) => of_certificate(error, client),
@@ -302,7 +305,7 @@ fn of_alert(alert: AlertDescription, client: &Client) -> (Cause, String) {
     }
 }
 
-/// Where a connection leads.
+/// Returns the address that a connection leads to.
 fn peer(socket: &TcpStream) -> io::Result<Address> {
     let peer = SockRef::from(socket).peer_addr()?;
     let named = |name: &[u8]| format!("@{}", name.escape_ascii());

@@ -49,7 +49,7 @@ impl Rig {
         Arc::new(Client::load(&self.client).unwrap())
     }
 
-    /// What comes of a handshake of `client` with the server, which greets with one byte.
+    /// Returns the result of a handshake of `client` with the server, which greets with one byte.
     async fn meet(&self, client: &Arc<Client>, host: &str) -> Result<Agreed, Failure> {
         self.meet_with(client, host, &[], &["h2", "http/1.1"]).await
     }
@@ -256,7 +256,7 @@ async fn who_asks_for_a_certificate_gets_it() {
     assert!(rig.meet(&rig.client(), "a.example").await.is_err());
 }
 
-/// What comes of a handshake with somebody who sends `bytes` and closes.
+/// Returns the failure of a handshake with a peer that sends `bytes` and closes.
 async fn answered(bytes: &[u8]) -> Failure {
     let rig = Rig::new();
     let client = rig.client();

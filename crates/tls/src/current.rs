@@ -7,8 +7,8 @@ use evenkeel_config::{ClientTls, Problem};
 
 use crate::client::Client;
 
-/// What is needed for handshakes as a client, read again when its files change. Who has it asks now
-/// and then.
+/// Settings for handshakes as a client, which are read again when their files change. The owner
+/// asks for the client now and then.
 #[derive(Debug)]
 pub struct Current {
     tls: ClientTls,
@@ -16,8 +16,8 @@ pub struct Current {
     known: Option<(Vec<Stamp>, Arc<Client>)>,
 }
 
-/// What changes with a file: device, inode, length, and when it was written, in nanoseconds. None if
-/// it is not there.
+/// Stamp of a file, which changes with the file: device, inode, length, and the time of the last
+/// write, in nanoseconds. `None` if the file is not there.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 impl Current {
@@ -26,11 +26,12 @@ impl Current {
         Current { tls, known: None }
     }
 
-    /// What the files say. If they are broken, what they said before, with a warning.
+    /// Returns the client that the files describe. If the files are broken, returns the client of
+    /// before, with a warning.
     ///
     /// # Errors
     ///
-    /// All that is wrong, if they were never good.
+    /// All that is wrong, if the files were never good.
     pub fn client(&mut self) -> Result<Arc<Client>, Vec<Problem>> {
         let stamps: Vec<Stamp> = self.tls.files().map(|path| stamp(path)).collect();
         if let Some((known, client)) = &self.known

@@ -1,4 +1,4 @@
-//! When certificates expire: warnings in time.
+//! Warnings in time before certificates expire.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,13 @@ const DAY: i64 = 24 * 3600;
 /// Days before the end of a certificate at which there is a warning.
 const WARNINGS: [i64; 4] = [0, 1, 7, 30];
 
-/// What was warned of already.
+/// Warnings that were given already.
 #[derive(Debug, Default)]
 pub struct Warnings(HashMap<String, i64>);
 
 impl Warnings {
-    /// What there is to say of `certificates`, each with who shows it, at `now` in seconds since 1970,
-    /// and was not said before.
+    /// Returns the warnings about `certificates`, each with the name of whoever shows it, at `now`
+    /// in seconds since 1970. A warning that was given before is left out.
     pub fn next<'a>(
         &mut self,
         certificates: impl Iterator<Item = (&'a str, &'a Details)>,

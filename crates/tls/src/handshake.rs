@@ -20,12 +20,12 @@ use crate::ticket::{self, Span};
 /// Most bytes of a first message: no browser needs a quarter of it.
 const MAX_HELLO: usize = 16 * 1024;
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug)]
 pub struct Failure {
     /// The kind of reason.
     pub cause: Cause,
-    /// What exactly.
+    /// Exact reason.
     pub error: Detail,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What exactly has failed.
+/// Exact reason why a handshake has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Detail {
     /// The protocol.
@@ -58,17 +58,17 @@ pub enum Cause {
     UnknownName,
     /// The client sent HTTP without TLS.
     PlainHttp,
-    /// What the client sent is not TLS, or breaks its rules.
+    /// The client sent bytes that are not TLS, or that break its rules.
     Garbage,
-    /// Its first message is too long.
+    /// The client's first message is too long.
     Oversized,
-    /// It has no certificate, or not a good one.
+    /// The client has no certificate, or not a good one.
     ClientCertificate,
     /// The client refused, mostly because of the certificate that it got.
     RefusedByClient,
     /// The client went away.
     Closed,
-    /// Something here.
+    /// The failure is on this side.
     Internal,
 }
 
@@ -127,7 +127,7 @@ impl Cause {
     }
 }
 
-/// Whether bytes look like the beginning of a request without TLS.
+/// True if bytes look like the beginning of a request without TLS.
 fn is_http(input: &[u8]) -> bool {
     let methods: [&[u8]; 9] = [
         b"GET ",
@@ -143,19 +143,19 @@ fn is_http(input: &[u8]) -> bool {
     methods.iter().any(|method| input.starts_with(method))
 }
 
-/// What somebody gets who sent a request without TLS.
+/// Answer to a client that sent a request without TLS.
 const PLAIN_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
     Content-Length: 53\r\nConnection: close\r\n\r\nThis port expects TLS: the URL begins with \
     https://.\n";
 
-/// What was agreed on.
+/// Parameters that both sides have agreed on.
 #[derive(Clone, Debug)]
 pub struct Agreed {
     /// The name that the client asked for; `None` where the balancer is the client.
     pub name: Option<Box<str>>,
     /// The version.
     pub version: &'static str,
-    /// Whether a session was resumed.
+    /// True if a session was resumed.
     pub resumed: bool,
     /// The protocol that was chosen by ALPN.
     pub protocol: Option<Box<[u8]>>,
@@ -408,7 +408,7 @@ mod tests {
                 .with_no_client_auth()
         }
 
-        /// One whose only suite is `suite`.
+        /// Returns a client whose only suite is `suite`.
         fn client_with(&self, suite: SupportedCipherSuite) -> ClientConfig {
             let provider = rustls::crypto::CryptoProvider {
                 cipher_suites: vec![suite],
@@ -532,12 +532,12 @@ mod tests {
         }
     }
 
-    /// Whether a client's session was resumed.
+    /// True if a client's session was resumed.
     fn served(config: &Arc<ClientConfig>, server: &Server) -> bool {
         session(config, server).0
     }
 
-    /// The same, and the session's span.
+    /// Returns true if a client's session was resumed, and the session's span.
     fn session(config: &Arc<ClientConfig>, server: &Server) -> (bool, Option<Span>) {
         run(async {
             let config = Arc::clone(config);
@@ -556,7 +556,7 @@ mod tests {
         })
     }
 
-    /// How the handshake with a client goes that does what `client` does.
+    /// Returns the result of the handshake with a client that does what `client` does.
     fn result(
         server: &Server,
         client: impl FnOnce(StdStream) + Send + 'static,

@@ -1,4 +1,4 @@
-//! What the certificate of a client says, as members are told.
+//! Identity of a client by its certificate, as members are told.
 
 use std::fmt::Write;
 

@@ -18,11 +18,11 @@ use crate::server::Server;
 use crate::stream::Stream;
 use crate::ticket::Keys;
 
-/// What a listener speaks with its clients: TLS with the certificates of the moment, or no TLS.
+/// Listener's side of TLS: the certificates of the moment, or no TLS.
 #[derive(Debug)]
 pub struct Listener {
     server: ArcSwapOption<Server>,
-    /// What clients are offered (ALPN).
+    /// Protocols that clients are offered (ALPN).
     protocols: &'static [&'static str],
     ticket_keys: Arc<Keys>,
     /// Handshakes that have failed, by cause.
@@ -62,12 +62,12 @@ impl Listener {
         &self.ticket_keys
     }
 
-    /// This counts for connections from now on.
+    /// Puts `server` into effect for connections from now on.
     pub fn set(&self, server: Option<Arc<Server>>) {
         self.server.store(server);
     }
 
-    /// What is wrong with the files that `tls` names.
+    /// Returns the errors in the files that `tls` names.
     pub fn check(tls: Option<&Tls>) -> Vec<Problem> {
         let loaded = Listener::default().load(tls, "");
         loaded.err().unwrap_or_default()
@@ -80,7 +80,7 @@ impl Listener {
         certificates.cloned().collect()
     }
 
-    /// How many handshakes have failed, by cause.
+    /// Returns the numbers of handshakes that have failed, by cause.
     pub fn failures(&self) -> impl Iterator<Item = (Cause, u64)> {
         self.failures.of(&Cause::ALL)
     }
@@ -101,24 +101,24 @@ impl Listener {
 /// A connection, with TLS or without. The handshake takes place with the first read or write.
 #[derive(Debug)]
 pub enum Connection {
-    /// Without.
+    /// Connection without TLS.
     Plain(TcpStream),
-    /// The handshake is not over.
+    /// Connection whose handshake is not over.
     Greeting {
-        /// How far it is.
+        /// State of the handshake.
         handshake: Box<Accepting>,
-        /// How long it may take.
+        /// Time limit of the handshake.
         limit: Duration,
-        /// Counts its failure.
+        /// Listener that counts a failure of the handshake.
         listener: Arc<Listener>,
     },
-    /// With.
+    /// Connection with TLS.
     Tls(Box<Stream>),
-    /// The handshake has failed.
+    /// Connection whose handshake has failed.
     Over,
 }
 
-/// What reads and writes.
+/// Transport that reads and writes.
 trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 

@@ -16,26 +16,26 @@ const READ_BYTES: usize = 4096;
 /// Most bytes that are taken from somebody who gets no connection.
 const MAX_DRAINED: usize = 256 * 1024;
 
-/// What is to be done next.
+/// Next step of a side of the handshake.
 pub(crate) enum Next {
-    /// The same again.
+    /// Process the messages again.
     Again,
-    /// What was encoded has to be sent.
+    /// Send the bytes that were encoded.
     Send,
-    /// More is needed.
+    /// Read more bytes.
     Read,
     /// Bytes of the connection may flow.
     Done,
-    /// The peer has ended it.
+    /// The peer has ended the connection.
     Closed,
 }
 
-/// What has arrived of messages, and what is to be sent.
+/// Bytes of messages that have arrived, and bytes to be sent.
 #[derive(Debug)]
 pub(crate) struct Messages {
-    /// Gone when the handshake is over.
+    /// Socket; `None` when the handshake is over.
     pub(crate) socket: Option<TcpStream>,
-    /// What arrived and was not understood yet.
+    /// Bytes that arrived and were not understood yet.
     pub(crate) input: Vec<u8>,
     pub(crate) output: Vec<u8>,
     written: usize,

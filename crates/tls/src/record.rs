@@ -25,16 +25,16 @@ pub const MAX_RECORD: usize = HEADER_BYTES + MAX_BODY;
 
 const TAG_BYTES: usize = 16;
 
-/// What TLS 1.2 sends of a nonce of AES-GCM.
+/// Number of bytes of a nonce of AES-GCM that TLS 1.2 sends.
 const EXPLICIT_NONCE_BYTES: usize = 8;
 
-/// Records that are encrypted with one key (RFC 8446, section 5.5: 2^24.5 for AES-GCM).
+/// Most records that are encrypted with one key (RFC 8446, section 5.5: 2^24.5 for AES-GCM).
 const MAX_SEALED: u64 = 1 << 24;
 
-/// What a record carries.
+/// Content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// How something has ended.
+    /// Alert that says how something has ended.
     Alert,
     /// Messages of the handshake, or after it.
     Handshake,
@@ -61,25 +61,25 @@ impl Kind {
     }
 }
 
-/// Why a record is not accepted.
+/// Reason why a record is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Its header is none, or too long for one.
+    /// The header is no header of a record, or the record is too long.
     #[error("what arrived is no record of TLS")]
     Header,
-    /// It was not encrypted with the right key, or changed on its way.
+    /// The record was not encrypted with the right key, or changed on its way.
     #[error("a record could not be decrypted")]
     Decrypt,
-    /// It carries something that does not belong there.
+    /// The record carries something that does not belong there.
     #[error("a message that nobody expects here")]
     Unexpected,
     /// The other side ends the connection, and says why.
     #[error("the other side ends the connection: {0:?}")]
     Alert(AlertDescription),
-    /// There were too many that carry nothing, or ask for new keys.
+    /// There were too many records that carry nothing, or ask for new keys.
     #[error("too many records without content")]
     Flood,
-    /// No more may be encrypted with this key.
+    /// No more records may be encrypted with this key.
     #[error("too many records for one key")]
     Exhausted,
 }
@@ -112,7 +112,7 @@ struct Key {
     form: Form,
 }
 
-/// How nonces and additional data are made.
+/// Form of nonces and additional data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Tls13,
@@ -164,7 +164,7 @@ impl Key {
         nonce
     }
 
-    /// What is authenticated beside a record of TLS 1.2.
+    /// Returns the data that is authenticated beside a record of TLS 1.2.
     fn beside(&self, kind: u8, length: usize) -> [u8; 13] {
         let mut beside = [0; 13];
         let number = self.sequence.to_be_bytes();
@@ -206,7 +206,7 @@ impl Sealer {
         Key::new(secrets, is_tls13).map(Sealer)
     }
 
-    /// Whether so many records were sent that it is time for another key.
+    /// True if so many records were sent that it is time for another key.
     pub fn is_worn(&self) -> bool {
         self.0.sequence >= MAX_SEALED
     }
@@ -267,11 +267,11 @@ impl Sealer {
 }
 
 impl Opener {
-    /// As [`Sealer::new`].
+    /// Returns an opener for `secrets`, as [`Sealer::new`] returns a sealer.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// The errors of [`Sealer::new`].
     pub fn new(
         secrets: (u64, ConnectionTrafficSecrets),
         is_tls13: bool,
@@ -279,7 +279,7 @@ impl Opener {
         Key::new(secrets, is_tls13).map(Opener)
     }
 
-    /// How much room is needed to open a whole record.
+    /// Returns the number of bytes that are needed to open a whole record.
     pub fn room(&self, record: &[u8]) -> usize {
         let around = HEADER_BYTES + TAG_BYTES + self.explicit();
         record.len().saturating_sub(around)
@@ -370,7 +370,7 @@ impl<'a, 'b> Parts<'a, 'b> {
         Parts { parts, taken: 0 }
     }
 
-    /// Whether all were taken.
+    /// True if all bytes were taken.
     pub fn is_empty(&self) -> bool {
         let first = self.parts.first().map_or(0, |part| part.len());
         first <= self.taken && self.parts.iter().skip(1).all(|part| part.is_empty())

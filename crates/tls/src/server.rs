@@ -26,12 +26,12 @@ use crate::{authorities, challenge, provider};
 /// Tickets that a client of TLS 1.3 gets, so that it can open two connections at once.
 const TICKETS: usize = 2;
 
-/// What a rule needs for the handshakes of its clients.
+/// Server side of TLS for a rule: settings for the handshakes of its clients.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// For rustls.
     pub(crate) config: Arc<ServerConfig>,
-    /// Its certificates, in the order of the configuration.
+    /// Certificates of the server, in the order of the configuration.
     pub certificates: Vec<Details>,
     /// Time limit of a handshake.
     pub handshake_timeout: Duration,
@@ -41,11 +41,11 @@ pub struct Server {
     pub(crate) most_input: usize,
 }
 
-/// What a rule needs, if it has TLS. `own` is as in [`Server::load`].
+/// Returns the server of a rule, if the rule has TLS. `own` is as in [`Server::load`].
 ///
 /// # Errors
 ///
-/// The same.
+/// The errors of [`Server::load`].
 pub fn of_rule(rule: &Rule, own: &Arc<Keys>) -> Result<Option<Server>, Vec<Problem>> {
     let protocols: &[&str] = match rule.protocol {
         Protocol::Http => &["h2", "http/1.1"],
@@ -178,11 +178,12 @@ fn read_secret(file: &evenkeel_config::FileName) -> Result<Keys, Vec<Problem>> {
     read_by(file, secret, Keys::parse)
 }
 
-/// What is asked of clients.
+/// Demand for certificates of clients.
 #[derive(Default)]
 struct Clients {
     verifier: Option<Arc<dyn ClientCertVerifier>>,
-    /// All that was read for it: a session from before a change is not resumed.
+    /// Bytes of all files that were read for the verifier: a session from before a change is not
+    /// resumed.
     read: Vec<u8>,
 }
 

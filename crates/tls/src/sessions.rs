@@ -30,7 +30,7 @@ struct Peers {
     order: VecDeque<Key>,
 }
 
-/// What is kept of a peer.
+/// State that is kept of a peer.
 #[derive(Debug, Default)]
 struct Known {
     group: Option<NamedGroup>,
@@ -45,7 +45,7 @@ impl Sessions {
 }
 
 impl Peers {
-    /// What is kept of `key`, which is known from now on.
+    /// Returns the state that is kept of `key`, which is known from now on.
     fn known(&mut self, key: Key) -> &mut Known {
         if !self.known.contains_key(&key) {
             while self.known.len() >= MAX_PEERS

@@ -44,7 +44,7 @@ thread_local! {
     static OUTPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What makes new keys when a side asks for them.
+/// Connection of rustls, which makes new keys when a side asks for them.
 pub(crate) enum Kernel {
     /// We are the server.
     Server(KernelConnection<ServerConnectionData>),
@@ -75,23 +75,23 @@ pub struct Stream {
     opener: Opener,
     /// With TLS 1.3 only.
     kernel: Option<Box<Kernel>>,
-    /// What has arrived and is not decrypted.
+    /// Bytes that have arrived and are not decrypted.
     input: Vec<u8>,
-    /// What is decrypted and did not fit into the caller's buffer.
+    /// Bytes that are decrypted and did not fit into the caller's buffer.
     plain: Vec<u8>,
     plain_from: usize,
     /// The beginning of a message whose other parts are in the next records.
     message: Vec<u8>,
-    /// What is encrypted and was not taken by the socket.
+    /// Bytes that are encrypted and were not taken by the socket.
     output: Vec<u8>,
     output_from: usize,
     /// An answer to a message is in `output`. One is enough, however often the other side asks.
     answer_waits: bool,
     /// Records without content since the last one with some.
     idle_records: u32,
-    /// The other side has said that nothing more comes.
+    /// True if the other side has said that nothing more comes.
     ended: bool,
-    /// The same for this side.
+    /// True if this side has said that nothing more comes.
     closed: bool,
     /// Nothing more is said: the connection is broken, or must look so.
     cut: Cell<bool>,

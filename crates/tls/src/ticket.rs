@@ -19,13 +19,13 @@ use rustls::server::ProducesTickets;
 
 use crate::certificate::{CertificateError, unix_now};
 
-/// How long a key of our own encrypts.
+/// Time for which a key of our own encrypts, in seconds.
 const ROTATION: i64 = 3600;
 
 /// Older keys of our own that still decrypt.
 const KEPT: usize = 12;
 
-/// How long clients may resume a session after its full handshake, in seconds.
+/// Time for which clients may resume a session after its full handshake, in seconds.
 const LIFETIME: u32 = 12 * 3600;
 
 /// Form of what is sealed: a ticket of another form cannot be opened.
@@ -111,7 +111,7 @@ struct Key {
 pub struct Secrets {
     /// The first one encrypts.
     keys: Vec<[u8; 32]>,
-    /// When that is too old, in seconds since 1970.
+    /// Time at which the first key is too old, in seconds since 1970.
     until: i64,
 }
 
@@ -137,7 +137,7 @@ impl Key {
 /// Keys of tickets: the first one encrypts.
 pub struct Keys {
     keys: ArcSwap<Vec<Arc<Key>>>,
-    /// When the first one is too old, in seconds since 1970; those of a file never are.
+    /// Time at which the first key is too old, in seconds since 1970; keys of a file never are.
     until: AtomicI64,
 }
 
@@ -174,7 +174,7 @@ impl Keys {
         }
     }
 
-    /// Those of a file: a line each, of 64 hexadecimal digits.
+    /// Returns the keys of a file: a line each, of 64 hexadecimal digits.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, CertificateError> {
         let wrong = |number: usize| {
             let what = "a key is 64 hexadecimal digits (openssl rand -hex 32)";
@@ -248,7 +248,7 @@ fn hex(digits: &str) -> Option<[u8; 32]> {
 /// Makes and reads the tickets of one rule.
 pub(crate) struct Tickets {
     keys: Arc<Keys>,
-    /// What its sessions depend on.
+    /// Digest of all that the sessions of the tickets depend on.
     bound_to: [u8; 32],
 }
 
