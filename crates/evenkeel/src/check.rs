@@ -143,7 +143,7 @@ fn passed(
     Ok(format!("{warnings}{name}: good: {summary}\n"))
 }
 
-/// Why a balancer with this configuration would not start.
+/// Returns the reasons why a balancer with this configuration would not start.
 fn problems(config: &Config) -> Result<Vec<String>, Failure> {
     let mut problems = Vec::new();
     if let Some(AccessLog::File(path)) = &config.access_log {
@@ -167,7 +167,7 @@ fn problems(config: &Config) -> Result<Vec<String>, Failure> {
     Ok(problems)
 }
 
-/// Why an agent with this configuration would not start.
+/// Returns the reasons why an agent with this configuration would not start.
 fn problems_of_agent(config: &AgentConfig) -> Vec<String> {
     let keys = config.brokers.iter().filter_map(|broker| {
         let error = key_file::load(&broker.key_file, Keys::parse).err()?;
@@ -178,7 +178,7 @@ fn problems_of_agent(config: &AgentConfig) -> Vec<String> {
     keys.chain(state).collect()
 }
 
-/// Why the file that `key` names could not be written.
+/// Returns the reason why the file that `key` names could not be written.
 fn unwritable(path: &Path, key: &'static str) -> Option<String> {
     let error = writable::check(path, key).err()?;
     Some(error.to_string())

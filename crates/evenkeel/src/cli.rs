@@ -12,7 +12,7 @@ use evenkeel_manager::AlertSetting;
 
 use crate::kernel::Kernel;
 
-/// What `--version` says: the version, and what this build can do beyond the least.
+/// Text of `--version`: the version, and the features of this build beyond the least.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let features = [
         (cfg!(feature = "corba"), "corba"),
@@ -32,12 +32,12 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 #[command(after_help = "Exit codes: 0 success; 1 failure, described on stderr; \
 2 wrong command line; 3 the admin API, or the store, cannot be reached.")]
 pub(crate) struct Cli {
-    /// What to do.
+    /// Command of the program.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What `evenkeel` can do.
+/// Commands of `evenkeel`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the balancer in the foreground
@@ -138,7 +138,7 @@ pub(crate) struct Store {
     pub command: StoreCommand,
 }
 
-/// What is done with the store.
+/// Commands for the store.
 #[cfg(feature = "fleet")]
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
@@ -193,7 +193,7 @@ pub(crate) enum StoreCommand {
     Confirm,
 }
 
-/// What a push is a change of.
+/// Revision that a push is a change of.
 #[cfg(feature = "fleet")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StoreBase {
@@ -223,7 +223,7 @@ pub(crate) struct Users {
     pub command: UsersCommand,
 }
 
-/// What is done with users.
+/// Commands for users.
 #[derive(Debug, Subcommand)]
 pub(crate) enum UsersCommand {
     /// List the users with their roles
@@ -323,7 +323,7 @@ pub(crate) struct Run {
 /// `evenkeel run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunBalancer {
-    /// What all of them have.
+    /// Options common to all commands that run a program.
     #[command(flatten)]
     pub run: Run,
     /// How long a process that is to take over (`evenkeel upgrade`) may take until it is ready
@@ -334,7 +334,8 @@ pub(crate) struct RunBalancer {
     pub allow_root: bool,
 }
 
-/// How long `evenkeel upgrade` waits for its answer: longer than a balancer for the other process.
+/// Time for which `evenkeel upgrade` waits for its answer: longer than a balancer waits for the
+/// other process.
 pub(crate) const LONGEST_UPGRADE: Duration = Duration::from_secs(90);
 
 /// `evenkeel upgrade`.
@@ -363,7 +364,7 @@ pub(crate) struct Steer {
     pub dry_run: Option<PathBuf>,
 }
 
-/// What is logged, and how.
+/// Options of the log: what is logged, and how.
 #[derive(Debug, Args)]
 pub(crate) struct Log {
     /// What to log to stderr: error, warn, info, debug, trace, or directives such as
@@ -386,7 +387,7 @@ pub(crate) struct Agent {
     pub once: bool,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// Text
@@ -395,7 +396,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Where the admin API is, and how to be let in.
+/// Options of the admin API: where it is, and how to be let in.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Api {
     /// Address of the admin API [default: $EVENKEEL_ADMIN, or 127.0.0.1:9900]
@@ -448,12 +449,12 @@ pub(crate) struct Ctl {
     /// Print the API's JSON answer instead of text
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to ask or command.
+    /// Question or command for the balancer.
     #[command(subcommand)]
     pub command: CtlCommand,
 }
 
-/// What `evenkeel ctl` can ask or command.
+/// Questions and commands of `evenkeel ctl`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CtlCommand {
     /// Show rules, groups and members
@@ -622,7 +623,7 @@ pub(crate) enum CtlCommand {
     },
 }
 
-/// What `evenkeel ctl alert` can set.
+/// Settings of `evenkeel ctl alert`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AlertWord {
     /// Forced.
@@ -634,7 +635,7 @@ pub(crate) enum AlertWord {
 }
 
 impl AlertWord {
-    /// What the API calls it.
+    /// Returns the setting as the API calls it.
     pub(crate) fn setting(self) -> AlertSetting {
         match self {
             AlertWord::On => AlertSetting::On,

@@ -35,7 +35,7 @@ const SYSTEM: [&str; 9] = [
     "/etc", "/usr", "/lib", "/lib32", "/lib64", "/proc", "/sys", "/dev", "/run",
 ];
 
-/// Where what starts this program is looked up.
+/// Folders in which the loader that starts this program is looked up.
 const LOADERS: [&str; 4] = ["/lib", "/lib32", "/lib64", "/usr/lib"];
 
 /// Folders of its own that a service manager names to a process, with colons between them.
@@ -53,10 +53,11 @@ const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{
     ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile | MakeDir | RemoveDir | MakeSock
 });
 
-/// What may be read since the start, and as whom, for messages.
+/// Text for messages: the files that may be read since the start, or the user as whom the process
+/// reads them.
 static LIMITS: OnceLock<String> = OnceLock::new();
 
-/// What was given up: told in the log once there is one.
+/// Notes about the rights that were given up, for the log once there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     told: Vec<String>,
@@ -286,12 +287,12 @@ fn of_this_thread(config: &Config, file: &Path) -> Result<Kept, Failure> {
     Ok(kept)
 }
 
-/// Who the process is to be.
+/// Identity that the process is to have.
 struct Identity {
     name: String,
     uid: Uid,
     gid: Gid,
-    /// Whether the system knows the user, and so its groups.
+    /// True if the system knows the user, and so the user's groups.
     is_known: bool,
 }
 
@@ -614,7 +615,7 @@ fn quoted(path: &Path) -> String {
     }
 }
 
-/// What the system says where a right is missing.
+/// Returns the message of the system for a right that is missing.
 fn denied() -> String {
     io::Error::from(rustix::io::Errno::ACCESS).to_string()
 }
@@ -739,8 +740,8 @@ mod tests {
         }
     }
 
-    /// What the process starts has the same rights: its successor at an upgrade needs them. Other programs
-    /// are not started.
+    /// A program that the process starts has the same rights: its successor at an upgrade needs
+    /// them. Other programs are not started.
     #[test]
     fn rights_last_over_the_start_of_a_program() {
         if !geteuid().is_root() {

@@ -1,5 +1,4 @@
-//! What a process owes to those who run it: a log, a warning, and a word to the service
-//! manager.
+//! Duties of a process to those who run it: a log, a warning, and a word to the service manager.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -25,7 +24,7 @@ use crate::cli::{self, LogFormat};
 /// Fewer file descriptors than these are worth a warning: each client takes two.
 const FEW_DESCRIPTORS: usize = 10_000;
 
-/// How long the end of the process waits for the log to be written.
+/// Time for which the end of the process waits for the log to be written.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
 static LOG: OnceLock<Log> = OnceLock::new();
@@ -35,7 +34,7 @@ pub(crate) fn start_log_of(args: &cli::Log) -> Result<(), Failure> {
     start_log(filter_of(args)?, args)
 }
 
-/// What of the log a command line wants: `--log` wins over `$RUST_LOG`.
+/// Returns the filter of the log that a command line wants: `--log` wins over `$RUST_LOG`.
 pub(crate) fn filter_of(args: &cli::Log) -> Result<Targets, Failure> {
     let from_environment = std::env::var("RUST_LOG")
         .ok()
@@ -145,7 +144,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Takes them over for the whole process.
+    /// Takes the signals over for the whole process.
     pub(crate) fn listen() -> Result<Self, Failure> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate()).map_err(Self::failed)?,
@@ -153,12 +152,12 @@ impl Signals {
         })
     }
 
-    /// Why they cannot be.
+    /// Returns the failure to take the signals over.
     pub(crate) fn failed(error: io::Error) -> Failure {
         Failure::new(format!("cannot listen to signals: {error}"))
     }
 
-    /// Waits for a signal to end; answers its name.
+    /// Waits for a signal to end; returns the signal's name.
     pub(crate) async fn end(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

@@ -190,11 +190,11 @@ struct Process {
     proxy: Proxy,
     workers: usize,
     subsystems: Vec<Arc<dyn Service>>,
-    /// Whose place this one has taken.
+    /// Process whose place this process has taken.
     before: Option<Arc<Before>>,
-    /// How long one that takes its place may take for that.
+    /// Time that a process may take to take the place of this process.
     upgrade_limit: Duration,
-    /// The store of its configuration, if that is not its file.
+    /// Store of the configuration, if the configuration is not in the process's file.
     shared: Option<Shared>,
 }
 
@@ -510,7 +510,7 @@ struct Logging {
     proxy: Proxy,
     target: Option<Target>,
     format: LogFormat,
-    /// What writes it; if the last target could not be opened, at the one before.
+    /// Writer of the log; if the last target could not be opened, the writer to the target before.
     writer: Option<Writer>,
     /// The last target could not be opened.
     failed: bool,

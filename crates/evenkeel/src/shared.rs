@@ -1,4 +1,4 @@
-//! What a balancer shares with others: its configuration, if that comes from a store.
+//! Configuration that a balancer shares with others, if the configuration comes from a store.
 
 use std::path::Path;
 
@@ -18,8 +18,8 @@ pub(crate) struct Start {
     pub(crate) shared: Option<Shared>,
 }
 
-/// What a balancer starts with whose file `file` says that. Whatever it takes has ended when this does: no thread
-/// is left.
+/// Returns the start of a balancer whose file `file` has this text. All helpers of this function
+/// have ended when it does: no thread is left.
 pub(crate) fn begin(
     file: &Path,
     text: String,
@@ -36,8 +36,8 @@ pub(crate) fn begin(
     })
 }
 
-/// What the file means for who only checks it, and what is to be said of that. What it shares with others is what its last
-/// good copy says: the store is not asked.
+/// Returns the configuration of a file for a command that only checks the file, and a note about
+/// it. The shared part of the configuration comes from its last good copy: the store is not asked.
 pub(crate) fn load(
     file: &Path,
     refused: fn(Errors) -> Failure,
@@ -90,7 +90,7 @@ mod with {
     /// The store.
     pub(crate) struct Shared {
         fleet: Fleet,
-        /// What the log should say.
+        /// Notes for the log.
         notes: Vec<String>,
     }
 
@@ -134,7 +134,7 @@ mod with {
             })
         }
 
-        /// What the last good copy has: the number of its revision, and the text.
+        /// Returns the last good copy: the number of its revision, and the text.
         pub(super) fn known(settings: &Store) -> Result<(u64, String), String> {
             let path = settings.copy_file.display();
             match copy::load(&settings.copy_file, &settings.prefix) {
@@ -160,12 +160,13 @@ mod with {
             manager.keep_in(Arc::new(self.fleet.clone()));
         }
 
-        /// What is started with instead of what cannot be.
+        /// Returns the text to start with in place of one that cannot be started, for the reason
+        /// `why`.
         pub(crate) fn fall_back(&self, why: String) -> Option<String> {
             self.fleet.fall_back(why)
         }
 
-        /// Something has changed beside it.
+        /// Tries the store again, as something has changed beside it.
         pub(crate) fn retry(&self) {
             self.fleet.retry();
         }

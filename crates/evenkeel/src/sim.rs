@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
     print(shown)
 }
 
-/// What is played of a log.
+/// Returns the plan to play of a log, with its study.
 fn from_log(args: &Sim, path: &Path) -> Result<(plan::Plan, advice::Study), Failure> {
     let unreadable = |error: std::io::Error| {
         Failure::new(format!("{}: cannot be read: {error}", path.display()))

@@ -145,7 +145,7 @@ fn takes_all_away(before: &str, text: &str) -> bool {
     has_nothing(text) || has_rules(before) && !has_rules(text)
 }
 
-/// Who does it: a user of this machine.
+/// Returns the name of the user of this machine who runs the command.
 fn who() -> String {
     let names = ["SUDO_USER", "USER", "LOGNAME"].into_iter();
     let mut names = names.filter_map(|name| std::env::var(name).ok());

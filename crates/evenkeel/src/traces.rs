@@ -7,7 +7,7 @@ use evenkeel_manager::config::Tracing;
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::trace::Tracer;
 
-/// Who gets traces, and what makes them.
+/// Traces of requests: the proxy that makes them, and the exporter that gets them.
 pub(crate) struct Traces {
     proxy: Proxy,
     settings: Option<Tracing>,
@@ -25,12 +25,12 @@ impl Traces {
         }
     }
 
-    /// What became of them.
+    /// Returns the counts of traces.
     pub(crate) fn counts(&self) -> Counts {
         self.counts.clone()
     }
 
-    /// Starts, changes or ends them.
+    /// Starts, changes or ends the traces.
     pub(crate) fn follow(&mut self, settings: Option<&Tracing>) -> io::Result<()> {
         if self.settings.as_ref() == settings {
             return Ok(());

@@ -21,10 +21,10 @@ use tracing::{info, warn};
 use crate::process::{self, Signals};
 use crate::{Failure, cli, ctl};
 
-/// How long the new process must live before the old one gives up its place.
+/// Time that the new process must live before the old one gives up its place.
 const PROBATION: Duration = Duration::from_secs(5);
 
-/// How long a process that has ended the conversation may take to end.
+/// Time that a process that has ended the conversation may take to end.
 const END: Duration = Duration::from_secs(1);
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -41,12 +41,13 @@ pub(crate) fn run(args: &cli::Upgrade) -> Result<String, Failure> {
 /// The process before, as this one sees it while it starts.
 pub(crate) struct Before {
     predecessor: Predecessor,
-    /// Whether that has given up its place for good.
+    /// True if that process has given up its place for good.
     is_over: Arc<AtomicBool>,
 }
 
 impl Before {
-    /// Finds it, if there is one, and takes its sockets; or those of the service manager.
+    /// Finds the process before, if there is one, and takes its sockets; or the sockets of the
+    /// service manager.
     pub(crate) fn find() -> Result<Option<Arc<Self>>, Failure> {
         process::take_sockets_of_service_manager()?;
         let cannot = |error| {
@@ -78,12 +79,13 @@ impl Before {
         );
     }
 
-    /// Its clock.
+    /// Returns the clock of the process before.
     pub(crate) fn clock(&self) -> Clock {
         Clock::of(self.predecessor.offer.clock)
     }
 
-    /// What it knows; it stops what only one of the two may do.
+    /// Returns what the process before knows. The process before stops what only one of the two may
+    /// do.
     pub(crate) fn state(&self) -> Handover {
         match self.predecessor.state() {
             Ok(document) => Handover::read(document),
@@ -109,32 +111,32 @@ impl Before {
         });
     }
 
-    /// It is to go on, because this one cannot.
+    /// Tells the process before to go on, because this process cannot.
     pub(crate) fn failed(&self, why: &str) {
         // Without it nobody is there to be told.
         let _ = self.predecessor.say(&Word::Failed(why.to_owned()));
     }
 
-    /// Whether it may still come back.
+    /// True if the process before may still come back.
     pub(crate) fn may_come_back(&self) -> bool {
         !self.is_over.load(Ordering::Relaxed)
     }
 }
 
-/// What of a process another one is to take over.
+/// Parts of a process that another process is to take over.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) subsystems: Vec<Arc<dyn Service>>,
     pub(crate) manager: Arc<Manager>,
-    /// How long the new process may take until it is ready.
+    /// Time that the new process may take until it is ready.
     pub(crate) limit: Duration,
 }
 
-/// Why another process has not taken over.
+/// Reason why another process has not taken over.
 pub(crate) enum NotUpgraded {
-    /// It could not.
+    /// The other process could not take over.
     Failed(String),
-    /// This one was told to end, by this signal.
+    /// A signal, whose name this is, told this process to end.
     Ended(&'static str),
 }
 

@@ -40,7 +40,7 @@ fn on_the_map() -> Dependencies {
     rows
 }
 
-/// What the manifests say.
+/// Returns the dependencies that the manifests say.
 fn in_the_manifests() -> Dependencies {
     let crates = fs::read_dir(root().join("crates")).unwrap();
     let crates = crates.map(|entry| entry.unwrap().path());

@@ -10,16 +10,17 @@ use std::path::Path;
 /// The crates that have no circles.
 const CRATES: [&str; 4] = ["config", "core", "lab", "manager"];
 
-/// Where a module is in its crate: `["group", "view"]`; the root is empty.
+/// Place of a module in its crate: `["group", "view"]`; the root is empty.
 type Name = Vec<String>;
 
-/// What a file says of others, but for its comments and tests.
+/// Names in a file that belong to other files, without its comments and tests.
 struct Module {
     /// The modules that it declares.
     children: BTreeSet<String>,
     /// The paths that it names which may lead to other files of its crate.
     named: BTreeSet<Name>,
-    /// What others can import from it that is not its own: the name there, and what it stands for.
+    /// Names that others can import from the module and that are not its own: each name there, and
+    /// what it stands for.
     exports: BTreeMap<String, Name>,
 }
 

@@ -140,7 +140,7 @@ impl Running {
         kill_process(pid, signal).unwrap();
     }
 
-    /// What a client gets.
+    /// Returns the text that a client gets.
     fn visit(&self) -> String {
         let mut text = String::new();
         let mut stream = TcpStream::connect(&self.rule).unwrap();
@@ -148,7 +148,7 @@ impl Running {
         text
     }
 
-    /// What `/readyz` says on a connection to the admin API, which stays open.
+    /// True if `/readyz` says so on a connection to the admin API, which stays open.
     fn is_ready(admin: &mut TcpStream) -> bool {
         let request = "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
         admin.write_all(request.as_bytes()).unwrap();

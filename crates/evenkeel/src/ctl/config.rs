@@ -16,7 +16,7 @@ use evenkeel_config::{Errors, MAX_FILE_SIZE, Problem, read_file};
 
 use crate::{Failure, check};
 
-/// What `evenkeel ctl config` can do.
+/// Commands of `evenkeel ctl config`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show the configuration in force, its revision, and whether its file says the same
@@ -118,7 +118,7 @@ pub(crate) enum Command {
     },
 }
 
-/// What a change is one of, and why.
+/// Base of a change, and the reason for the change.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ChangeArgs {
     /// Why, for the history
@@ -339,7 +339,7 @@ impl<'f> Here<'f> {
         refused(problems.collect())
     }
 
-    /// What is printed of a configuration, unless something is wrong with it.
+    /// Returns the text to print about a configuration, unless the configuration has problems.
     fn passed(&self, ctl: &Ctl, printed: String, problems: Vec<Told>) -> Result<String, Failure> {
         if problems.is_empty() {
             return Ok(printed);

@@ -15,7 +15,7 @@ pub(crate) enum Command {
     Remove(Registration),
 }
 
-/// What `evenkeel ctl corba remove` takes away.
+/// Registrations that `evenkeel ctl corba remove` takes away.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Registration {
     /// The load monitor of a location

@@ -7,7 +7,7 @@ use evenkeel_kernel::query::DEFAULT_PORT;
 
 use crate::Failure;
 
-/// How the responder receives packets.
+/// Ways in which the responder receives packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
     /// The first of the following that works
@@ -58,7 +58,7 @@ pub(super) struct Attach {
     pub pin: Pin,
 }
 
-/// Where a responder's programs and maps are pinned.
+/// Place where a responder's programs and maps are pinned.
 #[derive(Debug, Args)]
 pub(super) struct Pin {
     /// Folder in a BPF file system for the loaded objects, one for each interface

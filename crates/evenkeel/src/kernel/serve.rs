@@ -14,7 +14,7 @@ use evenkeel_net::key_file;
 use crate::cli::Log;
 use crate::{Failure, process};
 
-/// Where records come from.
+/// Source of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum From {
     /// /proc, and the files of cgroups: any kernel, and no rights
