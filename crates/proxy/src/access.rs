@@ -81,7 +81,8 @@ pub struct Tries {
     pub head_bytes: u64,
     /// HTTP: the fields of the response that the log has, in the order of [`Wants`].
     pub fields: Box<[Option<Box<str>>]>,
-    /// HTTP: what was wrong with a response of one of the members, the last one that could not be read.
+    /// HTTP: fault in a response of one of the members, the last one whose response could not be
+    /// read.
     pub member_error: Option<Box<str>>,
 }
 
@@ -126,7 +127,7 @@ pub struct Record<'a> {
     pub client: Peer,
     /// The rule's name.
     pub rule: Cow<'a, str>,
-    /// HTTP: the user, where only some may send requests, and this one may.
+    /// HTTP: user who sent the request, where only some users may send requests, and this one may.
     pub user: Option<Cow<'a, str>>,
     /// HTTP: the route, by its name or number, if the rule has routes and one was found.
     pub route: Option<Cow<'a, str>>,
@@ -154,9 +155,9 @@ pub struct Record<'a> {
     pub bytes_sent: u64,
     /// Bytes of `bytes_sent` that are the head of a response.
     pub head_bytes_sent: u64,
-    /// Until the member began to answer.
+    /// Time until the member began to answer.
     pub response_time: Option<Duration>,
-    /// Until everything was over.
+    /// Time until everything was over.
     pub total_time: Duration,
     /// Cost of the request or connection for strategies.
     pub cost: Cost,
@@ -232,9 +233,9 @@ pub struct Details {
 /// Header fields that the log needs: names in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
-    /// Of requests.
+    /// Names of fields of requests.
     pub request: Vec<Box<str>>,
-    /// Of responses.
+    /// Names of fields of responses.
     pub response: Vec<Box<str>>,
 }
 
@@ -316,7 +317,7 @@ pub enum End {
     Alert,
     /// Cut because the rule was disabled, or the grace period was over.
     Terminated,
-    /// Something has run out here: nobody else's fault.
+    /// The process, or the machine, has run out of something: nobody else's fault.
     Exhausted,
 }
 
@@ -332,7 +333,7 @@ impl End {
     }
 }
 
-/// A method as it is kept: those that most requests have are not copied.
+/// Returns a method as it is kept: the methods that most requests have are not copied.
 pub(crate) fn kept_method(method: &str) -> Cow<'static, str> {
     const KNOWN: [&str; 7] = ["GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"];
     match KNOWN.into_iter().find(|known| *known == method) {
@@ -341,7 +342,7 @@ pub(crate) fn kept_method(method: &str) -> Cow<'static, str> {
     }
 }
 
-/// At most the first `most` bytes, never cut in a character.
+/// Returns the first `most` bytes of `text` at most, never cut in a character.
 pub(crate) fn cut(text: &str, most: usize) -> &str {
     let mut end = most.min(text.len());
     while !text.is_char_boundary(end) {

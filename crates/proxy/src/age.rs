@@ -12,9 +12,10 @@ use crate::worker::Worker;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Age {
     began: Instant,
-    /// Requests that it has had.
+    /// Requests that the connection has had.
     requests: u32,
-    /// By how much it ends before its limits, which are the same for all: in parts of 2,560.
+    /// Part of its limits, which are the same for all, by which the connection ends earlier: in
+    /// parts of 2,560.
     jitter: u8,
 }
 

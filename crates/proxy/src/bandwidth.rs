@@ -16,7 +16,8 @@ pub(crate) struct Paces {
 /// A flow that moves fewer bytes at a time costs more than it helps others.
 const LEAST: u64 = 4096;
 
-/// Parts of what may pass between two sweeps that one flow takes at once: others come in between.
+/// Number of parts into which the bytes that may pass between two sweeps are divided. A flow takes
+/// one part at once: other flows come in between.
 const PARTS: u64 = 80;
 
 /// Allowance of one flow whose bandwidth is limited.

@@ -78,7 +78,7 @@ impl Buffer {
         &mut self.data[self.start..self.end]
     }
 
-    /// Takes the bytes between the first `kept` and those from `end` on out.
+    /// Takes out the bytes between the first `kept` bytes and the bytes from `end` on.
     #[inline]
     pub(crate) fn cut(&mut self, kept: usize, end: usize) {
         if kept < end {
@@ -173,7 +173,7 @@ impl BufferPool {
         self.spare.take().unwrap_or_else(|| self.fresh())
     }
 
-    /// A buffer that begins with the bytes of another one, which are few.
+    /// Returns a buffer that begins with the bytes of `other`, which are few.
     #[cold]
     pub(crate) fn take_with(&self, other: &Buffer) -> Buffer {
         let mut buffer = self.take();

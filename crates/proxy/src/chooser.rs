@@ -1,4 +1,5 @@
-//! Requests about which a chooser outside of the balancer decides: what it is told of them, and how a worker asks.
+//! Requests about which a chooser outside of the balancer decides: what the chooser is told of
+//! them, and how a worker asks.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use crate::message::{self, Request};
 /// Longest origin that is looked at, in bytes: of a scheme, the longest name and a port.
 const MAX_ORIGIN: usize = 300;
 
-/// Fields of members' responses in the place of which those of the balancer come.
+/// Fields of members' responses that are replaced by fields of the balancer.
 pub(crate) const TAKEN_OUT: [&str; 6] = [
     "access-control-allow-origin",
     "access-control-allow-credentials",
@@ -35,7 +35,8 @@ struct Preflight {
     headers: Option<Box<str>>,
 }
 
-/// Returns the method of the request that a browser asks about with this one; `None` if this is no preflight.
+/// Returns the method of the request that a browser asks about with this request; `None` if this
+/// request is no preflight.
 pub(crate) fn asked_method<'a>(request: &Request<'a>) -> Option<&'a str> {
     if request.method != "OPTIONS" {
         return None;

@@ -23,7 +23,7 @@ pub(crate) struct Files {
     open: AtomicUsize,
     connections: AtomicUsize,
     clients: AtomicUsize,
-    /// Two files for each client, its own and one to a member, and two for each pipe.
+    /// Promised files: two for each client, its own and one to a member, and two for each pipe.
     promised: AtomicUsize,
     /// Files of pipes: two each.
     pipes: AtomicUsize,

@@ -38,7 +38,7 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
     fn watched(&mut self) -> Option<&TcpStream>;
 }
 
-/// In place of a client whom no response is for.
+/// Transport in place of a client whom no response is for.
 #[derive(Debug)]
 pub(crate) struct Nobody;
 

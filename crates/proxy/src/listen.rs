@@ -333,7 +333,7 @@ pub(crate) struct Session {
     pub(crate) peer: Peer,
     pub(crate) local: Rc<Local>,
     pub(crate) watch: crate::watch::Watch,
-    /// None in a stream, which is no connection.
+    /// File of the connection; `None` in a stream, which is no connection.
     file: Option<ClientFile>,
     /// True if the bytes are none of a client's: bandwidth is limited for clients only.
     pub(crate) is_apart: bool,
@@ -407,8 +407,8 @@ impl Session {
         self.limited.as_ref()?.paces.as_ref()
     }
 
-    /// For one of several streams of the connection, with time limits of its own. The
-    /// connection has to outlive it.
+    /// Returns a session for one of several streams of the connection, with time limits of its own.
+    /// The connection has to outlive the session.
     pub(crate) fn of_stream(&self) -> Self {
         Session {
             worker: Rc::clone(&self.worker),
@@ -422,7 +422,8 @@ impl Session {
         }
     }
 
-    /// For a request of the balancer's own, on behalf of a client that it does not concern.
+    /// Returns a session for a request of the balancer's own, on behalf of a client that the
+    /// request does not concern.
     pub(crate) fn apart(&self) -> Self {
         let mut session = self.of_stream();
         session.is_apart = true;

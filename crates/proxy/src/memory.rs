@@ -73,7 +73,7 @@ impl Memory {
         }
     }
 
-    /// Bytes for something of which each client may have `free`: those are not counted.
+    /// Takes bytes for something of which each client may have `free` bytes: these are not counted.
     pub(crate) fn take_above(
         self: &Arc<Self>,
         free: usize,
@@ -118,7 +118,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// With so many bytes for what is large.
+    /// Returns memory with this number of bytes for large buffers and heads.
     pub(crate) fn memory(buffers: usize) -> Arc<Memory> {
         let bound = Bound {
             all: 1 << 30,

@@ -33,7 +33,8 @@ pub struct Request<'a> {
     pub upgrade: bool,
     /// True if the client takes trailers.
     pub takes_trailers: bool,
-    /// True if its credentials are those of a connection rather than of a request (NTLM, Negotiate).
+    /// True if the request's credentials are those of a connection rather than of a request (NTLM,
+    /// Negotiate).
     pub authenticates_connection: bool,
     /// All fields, in order.
     pub(crate) fields: &'a [Field<'a>],
@@ -156,7 +157,7 @@ pub struct OwnCookies<'a> {
 }
 
 impl OwnCookies<'_> {
-    /// True if a pair of a field `Cookie` is one of them.
+    /// True if a pair of a field `Cookie` is one of the own cookies.
     fn has(self, pair: &[u8]) -> bool {
         self.sessions && is_session(pair) || self.sticky.is_some_and(|names| is_of(pair, names))
     }

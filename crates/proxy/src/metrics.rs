@@ -75,7 +75,7 @@ impl WaitTotals {
         limits.chain([f64::INFINITY]).zip(self.counts)
     }
 
-    /// All of it, in seconds.
+    /// Returns the sum of the times, in seconds.
     pub fn sum(&self) -> f64 {
         Duration::from_nanos(self.nanos).as_secs_f64()
     }
@@ -86,7 +86,7 @@ impl WaitTotals {
 pub struct Calls([Counter; CallStatus::NAMES.len()]);
 
 impl Calls {
-    /// Counts a call; one that got no status is `other`.
+    /// Counts a call; a call that got no status is `other`.
     pub(crate) fn count(&self, status: Option<CallStatus>) {
         let status = status.unwrap_or(CallStatus::OTHER);
         if let Some(count) = self.0.get(status.index()) {
@@ -230,7 +230,7 @@ counters! {
     sticky_bound,
     /// Clients that got another cookie, as another member has answered.
     sticky_moved,
-    /// Cookies that name no member: of one that has gone, of another key, or forged.
+    /// Cookies that name no member: of a member that has gone, of another key, or forged.
     sticky_unknown,
     /// Idle connections that a load alert has closed.
     closed_by_alert,
@@ -427,7 +427,7 @@ type Cells = Vec<Arc<RuleMetrics>>;
 struct OfRule {
     cells: Cells,
     protocol: Protocol,
-    /// Since when nobody counts there: the rule is gone, and its last connection, too.
+    /// Time since which nobody counts in the cells: the rule is gone, and its last connection, too.
     unused: Option<Instant>,
 }
 

@@ -109,7 +109,7 @@ impl<T> FairQueue<T> {
 #[derive(Debug)]
 struct Waiting {
     jobs: Mutex<FairQueue<Job>>,
-    /// Told of each job.
+    /// Notice of each new job.
     arrived: Condvar,
 }
 

@@ -131,7 +131,7 @@ fn splice(call: impl Fn(SpliceFlags) -> rustix::io::Result<usize>) -> io::Result
 pub(crate) struct PipePool {
     spare: Spare<Pipe>,
     files: Arc<Files>,
-    /// No new ones are made before.
+    /// Time before which no new pipes are made.
     pause: Cell<Instant>,
 }
 
@@ -165,7 +165,7 @@ impl PipePool {
         self.spare.clear()
     }
 
-    /// Takes a pipe back. One that still holds bytes is closed, and so is one that was made
+    /// Takes a pipe back. A pipe that still holds bytes is closed, and so is a pipe that was made
     /// small under pressure: the pressure will be over.
     pub(crate) fn give(&self, pipe: Pipe) {
         if pipe.0.held == 0 && pipe.0.size >= PIPE_BYTES {

@@ -68,7 +68,7 @@ struct Inner {
     memory: Arc<Memory>,
     failed: worker::Failed,
     state: Mutex<PlaneState>,
-    /// For sessions of all rules that name no file. They outlive reloads.
+    /// Keys for sessions of all rules that name no file. The keys outlive reloads.
     ticket_keys: Arc<Keys>,
 }
 
@@ -93,7 +93,7 @@ struct PlaneState {
 struct Held {
     /// Address on which the listener really listens.
     address: Address,
-    /// Of a Unix socket: its file, which is gone with it.
+    /// File of a Unix socket, which is gone with the listener.
     file: Option<SocketFile>,
 }
 

@@ -15,7 +15,7 @@ use crate::io::Io;
 #[derive(Debug)]
 pub(crate) struct Upstream {
     io: Io,
-    /// None for a stream, which is no connection.
+    /// File of the connection; `None` for a stream, which is no connection.
     file: Option<ConnectionFile>,
     /// The number of the [`Client`](evenkeel_tls::client::Client) that has done the handshake; 0 is
     /// none.

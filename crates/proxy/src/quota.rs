@@ -70,8 +70,9 @@ impl Owner {
     }
 }
 
-/// A request above a limit: after how many seconds there is one again, and the place of the limit among
-/// those of the request. In one word, as each request of a connection has it.
+/// Verdict on a request above a limit: the number of seconds after which there is a request again,
+/// and the place of the limit among the limits of the request. The verdict is one word, as each
+/// request of a connection has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Over(NonZeroU32);
 
@@ -343,7 +344,7 @@ impl Over {
         Over(seconds.saturating_mul(SECOND) | place)
     }
 
-    /// After so many seconds there is one again.
+    /// Returns the number of seconds after which there is a request again.
     pub(crate) fn seconds(self) -> u32 {
         self.0.get() >> PLACE_BITS
     }

@@ -88,7 +88,7 @@ pub(crate) struct Service {
     pub(crate) id: ServiceId,
     pub(crate) name: Arc<str>,
     current: RefCell<Rc<LocalRule>>,
-    /// For clients that connect from now on.
+    /// TLS server for clients that connect from now on.
     tls: RefCell<Option<Arc<Server>>>,
     pub(crate) shared: Arc<RuleShared>,
     pub(crate) metrics: Arc<RuleMetrics>,
@@ -179,12 +179,12 @@ pub(crate) struct Bound {
     pub(crate) ticket: Ticket,
     pub(crate) member: MemberId,
     pub(crate) address: Address,
-    /// Kept for the access log and traces only.
+    /// Tries, which are kept for the access log and traces only.
     pub(crate) tries: Option<Box<Tries>>,
 }
 
-/// Most groups of which it is kept which member a client is bound to. A rule may have more, but few
-/// clients use so many: then the one that was bound first is forgotten.
+/// Most groups for which it is kept to which member a client is bound. A rule may have more groups,
+/// but few clients use so many: then the binding that is the oldest is forgotten.
 const MAX_BINDINGS: usize = 64;
 
 /// The members that a client is bound to, in groups that bind for longer than a request.
@@ -440,7 +440,7 @@ impl Session {
     }
 }
 
-/// Adds a member to those that were tried, which are in order.
+/// Adds a member to the members that were tried, which are in order.
 pub(crate) fn insert(tried: &mut Vec<MemberId>, member: MemberId) {
     tried.insert(tried.partition_point(|known| *known < member), member);
 }

@@ -39,7 +39,8 @@ impl<T> Spare<T> {
         }
     }
 
-    /// Drops those that nobody has needed since the last call, so that a moment with many at a time does not count for ever.
+    /// Drops the things that nobody has needed since the last call, so that a moment with many at a
+    /// time does not count for ever.
     pub(crate) fn release(&self) {
         let mut kept = self.kept.borrow_mut();
         let unneeded = self.fewest.get().min(kept.len());
@@ -53,7 +54,7 @@ impl<T> Spare<T> {
         !std::mem::take(&mut *self.kept.borrow_mut()).is_empty()
     }
 
-    /// Number of those that are kept.
+    /// Returns the number of things that are kept.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.kept.borrow().len()

@@ -157,7 +157,8 @@ async fn named<'a>(
     Ok(route.target)
 }
 
-/// Finds a member that can be connected to. Adds those that it tries, and counts those that failed.
+/// Finds a member that can be connected to. Adds the members that it tries, and counts the tries
+/// that failed.
 pub(crate) async fn connect_member(
     session: &Session,
     rule: &RuleSnapshot,
@@ -412,9 +413,9 @@ pub(crate) struct Tunnel<'a> {
 /// Both directions of a tunnel.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    /// From the client to the member.
+    /// Flow from the client to the member.
     pub(crate) up: Flow,
-    /// From the member to the client.
+    /// Flow from the member to the client.
     pub(crate) down: Flow,
 }
 
@@ -526,7 +527,7 @@ const FULL_READS: u8 = 2;
 /// A spliced flow whose calls move less than this goes back to reads and writes...
 const SMALL_SPLICE: usize = 4096;
 
-/// ...after so many of them in a row.
+/// Number of such calls in a row after which a flow goes back to reads and writes.
 const SMALL_SPLICES: u8 = 16;
 
 /// Bytes that a flow moves before others get their turn.

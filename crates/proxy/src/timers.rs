@@ -65,7 +65,7 @@ impl TimerFile {
     }
 }
 
-/// All that wait in a worker.
+/// Tasks of a worker that wait.
 #[derive(Debug)]
 pub(crate) struct Timers {
     clock: Clock,

@@ -50,7 +50,7 @@ pub(crate) struct Tls {
     stream: Box<Stream>,
     agreed: Arc<Agreed>,
     memory: Arc<Memory>,
-    /// For what it holds of what a side does not take.
+    /// Charge for the bytes that the connection holds, as a side does not take them.
     held: Option<Charge>,
     _idle: Charge,
     /// Member that has sent nothing yet, to report it if it refuses the connection after the

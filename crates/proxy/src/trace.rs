@@ -36,7 +36,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Reads a `traceparent`; `None` if it is none. What later versions add is left out.
+    /// Reads a `traceparent`; `None` if the text is none. Parts that later versions add are left
+    /// out.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (head, rest) = text.split_at_checked(PARENT_BYTES)?;
         let part = |from: usize, len: usize| head.get(from..from + len);
@@ -171,8 +172,8 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Traces a `share` of requests, from 0 to 1; and the end from which they are to be exported.
-    /// Those for which there is no room are counted as `lost`.
+    /// Returns a tracer that traces a `share` of requests, from 0 to 1; and the end from which the
+    /// traces are to be exported. Traces for which there is no room are counted as `lost`.
     pub fn channel(share: f64, lost: Arc<AtomicU64>) -> (Tracer, Receiver<Record<'static>>) {
         let (sender, receiver) = sync_channel(QUEUE);
         let tracer = Tracer {

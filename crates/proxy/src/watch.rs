@@ -50,7 +50,7 @@ pub(crate) struct Watchers {
 #[derive(Debug)]
 struct Entry {
     deadline: Instant,
-    /// No deadline is later.
+    /// Latest time that a deadline may have.
     latest: Instant,
     waker: Option<Waker>,
     service: ServiceId,
@@ -70,12 +70,12 @@ struct Entry {
 #[derive(Debug)]
 struct Tie {
     member: MemberId,
-    /// Since when nothing was sent after the member's last word; `None` while the
-    /// client may be waiting for an answer.
+    /// Time since which nothing was sent after the member's last word; `None` while the client may
+    /// be waiting for an answer.
     quiet: Option<Instant>,
     /// Time at which the alert was noticed first.
     alerted: Option<Instant>,
-    /// 0 to 1: which part of its clients leaves before this one.
+    /// Part of the member's clients that leaves before this client: 0 to 1.
     jitter: f32,
 }
 
@@ -160,8 +160,8 @@ impl Watchers {
         }
     }
 
-    /// Wakes those that pause. Whoever comes first takes what there is, so that is another one each
-    /// time.
+    /// Wakes the tasks that pause. The task that comes first takes what there is, so another task
+    /// comes first each time.
     fn wake_napping(&self) {
         let mut entries = self.entries.borrow_mut();
         let len = entries.len();

@@ -96,7 +96,7 @@ pub(crate) struct Worker {
     pub(crate) tracer: RefCell<Option<Tracer>>,
     /// True if there is a log or a tracer.
     pub(crate) records: Cell<bool>,
-    /// Of answers of the balancer's own.
+    /// Date of answers of the balancer's own.
     pub(crate) date: HttpDate,
     /// Passwords that were right.
     pub(crate) proofs: RefCell<Proofs>,
@@ -138,7 +138,7 @@ impl Drop for Vital {
 #[derive(Debug)]
 pub(crate) struct WorkerHandle {
     pub(crate) commands: UnboundedSender<Command>,
-    /// Gone once somebody waits for its end; commands still reach it then.
+    /// Thread; `None` once somebody waits for its end. Commands still reach the worker then.
     pub(crate) thread: Option<std::thread::JoinHandle<()>>,
 }
 

@@ -106,7 +106,7 @@ fn digit(number: u64) -> u8 {
 }
 
 impl Time<'_> {
-    /// In UTC with milliseconds, as RFC 3339 has it.
+    /// Appends the time in UTC with milliseconds, as RFC 3339 has it.
     pub(super) fn put(self, line: &mut Vec<u8>) {
         let millis = u64::from(self.millis);
         line.extend_from_slice(self.second.as_bytes());
@@ -266,7 +266,7 @@ pub(super) fn put_whole(number: u64, line: &mut Vec<u8>) {
     line.extend_from_slice(digits.get(first..).unwrap_or_default());
 }
 
-/// From here on a `f64` does not have all digits of a number of microseconds: decades.
+/// Number of microseconds from which on a `f64` does not have all digits: decades.
 const EXACT: u64 = 1_000_000_000_000_000;
 
 /// Appends a time in milliseconds with microseconds: a number with a point, and without zeros that say nothing.

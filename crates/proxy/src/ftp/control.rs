@@ -74,7 +74,7 @@ enum Problem {
     ServerLine,
     /// All ports of the range are taken.
     NoPort,
-    /// Something has run out here.
+    /// The process, or the machine, has run out of something.
     Exhausted(Shortage),
 }
 
@@ -104,11 +104,11 @@ pub(super) struct Control<'a> {
     finished: bool,
     /// Action that follows when everything is sent.
     next: Option<Turn>,
-    /// Data connections: the last one, and those before that are not over.
+    /// Data connections: the last one, and earlier ones that are not over.
     data: Vec<Rc<Data>>,
     /// The data connection of the transfer that goes on.
     transfer: Option<Rc<Data>>,
-    /// Told by data connections.
+    /// Waker of the session, which data connections wake.
     waker: Rc<RefCell<Option<Waker>>>,
     /// Number of open data connections at the last look.
     open: usize,

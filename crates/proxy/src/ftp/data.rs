@@ -34,7 +34,7 @@ pub(super) struct Data {
     waker: RefCell<Option<Waker>>,
     /// Waker of the session, which is told of a change.
     session: Rc<RefCell<Option<Waker>>>,
-    /// Kept for the access log only.
+    /// Line of the access log, which is kept for that log only.
     entry: RefCell<Option<Entry>>,
 }
 
@@ -206,7 +206,7 @@ pub(super) struct Waiting {
     pub(super) rule: Rc<LocalRule>,
     pub(super) listener: TcpListener,
     pub(super) lease: Lease,
-    /// For the two connections.
+    /// Files for the two connections.
     pub(super) files: [ConnectionFile; 2],
     /// Address of the peer that may connect.
     pub(super) peer: IpAddr,

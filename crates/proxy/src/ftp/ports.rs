@@ -79,7 +79,7 @@ pub(crate) fn listen(
     Err(io::ErrorKind::AddrInUse.into())
 }
 
-/// All ports of `range`, from the one on that `drawn` names.
+/// Returns all ports of `range`, from the port on that `drawn` names.
 fn ports_from(range: &RangeInclusive<u16>, drawn: u32) -> impl Iterator<Item = u16> {
     let (first, last) = (*range.start(), *range.end());
     let count = u32::from(last.saturating_sub(first)) + 1;

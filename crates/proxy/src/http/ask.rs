@@ -54,7 +54,7 @@ enum Answer {
     Passes(Passed),
     /// The request may not pass.
     Refused(Box<Refused>),
-    /// Nobody can say.
+    /// Nobody can say whether the request may pass.
     Failed(Failure, Option<Box<Tries>>),
     /// There is nobody to ask.
     NoMember(Refusal),
@@ -81,9 +81,9 @@ struct Refused {
 /// Meaning of the first bytes of a response.
 #[derive(Debug, PartialEq, Eq)]
 enum Looked {
-    /// Not the whole head.
+    /// Not the whole head has come.
     Partial,
-    /// Another response follows after so many bytes.
+    /// Another response follows after this number of bytes.
     Interim(usize),
     Passes(Passed),
     Refuses,

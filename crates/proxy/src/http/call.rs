@@ -47,7 +47,8 @@ impl Client {
         })
     }
 
-    /// A connection with room for another request. Who comes while one is opened waits for it.
+    /// Returns a connection with room for another request. A caller that comes while a connection
+    /// is opened waits for that one.
     async fn reach(
         &self,
         routed: &Routed,

@@ -29,7 +29,7 @@ pub(crate) struct Copy {
 /// Copies nothing yet: what to copy.
 #[derive(Debug)]
 pub(crate) struct ToCopy {
-    /// See [`Copy::key`].
+    /// Hash for the strategy of the group: see [`Copy::key`].
     pub(super) key: Option<u64>,
     /// Most bytes that the body may have, with its framing.
     pub(super) most: usize,
@@ -93,7 +93,8 @@ impl Copy {
         Ok(())
     }
 
-    /// All of it, where its body begins, and the memory that it is in.
+    /// Returns all bytes of the copy, the offset at which its body begins, and the charge for its
+    /// memory.
     pub(super) fn into_parts(self) -> (Vec<u8>, usize, Charge) {
         (self.bytes, self.body_at, self.charge)
     }

@@ -22,7 +22,7 @@ const WINDOW_LOG: u32 = 17;
 const MOST_BYTES: u64 = 2 * 1024 * 1024;
 /// Memory of an encoder for gzip in bytes, whatever the length of the body.
 const GZIP_BYTES: usize = 320 * 1024;
-/// The least.
+/// Least memory of an encoder, in bytes.
 const LEAST_BYTES: u64 = 128 * 1024;
 
 /// Encoder of one body on its way. When the body is over, the encoder counts the bytes that went in
@@ -37,7 +37,7 @@ pub(super) struct Encoder {
     _charge: Charge,
 }
 
-/// Each writes into a vector, which is emptied after each piece.
+/// Writer of a coding. Each writes into a vector, which is emptied after each piece.
 enum Writer {
     Zstd(ZstdEncoder<'static, Vec<u8>>),
     Brotli(Box<CompressorWriter<Vec<u8>>>),
@@ -97,7 +97,8 @@ impl Encoder {
         }))
     }
 
-    /// Takes a piece of the body. What comes out of it so far is appended to `out`, as a chunk.
+    /// Takes a piece of the body. Bytes that come out of the piece so far are appended to `out`, as
+    /// a chunk.
     pub(super) fn write(&mut self, piece: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         self.taken += piece.len() as u64;
         self.holds |= !piece.is_empty();

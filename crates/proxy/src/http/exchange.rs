@@ -301,7 +301,8 @@ impl Client {
         is_here.then_some(private.member)
     }
 
-    /// An idle connection to a member, if it is one of HTTP/1.1 and there is one: the client's own, or one that all share.
+    /// Returns an idle connection to a member, if the member speaks HTTP/1.1 and there is one: the
+    /// client's own connection, or one that all clients share.
     pub(super) fn idle(&mut self, routed: &Routed, bound: &Bound) -> Option<Upstream> {
         let speaks_http2 = routed.rule.http.member_protocol == MemberProtocol::Http2;
         // A connection that a member takes for a client's is that client's.

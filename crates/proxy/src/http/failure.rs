@@ -26,11 +26,11 @@ pub(super) enum Failure {
     Refused,
     /// The member's response has a status after which another member is asked.
     Status(Outcome),
-    /// Something has run out here while the exchange was under way.
+    /// The process, or the machine, has run out of something while the exchange was under way.
     Exhausted(Shortage),
     /// The member sent no response, or not the whole head of one.
     Garbage,
-    /// No response in time.
+    /// The response did not come in time.
     TimedOut,
     /// The client has set a time, and it is over.
     DeadlineExceeded,

@@ -49,7 +49,7 @@ enum Framing {
         strip: bool,
     },
     UntilClose,
-    /// All was read.
+    /// All bytes were read.
     Done,
 }
 
@@ -91,7 +91,7 @@ const SMALL_SEGMENT: usize = 1460;
 /// A message between two connections.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    /// The head, and perhaps a small body. What comes out of an encoder, later.
+    /// The head, and perhaps a small body; later, the bytes that come out of an encoder.
     head: Vec<u8>,
     /// Offset in `head` at which the body begins.
     body_at: usize,
@@ -211,7 +211,7 @@ impl Flow {
         self
     }
 
-    /// Writes other bytes over those of the head at `at`, of which none was sent yet.
+    /// Writes other bytes over the bytes of the head at `at`, if none was sent yet.
     pub(super) fn overwrite(&mut self, at: usize, bytes: &[u8]) {
         let end = at.saturating_add(bytes.len());
         let in_head = end <= self.body_at && self.written == 0 && self.moved == 0;
@@ -232,7 +232,7 @@ impl Flow {
             .ok()
     }
 
-    /// Somebody else has sent all of it.
+    /// Marks the message as sent, as somebody else has sent all of it.
     pub(super) fn set_sent(&mut self) {
         self.written = self.head.len();
         self.flushed = true;

@@ -30,7 +30,8 @@ use crate::trace::{self, Attempt};
 /// A second request, which waits until it is time for it, or is under way.
 pub(super) struct Hedge {
     task: Pin<Box<dyn Future<Output = Option<Box<Won>>>>>,
-    /// The member that has it, and since when, if it was sent.
+    /// Member that has the second request, and the time since which it has it, if the request was
+    /// sent.
     sent: Rc<Cell<Option<(MemberId, Instant)>>>,
     is_over: bool,
     /// Span of the second request, if the request is traced.

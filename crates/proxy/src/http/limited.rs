@@ -1,4 +1,5 @@
-//! Requests that no member gets: of clients that have sent too many, and those of services in maintenance.
+//! Requests that no member gets: requests of clients that have sent too many, and requests to
+//! services in maintenance.
 
 use super::{After, Client, Request, Summary};
 use crate::access::{End, Limit};

@@ -124,8 +124,8 @@ pub(crate) fn spoken(alpn: Option<&[u8]>, read: &[u8], http2: bool) -> Option<Sp
     }
 }
 
-/// While the process shuts down: how long an idle client has for one more request. One
-/// that is already on its way when its connection is closed would be lost.
+/// Time that an idle client has for one more request while the process shuts down. A request that
+/// is already on its way when its connection is closed would be lost.
 const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// A client connection.
@@ -134,7 +134,7 @@ struct Client {
     stream: Io,
     /// Bytes that were read and belong to the next request.
     input: Option<Buffer>,
-    /// Made for the rule that it was made for.
+    /// Hop of the client, with the rule that it was made for.
     hop: Option<(Rc<LocalRule>, Hop)>,
     /// The members that the client is bound to. The streams of a connection of HTTP/2 share them.
     bindings: Rc<RefCell<Bindings>>,
@@ -185,11 +185,11 @@ struct Request {
     cross_origin: Option<Box<CrossOrigin>>,
     /// Time at which the head was complete.
     at: Instant,
-    /// Hash of what the group's strategy wants to see of it.
+    /// Hash of the part of the request that the group's strategy looks at.
     key: Option<u64>,
-    /// The content coding that its response may get here.
+    /// Content coding that the response to the request may get here.
     coding: Option<Coding>,
-    /// True if it asks for something newer than what has weak tags.
+    /// True if the request asks for content that is newer than content with weak tags.
     has_weak_tags: bool,
     /// Cost of the request for strategies.
     cost: Cost,
@@ -199,7 +199,7 @@ struct Request {
     /// True if the client wants its connection to go on.
     keep_alive: bool,
     asked: Asked,
-    /// True if its credentials are those of a connection.
+    /// True if the request's credentials are those of a connection.
     authenticates_connection: bool,
     /// True if the request may be sent twice (RFC 9110, section 9.2.2).
     idempotent: bool,
@@ -213,7 +213,7 @@ struct Request {
     over: Option<Over>,
     /// The request on its way to a member.
     up: Flow,
-    /// For the access log, for traces, and what it is called.
+    /// Details for the access log and for traces, with the name of the request.
     line: Option<Box<Line>>,
 }
 
@@ -495,8 +495,8 @@ impl Request {
         self.up.overwrite(place, &text);
     }
 
-    /// Another one for which this one is the cause, in the name of nobody: `up`, of which the group's
-    /// strategy sees `key`.
+    /// Returns another request for which this request is the cause, in the name of nobody: `up`, of
+    /// which the group's strategy sees `key`.
     fn once_more(&self, routed: Routed, key: Option<u64>, up: Flow, at: Instant) -> Self {
         Request {
             routed,

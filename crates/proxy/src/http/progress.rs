@@ -26,7 +26,7 @@ pub(super) enum Side {
 
 /// Progress of an exchange, on which its deadline depends.
 pub(super) struct Progress {
-    /// The member takes no more of the request. It may still answer.
+    /// True if the member takes no more of the request. The member may still answer.
     deaf: bool,
     /// The client sends no body before the member has sent a 100 (Continue).
     pub(super) awaits_continue: bool,
@@ -229,8 +229,8 @@ struct Slow {
 }
 
 impl Slow {
-    /// Something is waited for: of a client, in which direction and after how many bytes, or of
-    /// somebody else. Answers how long the client has.
+    /// Notes that something is waited for: from a client, in which direction and after how many
+    /// bytes, or from somebody else. Returns the time that the client has.
     fn wait(
         &mut self,
         client: Option<(Limit, u64)>,

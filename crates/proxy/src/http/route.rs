@@ -45,7 +45,8 @@ pub(crate) struct Routed {
 const REST: u32 = u32::MAX;
 
 impl Routed {
-    /// Finds the route of a request. It gets an answer of the balancer's own if there is one.
+    /// Finds the route of a request. The request gets an answer of the balancer's own if there is
+    /// one.
     #[inline]
     pub(crate) fn of(
         session: &Session,

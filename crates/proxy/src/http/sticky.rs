@@ -69,7 +69,8 @@ impl Stuck {
             .then_some("its cookie names none that is here")
     }
 
-    /// The value of `Set-Cookie` of a response of `member`, if the client is not bound to that one.
+    /// Returns the value of `Set-Cookie` of a response of `member`, if the client is not bound to
+    /// that member.
     pub(super) fn set_cookie(
         &self,
         target: &Target,

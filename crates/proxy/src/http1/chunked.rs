@@ -14,8 +14,8 @@ use evenkeel_wire::orca;
 
 use super::framing;
 
-/// Most bytes of a chunk extension. They are passed on and mean nothing to anybody, so
-/// there is no reason for more.
+/// Most bytes of a chunk extension. The bytes are passed on and mean nothing to anybody, so there
+/// is no reason for more.
 const MAX_EXTENSION_BYTES: usize = 256;
 
 /// Most bytes of the trailer section.
@@ -79,12 +79,12 @@ pub struct Scanned {
 /// Trailers of a body that pass, and those that are for the balancer.
 #[derive(Clone, Debug, Default)]
 pub enum Trailers {
-    /// All pass.
+    /// All trailers pass.
     #[default]
     All,
     /// Fields of a list pass, and others are taken out.
     Listed(Arc<RequestTrailers>),
-    /// All pass, and load reports are kept for the balancer.
+    /// All trailers pass, and load reports are kept for the balancer.
     Reports {
         /// Takes the reports out.
         strip: bool,
@@ -134,7 +134,7 @@ enum Fate {
 #[derive(Clone, Debug)]
 pub struct Decoder {
     state: State,
-    /// Of the chunk: its size while that is read, then what is left of its data.
+    /// Size of the chunk while that is read, then the bytes that are left of its data.
     left: u64,
     /// Digits of the size, bytes of the extension or of the trailers so far.
     count: u32,

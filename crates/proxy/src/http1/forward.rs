@@ -406,8 +406,8 @@ fn put_request_line(request: &Request<'_>, changes: Changes<'_>, out: &mut Vec<u
     }
 }
 
-/// Appends as much of the status line as cannot be copied with the lines after it.
-/// Returns where in the head those begin.
+/// Appends as much of the status line as cannot be copied with the lines after it. Returns the
+/// offset in the head at which those lines begin.
 fn put_status_line_start(head: &ResponseHead<'_>, out: &mut Vec<u8>) -> usize {
     /// Length of `HTTP/1.1 200`.
     const TO_REASON: usize = 12;

@@ -50,7 +50,7 @@ pub(super) struct Meaning<'a> {
     pub respell_framing: bool,
     /// Fields that are not passed on as they came.
     pub dropped: FieldSet,
-    /// The one that frames the body.
+    /// Field that frames the body.
     pub framing_fields: FieldSet,
     /// Fields that say who the client is.
     pub forwarded_fields: FieldSet,

@@ -38,9 +38,9 @@ struct Certificates {
 }
 
 impl Hop {
-    /// For a connection from `client`, which has no address over a Unix socket. `proto` is `http` or `https`. `default_host`
-    /// (`host:port`) stands for the `Host` that an HTTP/1.0 request may lack: the address
-    /// that the client connected to.
+    /// Returns the hop for a connection from `client`, which has no address over a Unix socket.
+    /// `proto` is `http` or `https`. `default_host` (`host:port`) stands for the `Host` that an
+    /// HTTP/1.0 request may lack: the address that the client connected to.
     pub fn new(
         options: &HttpOptions,
         client: impl Into<Option<IpAddr>>,

@@ -170,7 +170,7 @@ impl<'a> ResponseHead<'a> {
         coding.into_iter().chain(vary).chain(etag)
     }
 
-    /// All its fields, in order.
+    /// Returns all fields of the response, in order.
     pub(crate) fn fields(&self) -> &'a [Header<'a>] {
         self.fields
     }

@@ -118,7 +118,7 @@ impl Call {
         broken(end, kind)
     }
 
-    /// Sends a head. One that asks for WebSocket waits for the member's settings.
+    /// Sends a head. A head that asks for WebSocket waits for the member's settings.
     fn poll_begin(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<()>> {
         let mut fields = crate::http1::Fields::new();
         let head = match RequestHead::parse(bytes, LIMITS, &mut fields) {
@@ -290,8 +290,9 @@ fn is_authority(authority: &str) -> bool {
     authority.bytes().all(allowed)
 }
 
-/// A path and query in which what URIs do not have (RFC 3986, appendix A), and clients send all the same, is encoded; `None`
-/// if it is fine as it is. One without a path has `/`.
+/// Returns a path and query in which the bytes are encoded that URIs do not have (RFC 3986,
+/// appendix A), and that clients send all the same; `None` if `path` is fine as it is. A path and
+/// query without a path gets `/`.
 fn encoded(path: &str) -> Option<String> {
     let is_odd = |byte: u8| matches!(byte, b'"' | b'<' | b'>' | b'`');
     let lacks_path = path.is_empty() || path.starts_with('?');

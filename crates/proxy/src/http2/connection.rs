@@ -58,7 +58,7 @@ enum Stage {
     /// The client has not said hello.
     New,
     Open,
-    /// No new streams; those that there are may end.
+    /// The connection takes no new streams; those that there are may end.
     Ending,
     /// The connection is over when the last frames are sent.
     Over,

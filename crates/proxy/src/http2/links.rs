@@ -66,7 +66,7 @@ pub(crate) struct Link {
     /// Requests that are under way, and whether there was any before.
     streams: Cell<usize>,
     used: Cell<bool>,
-    /// Since when there are none.
+    /// Time since which there are no requests.
     idle_since: Cell<Instant>,
     /// True if the connection takes no more requests.
     closed: Cell<bool>,
@@ -138,7 +138,7 @@ impl Window {
 /// Limits at which a connection ends by itself.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    /// Without requests after this time.
+    /// Time without requests after which the connection ends.
     pub(crate) idle: Duration,
     /// Time with requests under way after which the member is asked for a sign of life.
     pub(crate) ping_after: Duration,
@@ -160,15 +160,15 @@ pub(super) struct Place {
 
 /// Way in which a task gets a connection.
 pub(crate) enum Way {
-    /// There is one with room.
+    /// There is a connection with room.
     Here(Rc<Link>),
-    /// Somebody else opens one.
+    /// Another task opens a connection.
     Wait(Rc<Notify>),
-    /// The caller opens one; others wait until this is dropped.
+    /// The caller opens a connection; others wait until this value is dropped.
     Open(Opening),
 }
 
-/// Says to those who wait that a connection is there, or is not to be had.
+/// Notice to the tasks that wait, when this is dropped: a connection is there, or is not to be had.
 pub(crate) struct Opening {
     worker: Rc<Worker>,
     member: MemberId,
@@ -342,7 +342,7 @@ impl Link {
         })
     }
 
-    /// Tells those who wait to look again.
+    /// Tells the tasks that wait to look again.
     fn settle(&self) {
         self.waiting.take().into_iter().for_each(Waker::wake);
     }

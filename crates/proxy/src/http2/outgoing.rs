@@ -52,7 +52,7 @@ struct Chunks {
 }
 
 impl Outgoing {
-    /// For a message whose head was sent, with a body.
+    /// Returns the outgoing side of a message whose head was sent, with a body.
     pub(super) fn new(engine: Rc<Engine>, key: Key, body: Body) -> Self {
         let framing = match body {
             Body::None | Body::Length(0) => Framing::Ended,
@@ -206,8 +206,8 @@ fn unsent(end: Break) -> io::Error {
     broken(end, io::ErrorKind::BrokenPipe)
 }
 
-/// The trailers at the end of a chunked body, of which `framing` is all after the content. What
-/// cannot be one is left out.
+/// Returns the trailers at the end of a chunked body, of which `framing` is all after the content.
+/// Lines that cannot be trailers are left out.
 fn trailers(framing: &[u8]) -> Fields {
     let framing = framing.strip_prefix(b"\r\n").unwrap_or(framing);
     let size_line = framing.windows(2).position(|two| two == b"\r\n");

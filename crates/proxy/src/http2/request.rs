@@ -74,7 +74,8 @@ const HANDSHAKE: [&str; 3] = [
     "Sec-WebSocket-Version",
 ];
 
-/// A name as a member gets it: in lower case, but for those of the handshake of WebSocket.
+/// Returns a name as a member gets it: in lower case, but names of the handshake of WebSocket as
+/// RFC 6455 spells them.
 fn spelling(name: &str, is_handshake: bool) -> &str {
     if !is_handshake {
         return name;
@@ -105,7 +106,7 @@ fn check_size(head: &Head, target: &str, limits: Limits) -> Result<(), HeadError
     }
 }
 
-/// All cookies in one field, if they are in several.
+/// Returns all cookies in one field, if they are in several.
 fn join_cookies(head: &Head) -> Option<Vec<u8>> {
     let fields = head.fields.iter();
     let mut cookies = fields.filter(|(name, _)| *name == "cookie");

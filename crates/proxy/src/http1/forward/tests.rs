@@ -907,7 +907,8 @@ fn leaves(name: &str, more: &str) -> Option<[String; 3]> {
 }
 
 proptest! {
-    /// In no spelling, and by no way in.
+    /// A field that the balancer vouches for comes from no client, in no spelling, and by no way
+    /// in.
     #[test]
     fn n1_n3_n4_what_the_balancer_vouches_for_comes_from_no_client(
         vouched in spelt(VOUCHED),
