@@ -175,7 +175,7 @@ pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
     }
 }
 
-/// All items of a kind in the text of a PEM file.
+/// Returns all items of a kind in the text of a PEM file.
 pub(crate) fn items<T: PemObject>(
     text: &[u8],
     what: &'static str,

@@ -33,7 +33,7 @@ static PENDING: LazyLock<ArcSwap<Pending>> = LazyLock::new(ArcSwap::default);
 /// further.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Something that is shown until this is dropped.
+/// Answer or certificate that is shown until this value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Shown {

@@ -24,7 +24,7 @@ use crate::connect::Connecting;
 use crate::provider;
 use crate::sessions::{AtAddress, Sessions};
 
-/// For so long the authorities that the system trusts are not read again: what one reload needs
+/// Time for which the authorities that the system trusts are not read again: what one reload needs
 /// for many groups is read once.
 const SYSTEM_AGE: Duration = Duration::from_secs(5);
 
@@ -46,7 +46,7 @@ pub struct Client {
     made_of: [u8; 32],
 }
 
-/// Each is only like itself: see [`Client::is_like`] for its settings.
+/// Compares clients: each is only equal to itself. See [`Client::is_like`] for the settings.
 impl PartialEq for Client {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id

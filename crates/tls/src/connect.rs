@@ -60,7 +60,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them.
+    /// All causes.
     pub const ALL: [Cause; 13] = [
         Cause::Untrusted,
         Cause::Expired,

@@ -38,13 +38,13 @@ impl fmt::Display for Failure {
 /// Exact reason why a handshake has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Detail {
-    /// The protocol.
+    /// Failure of the protocol.
     #[error("{0}")]
     Tls(#[from] Error),
-    /// The connection.
+    /// Failure of the connection.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Something else.
+    /// Another failure.
     #[error("{0}")]
     Other(&'static str),
 }
@@ -73,7 +73,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them.
+    /// All causes.
     pub const ALL: [Cause; 9] = [
         Cause::Incompatible,
         Cause::UnknownName,

@@ -30,14 +30,15 @@ pub struct Listener {
 }
 
 impl Default for Listener {
-    /// No TLS, and HTTP/1.1 with it.
+    /// Returns a listener without TLS, and with HTTP/1.1 once it has TLS.
     fn default() -> Self {
         Listener::of(&["http/1.1"])
     }
 }
 
 impl Listener {
-    /// No TLS; clients are offered these protocols with it, if the configuration names no others.
+    /// Returns a listener without TLS. Once it has TLS, clients are offered these protocols, if the
+    /// configuration names no others.
     pub fn of(protocols: &'static [&'static str]) -> Self {
         Listener {
             server: ArcSwapOption::empty(),

@@ -116,7 +116,7 @@ pub(crate) fn drain(mut socket: &Socket) {
     }
 }
 
-/// Does what `status` asks for. Answers how many bytes of the input are done with.
+/// Does what `status` asks for. Returns the number of bytes of the input that are done with.
 fn step<D>(
     status: UnbufferedStatus<'_, '_, D>,
     output: &mut Vec<u8>,

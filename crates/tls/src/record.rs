@@ -194,11 +194,11 @@ impl fmt::Debug for Opener {
 }
 
 impl Sealer {
-    /// With the secrets of a handshake.
+    /// Returns a sealer with the secrets of a handshake.
     ///
     /// # Errors
     ///
-    /// They are of a suite that is not supported.
+    /// The secrets are of a suite that is not supported.
     pub fn new(
         secrets: (u64, ConnectionTrafficSecrets),
         is_tls13: bool,
@@ -212,7 +212,7 @@ impl Sealer {
     }
 
     /// Appends to `out` a record with at most [`MAX_PLAIN`] bytes of `parts`, which are taken off
-    /// them. Answers how many.
+    /// `parts`. Returns the number of these bytes.
     ///
     /// # Errors
     ///
@@ -365,7 +365,7 @@ pub struct Parts<'a, 'b> {
 }
 
 impl<'a, 'b> Parts<'a, 'b> {
-    /// All bytes of `parts`.
+    /// Returns all bytes of `parts`.
     pub fn new(parts: &'a [&'b [u8]]) -> Self {
         Parts { parts, taken: 0 }
     }

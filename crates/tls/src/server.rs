@@ -29,7 +29,7 @@ const TICKETS: usize = 2;
 /// Server side of TLS for a rule: settings for the handshakes of its clients.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// For rustls.
+    /// Configuration of rustls.
     pub(crate) config: Arc<ServerConfig>,
     /// Certificates of the server, in the order of the configuration.
     pub certificates: Vec<Details>,
@@ -274,7 +274,8 @@ impl ClientCertVerifier for Dated {
     }
 }
 
-/// Returns the moment at which a certificate expires, in seconds since 1970. One that cannot be read has expired.
+/// Returns the moment at which a certificate expires, in seconds since 1970. A certificate that
+/// cannot be read has expired.
 fn end_of(certificate: &CertificateDer<'_>) -> i64 {
     let parsed = X509Certificate::from_der(certificate);
     parsed.map_or(i64::MIN, |(_, parsed)| {
@@ -300,9 +301,9 @@ type OfName = Vec<Arc<CertifiedKey>>;
 #[derive(Debug)]
 struct ByName {
     exact: HashMap<Box<str>, OfName>,
-    /// By what comes after `*.`.
+    /// Certificates by the part of their names after `*.`.
     wild: HashMap<Box<str>, OfName>,
-    /// For those who ask for no name, or an unknown one.
+    /// Certificates for clients that ask for no name, or an unknown one.
     default: OfName,
 }
 

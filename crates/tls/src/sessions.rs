@@ -26,7 +26,7 @@ pub(crate) struct Sessions {
 #[derive(Debug, Default)]
 struct Peers {
     known: HashMap<Key, Known>,
-    /// In the order in which they were first met.
+    /// Peers in the order in which they were first met.
     order: VecDeque<Key>,
 }
 

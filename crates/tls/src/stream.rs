@@ -38,9 +38,9 @@ const MAX_MESSAGE: usize = 64 * 1024;
 const MESSAGE_HEAD: usize = 4;
 
 thread_local! {
-    /// For what is read. Nobody holds it over a wait.
+    /// Buffer for bytes that are read. Nobody holds it over a wait.
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    /// For what is written.
+    /// Buffer for bytes that are written.
     static OUTPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -73,7 +73,7 @@ pub struct Stream {
     socket: TcpStream,
     sealer: Sealer,
     opener: Opener,
-    /// With TLS 1.3 only.
+    /// Connection of rustls for new keys, with TLS 1.3 only.
     kernel: Option<Box<Kernel>>,
     /// Bytes that have arrived and are not decrypted.
     input: Vec<u8>,
@@ -85,7 +85,8 @@ pub struct Stream {
     /// Bytes that are encrypted and were not taken by the socket.
     output: Vec<u8>,
     output_from: usize,
-    /// An answer to a message is in `output`. One is enough, however often the other side asks.
+    /// True if an answer to a message is in `output`. One answer is enough, however often the other
+    /// side asks.
     answer_waits: bool,
     /// Records without content since the last one with some.
     idle_records: u32,
@@ -237,8 +238,8 @@ impl Stream {
         }
     }
 
-    /// Opens whole records as far as there is room for them. Answers how many bytes are done
-    /// with.
+    /// Opens whole records as far as there is room for them. Returns the number of bytes that are
+    /// done with.
     fn open_all(&mut self, arrived: &[u8], space: &mut ReadBuf<'_>) -> Result<usize, Violation> {
         let mut done = 0;
         while !self.ended {

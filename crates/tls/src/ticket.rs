@@ -164,7 +164,7 @@ impl Keys {
         }
     }
 
-    /// Goes on with those of another process, whose tickets are good here then.
+    /// Goes on with the keys of another process, whose tickets are good here then.
     pub fn take_over(&self, secrets: &Secrets) {
         let keys = secrets.keys.iter().take(KEPT + 1);
         let keys: Option<Vec<_>> = keys.map(|secret| Key::new(*secret).map(Arc::new)).collect();
