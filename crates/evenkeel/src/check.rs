@@ -109,7 +109,7 @@ pub(crate) fn refused(errors: Errors) -> Failure {
     ))
 }
 
-/// The answer for a file whose text is good, and for those that it includes.
+/// Returns the answer for a file whose text is good, and for the files that it includes.
 fn passed(
     files: &[&Path],
     warnings: &[String],

@@ -8,7 +8,7 @@ use clap::CommandFactory;
 use crate::Failure;
 use crate::cli::Cli;
 
-/// Each old command, and the command line that replaces it.
+/// Old commands, each with the command line that replaces it.
 const MOVED: [(&str, &str); 3] = [
     ("demo", "evenkeel-lab demo"),
     ("lab", "evenkeel-lab list|run"),

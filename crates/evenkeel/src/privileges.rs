@@ -393,7 +393,7 @@ impl Identity {
     }
 }
 
-/// Of the capabilities that the process has, those that it needs later.
+/// Returns the capabilities that the process has and needs later.
 fn capabilities_to_keep(config: &Config) -> io::Result<CapabilitySet> {
     let has = capabilities(None)?.permitted;
     let mut needs = CapabilitySet::NET_BIND_SERVICE;
@@ -544,8 +544,9 @@ fn accessible(config: &Config, file: &Path, who: &Identity) -> Result<(), Failur
     }
 }
 
-/// Complaints about files that this process may not use, which has the rights of `who`; but for those that a start gives
-/// to that user. Each has the command that mends it.
+/// Returns complaints about files that this process, which has the rights of `who`, may not use;
+/// but for the files that a start gives to that user. Each complaint has the command that mends the
+/// file.
 fn refused_files(
     config: &Config,
     file: &Path,
@@ -620,8 +621,8 @@ fn denied() -> String {
     io::Error::from(rustix::io::Errno::ACCESS).to_string()
 }
 
-/// Has the kernel limit the files that this thread, and all that it starts, may use. Where it cannot, the
-/// log says so.
+/// Has the kernel limit the files that this thread, and all that it starts, may use. If the kernel
+/// cannot, the log says so.
 fn limit_files(config: &Config, file: &Path, kept: &mut Kept) {
     let (reads, writes) = (read_folders(config, file), write_folders(config, file));
     match restrict(&reads, &writes) {

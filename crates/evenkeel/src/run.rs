@@ -159,8 +159,8 @@ async fn live(
         .await
 }
 
-/// All there are but the proxy, whose threads run from the start. Those of the others start
-/// with the first configuration that wants them.
+/// Returns all subsystems but the proxy, whose threads run from the start. The threads of the
+/// others start with the first configuration that wants them.
 pub(crate) fn subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Failure> {
     let cannot =
         |what| move |error: io::Error| Failure::new(format!("cannot start the {what}: {error}"));
@@ -547,7 +547,8 @@ impl Logging {
         Ok(())
     }
 
-    /// Begins a log, after the one that is there, if one is. If that fails, that one goes on.
+    /// Begins a log, after the log that is there, if there is one. If that fails, the old log goes
+    /// on.
     fn begin(&mut self, target: &Target, format: &LogFormat) -> io::Result<()> {
         let (log, lines) = AccessLog::channel(Box::new(Formatted::of(format.clone())));
         let begun = Writer::start(target, lines, self.counts.clone());

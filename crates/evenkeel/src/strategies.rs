@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use evenkeel_core::strategy::{Kind, Param};
 
-/// All strategies with their parameters, as text.
+/// Returns all strategies with their parameters, as text.
 pub(crate) fn list(registry: &[Kind]) -> String {
     let mut text = String::new();
     for (index, kind) in registry.iter().enumerate() {

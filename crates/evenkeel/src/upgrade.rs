@@ -141,8 +141,9 @@ pub(crate) enum NotUpgraded {
 }
 
 impl Place {
-    /// Starts another process from the file that this one's is in now, with the same arguments, and
-    /// waits until it has taken over for good, or has failed. Then everything is as before.
+    /// Starts another process from the file in which the program of this process is now, with the
+    /// same arguments, and waits until the other process has taken over for good, or has failed.
+    /// Then everything is as before.
     pub(crate) async fn pass_on(self, signals: &mut Signals) -> Result<Upgraded, NotUpgraded> {
         if std::process::id() == 1 {
             return Err(NotUpgraded::Failed(
@@ -254,7 +255,7 @@ impl Place {
     }
 }
 
-/// Starts the program that is now where this one was started from, with the same arguments.
+/// Starts the program that is now where this process was started from, with the same arguments.
 fn start(end: std::os::fd::OwnedFd) -> Result<Child, String> {
     let mut arguments = std::env::args_os();
     let called = arguments.next().unwrap_or_default();
