@@ -15,17 +15,17 @@ use crate::config::networks::{Networks, Unusual};
 /// An address that was to be a member, and is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// What named it: a member of the file, or the address that an agent registered.
+    /// Name that leads to the address: of a member of the file, or the address that an agent registered.
     pub name: String,
     /// The address.
     pub address: SocketAddr,
-    /// Why.
+    /// Reason why the address is refused.
     pub why: Unusual,
 }
 
 /// Judges addresses for one state.
 pub(crate) struct Admission {
-    /// Where this process listens, or is about to.
+    /// Addresses where this process listens, or is about to.
     listening: Vec<SocketAddr>,
     /// The addresses of this machine, asked for when they matter.
     machine: OnceCell<Vec<IpAddr>>,
@@ -39,15 +39,15 @@ impl Admission {
         }
     }
 
-    /// Whether an agent may register `address` for a group, or a name of its members
-    /// resolve to it.
+    /// Checks that an agent may register `address` for a group, or that a name of its members may resolve to
+    /// it.
     ///
-    /// `localhost` is loopback by definition (RFC 6761, section 6.3), so whoever writes it
-    /// into the file means that.
+    /// `localhost` is loopback by definition (RFC 6761, section 6.3), so whoever writes it into the file
+    /// means that.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// Reason why the address is refused.
     pub(crate) fn judge(
         &self,
         group: &GroupConfig,
@@ -66,7 +66,7 @@ impl Admission {
         }
     }
 
-    /// Whether whoever connects to `address` reaches this process.
+    /// True if whoever connects to `address` reaches this process.
     fn is_own(&self, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();
         let here = self

@@ -1,4 +1,4 @@
-//! Whose requests are taken: users and their passwords, from files as `htpasswd` writes them, and groups
+//! Authentication of requests: users and their passwords, from files as `htpasswd` writes them, and groups
 //! that are asked.
 
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ const MAX_CREDENTIALS: usize = (MAX_USER + 1 + MAX_PASSWORD).div_ceil(3) * 4;
 const MAX_COST: u32 = 15;
 const MAX_ROUNDS: u32 = 500_000;
 
-/// What Argon2 may take for each password: memory in KiB, rounds, and lanes.
+/// Most that Argon2 may take for each password: memory in KiB, rounds, and lanes.
 const MAX_ARGON2: (u32, u32, u32) = (64 * 1024, 10, 4);
 
 /// Most complaints about one file.
@@ -98,7 +98,7 @@ fn read(file: &FileName) -> Result<Users, Vec<Problem>> {
     Ok(users)
 }
 
-/// What is wrong with a line.
+/// Error in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// No colon.
@@ -137,7 +137,7 @@ pub enum LineError {
 pub struct Hash {
     kind: Kind,
     salt: Box<[u8]>,
-    /// As it stands in the file, without what is before it.
+    /// Hash as it stands in the file, without the prefix before it.
     hash: Box<str>,
 }
 
@@ -158,7 +158,7 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// What bcrypt takes of a password, with the NUL at its end.
+/// Most bytes of a password that bcrypt uses, with the NUL at the end.
 const BCRYPT_MOST: usize = 72;
 
 /// Base64 as bcrypt writes it.
@@ -378,7 +378,7 @@ impl Users {
             .map(|(name, _)| Arc::clone(name))
     }
 
-    /// Whether this is the user's password. That takes up to a second of a CPU, and as long for a user
+    /// True if this is the user's password. The check takes up to a second of a CPU, and as long for a user
     /// who is not there.
     pub fn are(&self, name: &str, password: &str) -> bool {
         if let Some(hash) = self.by_name.get(name) {
@@ -400,7 +400,7 @@ pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// Whether a user can be called so.
+/// True if `name` is allowed as the name of a user.
 pub fn is_user(name: &str) -> bool {
     (1..=MAX_USER).contains(&name.len()) && !name.contains(char::is_control)
 }
@@ -427,25 +427,25 @@ fn parse_line(line: &str) -> Result<(&str, Hash), LineError> {
     Ok((user, Hash::parse(hash)?))
 }
 
-/// Whose requests a route takes.
+/// Authentication of a route's requests.
 #[derive(Debug)]
 pub struct Auth {
-    /// Who says that.
+    /// Source that decides whose requests pass.
     pub by: By,
     /// The field that tells members the user.
     pub user_field: Option<Box<str>>,
-    /// Whether members do not get `Authorization`.
+    /// True if members do not get `Authorization`.
     pub remove_authorization: bool,
 }
 
-/// Who says whose requests pass.
+/// Source that decides whose requests pass.
 #[derive(Debug)]
 pub enum By {
     /// A file.
     Users {
         /// The users.
         users: Arc<Users>,
-        /// What clients are told who are none of them: a value of `WWW-Authenticate`.
+        /// Challenge to clients that are none of the users: a value of `WWW-Authenticate`.
         challenge: Box<str>,
     },
     /// A group that is asked.
@@ -455,13 +455,13 @@ pub enum By {
 /// A group that is asked whether requests may pass.
 #[derive(Debug)]
 pub struct Asked {
-    /// Its place.
+    /// Place of the group.
     pub target: u32,
     /// Path of the question, perhaps with a query.
     pub path: Box<str>,
     /// The fields of its response that members get.
     pub copied: Box<[Box<str>]>,
-    /// How long it has, with all members that are asked.
+    /// Time limit of the question, with all members that are asked.
     pub timeout: Duration,
 }
 

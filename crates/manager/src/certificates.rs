@@ -13,21 +13,22 @@ use crate::exposition::{Exposition, Type};
 use crate::manager::Manager;
 use crate::text;
 
-/// How often it is looked whether a certificate is about to expire.
+/// Interval at which certificates that are about to expire are looked for.
 const LOOK: Duration = Duration::from_secs(600);
 
 /// A certificate, as the admin API shows it.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct CertificateStatus {
-    /// Who shows it to clients, as in `rule web`; or to members, as in `group web`.
+    /// Part of the configuration that shows the certificate: to clients, as `rule web`; or to members, as
+    /// `group web`.
     pub listener: String,
     /// The file that it is in.
     pub file: String,
     /// Names that clients get it for.
     pub names: Vec<String>,
-    /// Whose it is.
+    /// Subject of the certificate.
     pub subject: String,
-    /// Who has signed it.
+    /// Issuer, which has signed the certificate.
     pub issuer: String,
     /// Kind of its key: `ECDSA`, `RSA` or `Ed25519`.
     pub key: String,

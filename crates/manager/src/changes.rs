@@ -1,4 +1,4 @@
-//! What administrators have changed live, for the process that takes the place of this one.
+//! Live changes by administrators, for the process that takes the place of this one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::inputs::AdminState;
 
-/// What administrators have changed live, and what lasts as long as a process otherwise.
+/// Live changes by administrators, and other state that otherwise lasts as long as a process.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Changes {
     /// The text in force: where another one says something new, that
     /// counts.
     pub text: String,
-    /// Where that is from: what it includes is found from there.
+    /// File of the text: the files that the text includes are found from there.
     #[serde(skip)]
     pub file: PathBuf,
     pub generation: u64,

@@ -119,7 +119,7 @@ impl Manager {
     }
 }
 
-/// What a check has found of a member is taken in.
+/// Takes the result of a check into the member's health.
 pub(crate) fn take_in(
     endpoint: &mut Endpoint,
     check: &HealthCheck,
@@ -264,11 +264,11 @@ async fn check_forever(
     }
 }
 
-/// What `future` answers, unless that takes longer than `limit`.
+/// Returns the answer of `future`, unless the answer takes longer than `limit`.
 ///
-/// The limit is the peer's, so time in which this process did not run (it was suspended, or
-/// got no CPU) must not count: it could not have seen what arrived meanwhile. Hence the
-/// limit is counted in pieces, each of which counts as its length however long it took.
+/// The limit is the peer's, so time in which this process did not run (the process was suspended, or got no
+/// CPU) must not count: the process could not have seen what arrived meanwhile. Hence the limit is counted in
+/// pieces, each of which counts as its length however long it took.
 async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::pin!(future);
     let mut left = limit;

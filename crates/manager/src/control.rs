@@ -54,7 +54,7 @@ impl Manager {
         self.round_after(Duration::ZERO);
     }
 
-    /// The same, as if so much later.
+    /// Does a round in which everything is due, as if `time` later.
     #[cfg(test)]
     pub(crate) fn round_after(&self, time: Duration) {
         let mut round = Round::new(&mut Due::default(), self.clock().now().after(time));
@@ -133,14 +133,14 @@ fn alert_news(entry: &GroupEntry, event: &Event) -> Option<AlertNews> {
     })
 }
 
-/// How many groups are looked at while the lock is held.
+/// Number of groups that are looked at while the lock is held.
 const GROUPS_PER_STEP: usize = 256;
 
 /// For how many groups those who follow changes hear of those of groups that do not stand in
 /// the file a round later: each of them looks at all groups.
 const GROUPS_PER_ROUND: usize = 2048;
 
-/// How many times as long as it took there is a rest behind each round.
+/// Length of the pause after each round, as a multiple of the time that the round took.
 const REST: u32 = 3;
 
 /// Says in the log what has happened to a group, and wakes those who wait if it helps them.

@@ -1,4 +1,4 @@
-//! How many reports there were, by source and by what became of them.
+//! Counts of reports, by source and by fate.
 
 use std::sync::OnceLock;
 
@@ -13,16 +13,16 @@ impl Origin {
     /// ORCA in the heads of responses, which the data plane reads in passing.
     pub const ORCA_HEADER: Origin = Origin("orca_header");
 
-    /// Its name.
+    /// Returns the name of the source.
     pub fn name(self) -> &'static str {
         self.0
     }
 }
 
-/// What became of a report. All but the first changed nothing.
+/// Fate of a report. A report with any fate but the first changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It counts.
+    /// The report counts.
     Taken,
     /// There was nobody to ask.
     Unreachable,
@@ -30,15 +30,15 @@ pub enum Fate {
     TimedOut,
     /// Whoever was asked answered that there is an error.
     Failed,
-    /// It does not say what it means, or not in a way that all understand alike.
+    /// The report does not say what it means, or not in a way that all understand alike.
     Malformed,
-    /// It is longer than allowed.
+    /// The report is longer than allowed.
     TooLong,
     /// A load is no number from 0 to 1e12.
     BadValue,
     /// The location keeps enough other loads.
     TooManyLoads,
-    /// What is looked for is not in it.
+    /// The value that is looked for is not in the report.
     Missing,
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
-/// How a JSON value looks, for the description of the API.
+/// Form of a JSON value, for the description of the API.
 #[derive(Clone, Copy)]
 pub struct Described(fn(&mut SchemaGenerator) -> Schema);
 
@@ -18,7 +18,7 @@ impl Described {
         Described(|generator| generator.subschema_for::<T>())
     }
 
-    /// Its schema; what it refers to is left with `generator`.
+    /// Returns the schema of the value; schemas that it refers to are left with `generator`.
     pub fn schema(&self, generator: &mut SchemaGenerator) -> Schema {
         (self.0)(generator)
     }
@@ -34,13 +34,13 @@ impl fmt::Debug for Described {
 pub struct Endpoint {
     /// The path; parts in braces stand for anything.
     pub path: &'static str,
-    /// What it does, in one sentence without its full stop.
+    /// Summary of what the endpoint does, in one sentence without its full stop.
     pub summary: &'static str,
-    /// What happens there.
+    /// Action of the endpoint.
     pub action: Action,
 }
 
-/// What happens at a path.
+/// Action at a path.
 pub enum Action {
     /// `GET`: shows something as JSON of that form.
     Show(
@@ -54,25 +54,25 @@ pub enum Action {
 /// Something that is done for the admin API.
 pub type Doing = Pin<Box<dyn Future<Output = Result<(), CommandError>> + Send>>;
 
-/// Why something could not be done. The kind is a word for programs, the detail is for people.
+/// Error of a command. The kind is a word for programs, the detail is for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// What the path names is not there.
+    /// The thing that the path names is not there.
     #[error("{detail}")]
     Unknown {
         /// The kind of error.
         kind: &'static str,
-        /// What is not there.
+        /// Description of what is not there.
         detail: String,
-        /// What is.
+        /// Names that are there.
         allowed: Vec<String>,
     },
-    /// It has failed.
+    /// The command has failed.
     #[error("{detail}")]
     Failed {
         /// The kind of error.
         kind: &'static str,
-        /// Why.
+        /// Reason of the failure.
         detail: String,
     },
 }

@@ -27,7 +27,7 @@ pub const TIME_LIMITS: [Duration; 16] = [
     Duration::from_secs(30),
 ];
 
-/// What a family of samples is.
+/// Type of a family of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// Only rises, until the process ends.
@@ -53,13 +53,14 @@ impl Type {
 pub struct Exposition {
     text: String,
     family: &'static str,
-    /// As JSON; how many samples the family has so far.
+    /// Number of samples that the family has so far, if JSON is written.
     json: Option<usize>,
 }
 
 impl Exposition {
-    /// One that writes JSON: an array of families with `name`, `type`, `help` and `samples`, each of which
-    /// has `labels` and `value`, and those of a histogram a `suffix`. A value that is no finite number is null.
+    /// Returns an exposition that writes JSON: an array of families with `name`, `type`, `help` and
+    /// `samples`. Each sample has `labels` and `value`, and a sample of a histogram has a `suffix`. A value
+    /// that is no finite number is null.
     pub fn as_json() -> Self {
         Exposition {
             json: Some(0),

@@ -13,9 +13,9 @@ pub type Answers = HashMap<PathBuf, Arc<[u8]>>;
 /// Contents of the files that rules, their routes and groups name.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// Answers.
+    /// Contents of files with answers.
     pub answers: Answers,
-    /// Users.
+    /// Contents of files with users.
     pub users: UserFiles,
 }
 

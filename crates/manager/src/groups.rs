@@ -27,7 +27,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Those of `config`, given the addresses that its names have.
+    /// Returns the groups of `config`, given the addresses that its names have.
     pub fn new(config: Config, addresses: HashMap<String, Vec<IpAddr>>, now: Instant) -> Self {
         let inputs = Inputs {
             config,
@@ -47,7 +47,7 @@ impl Groups {
         Some(&self.state.group(name)?.handle)
     }
 
-    /// How members of the group `name` are checked, if they are.
+    /// Returns the health check of members of the group `name`, if it has one.
     pub fn health_check(&self, name: &str) -> Option<&HealthCheck> {
         self.state.group(name)?.config.health_check.as_ref()
     }

@@ -1,7 +1,8 @@
-//! What a process tells the one that takes its place: a document of parts, each with its version.
+//! Hand-over: what a process tells the one that takes its place, as a document of parts, each with its
+//! version.
 //!
-//! The two may be of different versions. Each part is taken if its version is known here and it
-//! can be read; otherwise that part starts fresh, and the log says so.
+//! The two processes may be of different versions. Each part is taken if its version is known here and the
+//! part can be read; otherwise that part starts fresh, and the log says so.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,8 @@ struct Part {
 }
 
 impl Handover {
-    /// What another process has written. What cannot be read is as if nothing was there.
+    /// Reads the document that another process has written. A document that cannot be read counts as an empty
+    /// one.
     pub fn read(document: Value) -> Self {
         serde_json::from_value(document).unwrap_or_else(|error| {
             warn!(%error, "what the process before has learnt cannot be read: started fresh");

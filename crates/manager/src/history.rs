@@ -21,7 +21,7 @@ pub(crate) struct Moment {
     streams: StreamTotals,
 }
 
-/// What happened since a moment.
+/// Traffic since a moment.
 #[derive(Debug, Default)]
 pub(crate) struct Past {
     pub span: Duration,
@@ -39,7 +39,7 @@ impl History {
     /// [`KEEP_INTERVAL`]: evenkeel_control::round::KEEP_INTERVAL
     const KEPT: usize = 4;
 
-    /// Whether nothing is known of the past yet.
+    /// True if nothing is known of the past yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -52,7 +52,7 @@ impl History {
         self.0.push_back(Arc::new(Moment::of(slot, now)));
     }
 
-    /// What happened since the oldest moment that is kept.
+    /// Returns the traffic since the oldest moment that is kept.
     pub(crate) fn past(&self, slot: &Slot, now: Instant) -> Past {
         let mut past = Past::default();
         if let Some(then) = self.0.front() {

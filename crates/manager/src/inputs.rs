@@ -17,13 +17,12 @@ use crate::lists::Lists;
 use crate::member_tls::Clients;
 use crate::sticky::Cookies;
 
-/// How long an endpoint that left is kept, and longer while it has requests. A DNS
-/// server that gives a part of its addresses at a time gives each of them again
-/// sooner; it must find its slot then, or it would start slowly again and again, and
-/// get more than `max_connections` while its old requests run.
+/// Time for which an endpoint that left is kept, and longer while it has requests. A DNS server that gives a
+/// part of its addresses at a time gives each of them again sooner. The endpoint must find its slot then, or
+/// it would start slowly again and again, and get more than `max_connections` while its old requests run.
 pub(crate) const DEPARTED_FOR: Duration = Duration::from_secs(300);
 
-/// What an administrator says about a member.
+/// Administrator's setting for a member.
 #[derive(
     Clone,
     Copy,
@@ -37,16 +36,16 @@ pub(crate) const DEPARTED_FOR: Duration = Duration::from_secs(300);
 )]
 #[serde(rename_all = "lowercase")]
 pub enum AdminState {
-    /// It takes traffic.
+    /// The member takes traffic.
     #[default]
     Ready,
-    /// It gets no new traffic; what is bound may stay.
+    /// The member gets no new traffic; bindings may stay.
     Drain,
-    /// It gets no traffic; what is bound is moved.
+    /// The member gets no traffic; bindings are moved.
     Maintenance,
 }
 
-/// What an administrator says about the load alert of a location.
+/// Administrator's setting for the load alert of a location.
 #[derive(
     Clone,
     Copy,
@@ -63,30 +62,30 @@ pub enum AlertSetting {
     /// Groups raise and lift it by the load.
     #[default]
     Auto,
-    /// It has one, whatever the load: its clients leave it bit by bit.
+    /// The location has an alert, whatever the load: its clients leave it bit by bit.
     On,
-    /// It has none, whatever the load.
+    /// The location has no alert, whatever the load.
     Off,
 }
 
 /// Everything from which a state is made.
 #[derive(Clone, Debug)]
 pub(crate) struct Inputs {
-    /// As in the file.
+    /// Configuration as in the file.
     pub config: Config,
     /// Changes since the file was read.
     pub live: Live,
-    /// What lists of members say.
+    /// Contents of the lists of members.
     pub lists: Lists,
     /// The last addresses of each DNS name; names that never resolved are not there.
     pub addresses: HashMap<String, Vec<IpAddr>>,
-    /// Where the data plane listens already.
+    /// Addresses where the data plane listens already.
     pub listening: Vec<SocketAddr>,
-    /// What `member_tls` of groups names, as it was read with the file.
+    /// TLS clients for `member_tls` of groups, as they were read with the file.
     pub clients: Clients,
     /// The cookies of groups, with keys that were read in the same way.
     pub cookies: Cookies,
-    /// What files of rules and routes have in them, in the same way.
+    /// Contents of the files of rules and routes, read in the same way.
     pub files: Files,
 }
 
@@ -244,8 +243,8 @@ impl Inputs {
         self.live = live;
     }
 
-    /// Who may become a member without the file naming its address: nobody where the data
-    /// plane listens, or is about to.
+    /// Returns the judge of members whose address the file does not name: nobody becomes a member where the
+    /// data plane listens, or is about to.
     pub(crate) fn admission(&self) -> Admission {
         let all = self.listening.iter().copied().chain(self.config.listens());
         Admission::new(all.filter(|address| address.port() != 0).collect())
@@ -265,7 +264,7 @@ impl Inputs {
         member.zone.as_deref().or_else(of_location)
     }
 
-    /// Whether anybody is a member whose address the file does not name.
+    /// True if there may be members whose address the file does not name.
     pub(crate) fn has_guests(&self) -> bool {
         !self.live.joined.is_empty() || !self.addresses.is_empty()
     }

@@ -69,10 +69,11 @@ pub struct Manager {
     changes: watch::Sender<()>,
     /// Told of load alerts that begin and end.
     pub(crate) alert_news: broadcast::Sender<AlertNews>,
-    /// So that checks that somebody asks for use few files.
+    /// Permits for checks that somebody asks for, so that they use few files.
     pub(crate) asked_checks: Semaphore,
     owned: Mutex<Owned>,
-    /// One change of the configuration at a time: it waits for DNS while others may go on.
+    /// Lock that lets one change of the configuration run at a time: the change waits for DNS while other
+    /// work may go on.
     reloading: tokio::sync::Mutex<()>,
     /// The texts that are and were in force. Changed while `reloading` is held only.
     revisions: Mutex<Revisions>,
@@ -80,27 +81,27 @@ pub struct Manager {
     in_force: watch::Sender<Option<Arc<Entry>>>,
     /// Told when a reload that somebody has asked for has failed.
     failed_reloads: watch::Sender<()>,
-    /// Where the text is kept, if not in the file.
+    /// Store of the text, if it is not kept in the file.
     store: OnceLock<Arc<dyn Store>>,
     /// Last finding of [`Manager::readiness`].
     ready: ArcSwapOption<ReadyRules>,
 }
 
-/// What the lock protects.
+/// Data that the lock protects.
 pub(crate) struct Owned {
     pub state: State,
-    /// Whether those who follow changes have not heard of the last one.
+    /// True if those who follow changes have not heard of the last change.
     pub untold: bool,
-    /// What went wrong with lists of members.
+    /// Troubles with lists of members.
     pub troubles: Troubles,
     pub last_reload: Option<Reload>,
-    /// What only a restart changes, as it was when it came into effect.
+    /// Configuration that came into effect at the start, for settings that only a restart changes.
     pub started: Option<Config>,
-    /// What the process before has told, until there is a configuration.
+    /// Changes that the old process has told, until there is a configuration.
     pub changes: Option<Changes>,
 }
 
-/// What the text of a store is called in messages.
+/// Name of a store's text in messages.
 pub const SHARED: &str = "shared";
 
 /// News of load alerts that are kept for those who have not read them yet.
@@ -173,13 +174,13 @@ impl Manager {
         let _ = self.store.set(store);
     }
 
-    /// Where the text is kept, if not in the file.
+    /// Returns the store of the text, if the text is not kept in the file.
     pub fn store(&self) -> Option<&Arc<dyn Store>> {
         self.store.get()
     }
 
-    /// What `text` means: that of the file `file`; or, with a store, what this process shares with others, beside what that
-    /// file says.
+    /// Parses `text`: that of the file `file`; or, with a store, the text that this process shares with
+    /// others, beside that file's own.
     ///
     /// # Errors
     ///
@@ -214,7 +215,7 @@ impl Manager {
         self.lock().state.inputs.config.clone()
     }
 
-    /// Whether there is a group of that name, whoever has it.
+    /// True if there is a group of that name, whoever owns it.
     pub fn has_group(&self, name: &str) -> bool {
         self.lock().state.group(name).is_some()
     }
@@ -258,7 +259,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Where the data plane listens, in order.
+    /// Returns the addresses where the data plane listens, in order.
     fn listening(&self) -> Vec<SocketAddr> {
         let mut listening = self.subsystems.listening();
         listening.sort_unstable();

@@ -19,7 +19,7 @@ pub struct Measured {
     /// A configuration with nothing but the group, with what was changed live, and a rule that says how
     /// long requests wait and how often they are tried again.
     pub config: Config,
-    /// Its members, in the order of the configuration.
+    /// Members of the group, in the order of the configuration.
     pub members: Vec<MeasuredMember>,
     /// Requests per second.
     pub rate: f64,
@@ -34,13 +34,13 @@ pub struct MeasuredMember {
     pub name: String,
     /// Address in the configuration.
     pub member: String,
-    /// How long it takes for a request, without waiting; unknown before its first answer.
+    /// Mean time that the member takes for a request, without waiting; unknown before its first answer.
     pub mean: Option<Duration>,
-    /// How many requests it works on at once, if that was learnt or is a limit.
+    /// Number of requests that the member works on at once, if that was learnt or is a limit.
     pub concurrency: Option<u32>,
     /// Requests that it has at once.
     pub in_flight: f64,
-    /// Whether it gets traffic, or would as a backup.
+    /// True if the member gets traffic, or would as a backup.
     pub is_used: bool,
 }
 

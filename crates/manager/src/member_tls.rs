@@ -14,7 +14,7 @@ use evenkeel_tls::connect::{Cause, Failure};
 
 use crate::config::{GroupConfig, Problem};
 
-/// What groups whose members speak TLS need, by their names.
+/// TLS clients for groups whose members speak TLS, by the groups' names.
 pub type Clients = HashMap<String, Arc<Client>>;
 
 /// Most members of which it is kept why there was no TLS.
@@ -49,7 +49,7 @@ pub fn load(groups: &[GroupConfig], known: &Clients) -> Result<Clients, Vec<Prob
     }
 }
 
-/// What came of handshakes with the members of a group.
+/// Results of handshakes with the members of a group.
 #[derive(Default)]
 pub struct Handshakes {
     full: AtomicU64,
@@ -96,7 +96,7 @@ impl Handshakes {
         }
     }
 
-    /// Why the last handshake with a member has failed, and when.
+    /// Returns when and why the last handshake with a member failed, if it did.
     pub fn failure(&self, member: MemberId) -> Option<(Instant, Arc<str>)> {
         self.failed().get(&member).cloned()
     }

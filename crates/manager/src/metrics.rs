@@ -1,7 +1,6 @@
-//! What `/metrics` says of rules, groups, members and locations.
+//! Metrics in `/metrics` about rules, groups, members and locations.
 //!
-//! Names and labels are an interface: dashboards depend on them. They are listed in
-//! `docs/admin-api.md`.
+//! Names and labels are an interface: dashboards depend on them. They are listed in `docs/admin-api.md`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

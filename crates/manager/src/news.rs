@@ -1,4 +1,4 @@
-//! What has happened, for those who follow it.
+//! News of events, for those who follow them.
 
 use std::sync::Arc;
 
@@ -9,6 +9,6 @@ pub struct AlertNews {
     pub location: Arc<str>,
     /// The group that has raised it.
     pub group: Arc<str>,
-    /// Whether it has begun.
+    /// True if the alert has begun.
     pub on: bool,
 }

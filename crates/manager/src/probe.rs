@@ -1,4 +1,4 @@
-//! One check of a member: what is asked, and what is to be thought of the answer.
+//! Check of one member: the question, and the judgement of the answer.
 
 use std::io;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const USER_AGENT: &str = "evenkeel-health-check";
 /// Bytes that are read at once.
 const READ_BYTES: usize = 4096;
 
-/// Who is checked, and how.
+/// Member that is checked, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
     pub(crate) address: Address,
@@ -36,9 +36,9 @@ pub(crate) struct Target {
     /// The host that its certificate is for.
     pub(crate) name: String,
     pub(crate) check: HealthCheck,
-    /// What TLS needs, if it is spoken.
+    /// TLS client, if the check speaks TLS.
     pub(crate) tls: Option<Arc<Client>>,
-    /// Whether a PROXY header comes first.
+    /// Version of the PROXY header that comes first, if one does.
     pub(crate) send_proxy: Option<SendProxy>,
 }
 
@@ -54,7 +54,7 @@ impl Target {
     }
 }
 
-/// Why a check has failed.
+/// Reason why a check has failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CheckError {
     #[error("no connection: {0}")]
@@ -88,7 +88,7 @@ pub(crate) enum CheckError {
 }
 
 impl CheckError {
-    /// What has run out here, if that is why there was no check.
+    /// Returns the resource that has run out here, if that is why there was no check.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         match self {
             CheckError::Connect(error) | CheckError::Io(error) => Shortage::of(error),
@@ -303,7 +303,7 @@ async fn ask_grpc<T: AsyncRead + AsyncWrite + Unpin>(
     serving(&over(connection, answer).await?)
 }
 
-/// What `work` answers over a connection. An answer that was complete before the connection broke
+/// Returns the answer of `work` over a connection. An answer that was complete before the connection broke
 /// counts.
 async fn over<T, E>(
     connection: impl Future<Output = Result<(), E>>,
@@ -324,7 +324,7 @@ async fn over<T, E>(
     })
 }
 
-/// What a `HealthCheckResponse` says.
+/// Judges the status in a `HealthCheckResponse`.
 fn serving(message: &[u8]) -> Result<(), CheckError> {
     let mut status = 0;
     for field in Fields(message) {
@@ -342,7 +342,7 @@ fn serving(message: &[u8]) -> Result<(), CheckError> {
     }
 }
 
-/// The same as over HTTP/1.1, for members that speak HTTP/2.
+/// Asks a member that speaks HTTP/2, as over HTTP/1.1.
 async fn ask_http2<T: AsyncRead + AsyncWrite + Unpin>(
     stream: T,
     target: &Target,
@@ -404,7 +404,7 @@ async fn ask_http<T: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// What may follow the bytes that were read.
+/// Input that may follow the bytes that were read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum More {
     /// More bytes, perhaps.
@@ -415,7 +415,7 @@ pub(crate) enum More {
     TooLong,
 }
 
-/// What is to be thought of a response, found out as it comes.
+/// Judge of a response, which reads the response as it comes.
 pub(crate) struct Judge<'a> {
     pub(crate) codes: &'a [u16],
     /// Empty is in every body.

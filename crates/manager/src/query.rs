@@ -158,7 +158,7 @@ impl Manager {
         Ok(last.map(|decision| self.explained(entry, &decision)))
     }
 
-    /// What the group would decide now for a request of `client`. Binds nothing.
+    /// Returns the decision that the group would take now for a request of `client`. Binds nothing.
     pub fn explain_next(
         &self,
         group: &str,
@@ -257,7 +257,7 @@ impl Manager {
     }
 }
 
-/// Why there was no TLS with a member the last time.
+/// Returns the failure of the last TLS handshake with a member, if there was no handshake since.
 fn tls_failure(entry: &GroupEntry, endpoint: &Endpoint, now: Instant) -> Option<CheckStatus> {
     let known = entry.handle.known_handshakes()?;
     let (at, error) = known.failure(endpoint.member.id)?;
@@ -500,7 +500,7 @@ fn ejection_status(entry: &GroupEntry, member: &Member, now: Instant) -> Option<
     })
 }
 
-/// What a member does, in a word; `serves` is whether the group would pick it now.
+/// Returns the state of a member in a word; `serves` is whether the group would pick it now.
 pub(crate) fn state_word(slot: &Slot, is_backup: bool, serves: bool) -> &'static str {
     let mut reasons = Reason::ALL.into_iter();
     match reasons.find(|&reason| slot.has(reason) && reason != Reason::Standby) {
@@ -520,7 +520,7 @@ pub(crate) fn load_of(member: &Member, settings: &GroupSettings, now: Instant) -
     })
 }
 
-/// What happened lately.
+/// Returns the traffic of the recent past.
 fn recent(past: &Past) -> Recent {
     Recent {
         seconds: past.span.as_secs_f64(),

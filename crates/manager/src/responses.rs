@@ -43,7 +43,7 @@ impl Page {
 /// Response to clients while the service is in maintenance.
 #[derive(Clone, Copy, Debug)]
 pub struct MaintenanceAnswer<'a> {
-    /// Status.
+    /// Status of the response.
     pub status: u16,
     /// Seconds of `Retry-After`.
     pub retry_after: Option<u32>,

@@ -15,7 +15,7 @@ pub const MAX_REVISIONS: usize = 50;
 /// All texts that are kept have at most so many bytes together; that in force may have more.
 pub const MAX_BYTES: usize = 8 << 20;
 
-/// How a text came into force.
+/// Way in which a text came into force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum How {
@@ -31,14 +31,14 @@ pub enum How {
     Patch,
     /// The last change was taken back.
     Undo,
-    /// It was in force before.
+    /// The text was in force before and was restored.
     Restore,
     /// The store that balancers share has it.
     Store,
 }
 
 impl How {
-    /// Its name in answers.
+    /// Returns the name of the way in answers.
     pub fn name(self) -> &'static str {
         match self {
             How::Start => "start",
@@ -53,41 +53,41 @@ impl How {
     }
 }
 
-/// Who wants a change.
+/// Author of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Author {
     /// The user's name; empty if nobody knows, as with a change of the file.
     pub who: String,
-    /// Where the request came from.
+    /// Address that the request came from.
     pub from: Option<IpAddr>,
-    /// Why, in the user's words.
+    /// Reason for the change, in the user's words.
     pub comment: String,
 }
 
 /// A text of the configuration that came into force.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Revision {
-    /// What the text is known by: the first 16 hexadecimal digits of its SHA-256.
+    /// Identifier of the text: the first 16 hexadecimal digits of its SHA-256.
     pub revision: String,
     /// Which configuration of the process it was, from 1.
     pub generation: u64,
-    /// When, in seconds since 1970.
+    /// Time when the text came into force, in seconds since 1970.
     pub at: u64,
     /// The user's name; empty if nobody knows, as with a change of the file.
     pub who: String,
-    /// Where the request came from.
+    /// Address that the request came from.
     #[schemars(with = "Option<String>")]
     pub from: Option<IpAddr>,
-    /// Why, in the user's words.
+    /// Reason for the change, in the user's words.
     pub comment: String,
-    /// How it came into force.
+    /// Way in which the text came into force.
     pub how: How,
 }
 
 /// A revision with its text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// Description of the revision.
     pub revision: Revision,
     /// The text.
     pub text: Arc<str>,
@@ -152,7 +152,7 @@ impl Revisions {
         entry
     }
 
-    /// What an undo goes back to, if that is still there.
+    /// Returns the entry that an undo goes back to, if that entry is still there.
     pub(crate) fn before(&self) -> Option<Arc<Entry>> {
         let before = self.entries.back()?.before?;
         let mut entries = self.entries.iter();

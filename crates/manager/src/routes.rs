@@ -1,4 +1,4 @@
-//! What a rule does with requests of HTTP.
+//! Routes: what a rule does with requests of HTTP.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Routes {
         }
     }
 
-    /// Whether its files have in them what `files` have; `rule` is what they are of.
+    /// True if the routes' files have the contents that are in `files`; `rule` is the rule of the routes.
     pub fn are_of(&self, rule: &Rule, files: &Files) -> bool {
         let answers = &files.answers;
         let is = |auth: Option<&config::Auth>, route: &Route| {
@@ -76,7 +76,7 @@ impl Routes {
         is(of_rule, &self.rest) && self.config.list().iter().zip(&self.list).all(same)
     }
 
-    /// What finds the route of a request; `None` if there is but that of the rest.
+    /// Returns the index that finds the route of a request; `None` if there is but the route of the rest.
     #[inline]
     pub fn index(&self) -> Option<&Index> {
         self.config.index()
@@ -89,32 +89,32 @@ impl Routes {
     }
 }
 
-/// What is done with some of the requests of a rule.
+/// Treatment of some of the requests of a rule.
 #[derive(Debug)]
 pub struct Route {
-    /// What it is called in logs; `None` for the rest.
+    /// Name of the route in logs; `None` for the rest.
     pub label: Option<Arc<str>>,
-    /// Where its requests go; nowhere if the rest has no group.
+    /// Groups that the route's requests go to; none if the rest has no group.
     pub targets: Targets,
-    /// What they get in place of a member's response.
+    /// Response that requests get in place of a member's.
     pub instead: Option<Box<Instead>>,
-    /// Whose requests it takes; `None` is everybody's.
+    /// Authentication of requests; `None` lets everybody's requests pass.
     pub auth: Option<Box<Auth>>,
     /// Time limits.
     pub timeouts: Timeouts,
-    /// How urgent its requests are, if it says so.
+    /// Priority of the route's requests, if the route sets one.
     pub priority: Option<u16>,
     /// Maximum number of retries.
     pub retries: u32,
     /// Statuses after which another member is asked.
     pub retry_statuses: Box<[u16]>,
-    /// When a second member is asked, if one is.
+    /// Rule for asking a second member, if one is asked.
     pub hedge: Option<Hedge>,
-    /// What copies requests, if they are copied.
+    /// Mirror that copies requests, if they are copied.
     pub mirror: Option<Mirror>,
     /// Most bytes of a body.
     pub max_body: Option<u64>,
-    /// How many segments of the path are replaced, and by what.
+    /// Number of segments of the path that are replaced, and the text that replaces them.
     pub rewrite: Option<(usize, Box<str>)>,
     /// Changes to requests.
     pub request_fields: Option<Box<FieldChanges>>,
@@ -147,7 +147,7 @@ impl Hedge {
 pub struct Mirror {
     /// The place of the group.
     pub target: u32,
-    /// How many of [`Mirror::ALL`] requests are copied.
+    /// Number of requests, out of [`Mirror::ALL`], that are copied.
     pub parts: u32,
     /// Most bytes of a body.
     pub max_body: usize,
@@ -156,7 +156,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// What [`Mirror::parts`] are parts of.
+    /// Number of requests of which [`Mirror::parts`] is a part.
     pub const ALL: u32 = 1_000_000;
 
     fn new(
@@ -176,23 +176,23 @@ impl Mirror {
     }
 }
 
-/// What a request gets in place of a member's response.
+/// Response that a request gets in place of a member's.
 #[derive(Debug)]
 pub enum Instead {
     /// Another address.
     Redirect {
         /// With this status.
         status: u16,
-        /// Where to.
+        /// Address to which the client is redirected.
         location: Template,
     },
     /// An answer.
     Answer {
-        /// Its status.
+        /// Status of the answer.
         status: u16,
-        /// Its media type.
+        /// Media type of the answer.
         content_type: Box<str>,
-        /// Its body.
+        /// Body of the answer.
         body: Arc<[u8]>,
     },
 }
@@ -202,7 +202,7 @@ pub enum Instead {
 pub enum Targets {
     /// There is none.
     Nowhere,
-    /// This one.
+    /// The group at this place.
     One(u32),
     /// Each with the sum of the weights up to its own, which ascends; none has the weight 0.
     Several(Box<[(u32, u32)]>),
@@ -219,7 +219,7 @@ impl Targets {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// One of them, by weight. `below` draws a number below another one.
+    /// Draws one of the places, by weight. `below` draws a number below another one.
     pub fn draw(&self, below: impl FnOnce(u32) -> u32) -> u32 {
         match self {
             Targets::Nowhere => 0,

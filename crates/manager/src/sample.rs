@@ -1,8 +1,8 @@
-//! What goes on at one moment, in few numbers: for pictures that are drawn every second.
+//! State of the balancer at one moment, in few numbers: for pictures that are drawn every second.
 //!
-//! [`Manager::status`] says everything about everybody, which costs too much every second. Here
-//! the lock is held only while pointers are copied, and members are looked at one by one only in groups
-//! where that is asked for.
+//! [`Manager::status`] says everything about everybody, which costs too much every second. Here the lock is
+//! held only while pointers are copied, and members are looked at one by one only in groups where that is
+//! asked for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::state::GroupEntry;
 use crate::status::Word;
 use crate::subsystem::RuleTraffic;
 
-/// What goes on at one moment.
+/// State of the balancer at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Which configuration of this process is running, from 1.
@@ -40,26 +40,26 @@ pub struct Sample {
 /// A rule at one moment.
 #[derive(Clone, Debug)]
 pub struct RuleSample {
-    /// Name.
+    /// Name of the rule.
     pub name: String,
-    /// Whether it accepts clients.
+    /// True if the rule accepts clients.
     pub enabled: bool,
-    /// Whether it is in maintenance.
+    /// True if the rule is in maintenance.
     pub maintenance: bool,
     /// Name of its group; empty if it has groups by name only.
     pub group: String,
     /// Requests (HTTP) or connections (TCP, FTP) so far.
     pub asked: u64,
-    /// Those of which it is known how they ended.
+    /// Number of requests or connections that ended in a known way.
     pub ended: u64,
-    /// Those of them that failed: answered with 500 or above, or refused, or cut.
+    /// Number of ended requests or connections that failed: answered with 500 or above, or refused, or cut.
     pub failed: u64,
 }
 
 /// A group at one moment; rates and latencies are those of the last 10 seconds.
 #[derive(Clone, Debug)]
 pub struct GroupSample {
-    /// Name.
+    /// Name of the group.
     pub name: Arc<str>,
     /// Requests, connections or negotiations per second.
     pub rate: f64,
@@ -87,7 +87,7 @@ pub struct GroupSample {
     pub reject: Option<f64>,
     /// The effective load above which a location gets a load alert.
     pub critical: Option<f64>,
-    /// Its members, if they were asked for.
+    /// Members of the group, if they were asked for.
     pub rows: Vec<MemberSample>,
 }
 
@@ -100,9 +100,9 @@ pub struct MemberSample {
     pub member: Arc<str>,
     /// `up`, `standby`, `warming`, or the first reason why it gets no new traffic.
     pub state: &'static str,
-    /// What the administrator says.
+    /// Setting of the administrator.
     pub admin: AdminState,
-    /// As configured or changed live.
+    /// Weight as configured or changed live.
     pub weight: f32,
     /// With what is reported and slow start applied; 0 if it gets no new traffic.
     pub effective_weight: f32,
@@ -124,18 +124,18 @@ pub struct MemberSample {
     pub alert: bool,
 }
 
-/// How much a sample says of a group.
+/// Level of detail in a sample of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
     /// The group as a whole.
     Group,
-    /// Its members, too, without their latencies.
+    /// The group and its members, without the members' latencies.
     Members,
-    /// Everything.
+    /// Everything, with the members' latencies.
     Latencies,
 }
 
-/// What is copied of a group while the lock is held.
+/// Data of a group that is copied while the lock is held.
 struct Taken {
     group: Arc<Group>,
     handle: Arc<GroupHandle>,
@@ -149,8 +149,8 @@ struct Taken {
 }
 
 impl Manager {
-    /// What goes on in the rules, and in the first `most` groups; `detail` says how much of a
-    /// group, given its name and number of members.
+    /// Samples the rules, and the first `most` groups; `detail` returns the level of detail for a group,
+    /// given its name and number of members.
     pub fn sample(&self, most: usize, mut detail: impl FnMut(&str, usize) -> Detail) -> Sample {
         let now = self.clock().now();
         let owned = self.lock();
@@ -197,7 +197,7 @@ impl Manager {
         }
     }
 
-    /// What goes on in a group, with everything about its members; `None` if there is no such group.
+    /// Samples a group, with everything about its members; `None` if there is no such group.
     pub fn sample_group(&self, group: &str) -> Option<GroupSample> {
         let now = self.clock().now();
         let taken = {
@@ -375,11 +375,11 @@ impl Loads {
 /// A check of a member that was asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedNow {
-    /// Why it failed, if it did.
+    /// Reason why the check failed, if it did.
     pub error: Option<String>,
-    /// How long it took.
+    /// Time that the check took.
     pub took: std::time::Duration,
-    /// What was checked, in words.
+    /// Name of what was checked, in words.
     pub what: Word,
 }
 

@@ -1,4 +1,4 @@
-//! What subsystems do with the manager.
+//! Interface by which subsystems use the manager.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ pub trait Service: Subsystem {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// What it does on the control loop's runtime, as long as that is polled.
+    /// Does the work of the subsystem on the control loop's runtime, as long as the work is polled.
     fn run(&self, manager: Arc<Manager>) -> Work<()> {
         let _ = manager;
         Box::pin(std::future::ready(()))
     }
 }
 
-/// Why a subsystem cannot begin.
+/// Reason why a subsystem cannot begin.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start {whose}: {cause}")]
 pub struct StartError {
     /// Which it is, in words.
     pub whose: &'static str,
-    /// Why.
+    /// Cause of the failure.
     pub cause: Box<dyn Error + Send + Sync>,
 }

@@ -1,4 +1,4 @@
-//! What subsystems see of the manager: rules and groups, replaced as a whole.
+//! View that subsystems have of the manager: rules and groups, replaced as a whole.
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -31,16 +31,16 @@ use crate::sticky::Cookie;
 pub struct Snapshot {
     /// Counts the configurations that this process has run; 0 is none yet.
     pub generation: u64,
-    /// Whether the configuration was read anew, at the start or at a reload: files that it names are
-    /// read again then. If not, it is what it was, and something else has changed (a member, a
-    /// weight, a rule that was switched off): what was read from files stays in effect, so that such
-    /// a change succeeds whatever has become of them.
+    /// True if the configuration was read anew, at the start or at a reload: files that it names are read
+    /// again then. If false, the configuration is what it was, and something else has changed (a member, a
+    /// weight, a rule that was switched off). Contents that were read from files then stay in effect, so that
+    /// such a change succeeds whatever has become of the files.
     pub reload: bool,
     /// The rules, enabled or not, in the order of the file.
     pub rules: Vec<Arc<RuleSnapshot>>,
     /// The groups of the file that subsystems name in their sections.
     pub groups: Vec<Arc<GroupSnapshot>>,
-    /// What the configuration says to subsystems. Each of them knows its own.
+    /// Sections of the configuration for subsystems. Each subsystem knows its own.
     pub sections: Sections,
 }
 
@@ -59,9 +59,9 @@ impl Snapshot {
 /// A group as the file has it, with its handle.
 #[derive(Debug)]
 pub struct GroupSnapshot {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// The same handle over all snapshots in which the group exists.
+    /// Handle of the group, the same over all snapshots in which the group exists.
     pub group: Arc<GroupHandle>,
     /// The group's members as the file has them, by name.
     pub members: HashMap<String, MemberConfig>,
@@ -74,16 +74,16 @@ pub struct GroupSnapshot {
 pub struct RuleSnapshot {
     /// The rule as configured; `enabled` as it is now.
     pub rule: Rule,
-    /// Its own group: of all that nothing else is said of. One without members if the rule names
-    /// groups only for names or in routes.
+    /// The rule's own group, for all clients and requests for which nothing else is said. A group without
+    /// members if the rule names groups only for names or in routes.
     pub own: Target,
-    /// Its other groups, each once.
+    /// Other groups of the rule, each once.
     pub others: Vec<Target>,
-    /// Its groups by name.
+    /// Groups of the rule by name.
     pub names: Names,
     /// Names of the cookies that bind clients in its groups: no member gets one.
     pub cookies: HashSet<Box<[u8]>>,
-    /// What is done with requests.
+    /// Routes for requests.
     pub routes: Routes,
 }
 
@@ -122,15 +122,15 @@ impl RuleSnapshot {
 /// A group that serves a rule, with what connections to its members need.
 #[derive(Debug)]
 pub struct Target {
-    /// The same handle over all snapshots in which the group exists.
+    /// Handle of the group, the same over all snapshots in which the group exists.
     pub group: Arc<GroupHandle>,
-    /// What TLS to its members needs, if they speak it.
+    /// TLS client for the group's members, if they speak TLS.
     pub tls: Option<Arc<Client>>,
-    /// How its members are told who the client is, if they are.
+    /// Version of the PROXY header that tells members who the client is, if they are told.
     pub send_proxy: Option<SendProxy>,
-    /// Whose address connections to its members come from.
+    /// Source of the address that connections to members come from: the balancer or the client.
     pub source: Source,
-    /// Whether no request is for it: it gets copies, or is asked whether requests may pass.
+    /// True if no request is for the group: the group gets copies, or is asked whether requests may pass.
     pub serves_nobody: bool,
     /// The load sources of the group: whoever reads responses sees the reports in them.
     pub sources: Sources,
@@ -158,8 +158,8 @@ impl Target {
         }
     }
 
-    /// Whether a connection to a member may serve several clients, one after the other: not if the
-    /// member takes it for that of one.
+    /// True if a connection to a member may serve several clients, one after the other. False if the member
+    /// takes the connection for that of one client.
     #[inline]
     pub fn shares_connections(&self) -> bool {
         self.send_proxy.is_none() && self.source == Source::Balancer
@@ -171,7 +171,7 @@ impl Target {
         self.tls.as_ref().map_or(0, |client| client.id)
     }
 
-    /// Whether nothing has changed since `old`.
+    /// True if nothing has changed since `old`.
     pub fn is_like(&self, old: &Self) -> bool {
         Arc::ptr_eq(&self.group, &old.group)
             && self.tls == old.tls
@@ -206,7 +206,7 @@ impl Names {
         all
     }
 
-    /// Whether there are none.
+    /// True if there are no names.
     pub fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.below.is_empty()
     }
@@ -222,15 +222,15 @@ impl Names {
 /// A group over time: the current snapshot, and what outlives snapshots.
 #[derive(Debug)]
 pub struct GroupHandle {
-    /// What `pick` works on now.
+    /// Group that `pick` works on now.
     pub current: ArcSwap<Group>,
     /// Wakes those who listen when [`current`](Self::current) is another one.
     pub changed: Signal,
     /// Reports of the group's sources.
     pub reports: ReportCounts,
-    /// Who waits for a member.
+    /// Queue of requests that wait for a member.
     pub queue: Queue,
-    /// What came of handshakes with its members.
+    /// Results of handshakes with the group's members.
     handshakes: OnceLock<Box<Handshakes>>,
 }
 
@@ -246,7 +246,7 @@ impl GroupHandle {
         }
     }
 
-    /// One without members.
+    /// Returns a handle of a group without members.
     pub fn nobody() -> Self {
         let strategy = Values::defaults(default_kind());
         let settings = GroupSettings::default();
@@ -254,12 +254,12 @@ impl GroupHandle {
         GroupHandle::new(Arc::new(group), 0)
     }
 
-    /// What came of handshakes with its members.
+    /// Returns the results of handshakes with the group's members.
     pub fn handshakes(&self) -> &Handshakes {
         self.handshakes.get_or_init(Box::default)
     }
 
-    /// The same, if there was one.
+    /// Returns the results of handshakes with the group's members, if there was one.
     pub fn known_handshakes(&self) -> Option<&Handshakes> {
         self.handshakes.get().map(|known| &**known)
     }
@@ -363,7 +363,7 @@ impl GroupHandle {
     }
 }
 
-/// Why a request that was to wait has got no member.
+/// Reason why a request that was to wait has got no member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
     /// None may be used any more.

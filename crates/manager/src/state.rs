@@ -1,9 +1,8 @@
-//! What the manager owns: a function of the configuration file, the live changes, and
-//! the addresses that DNS gave.
+//! State that the manager owns: a function of the configuration file, the live changes, and the addresses
+//! that DNS gave.
 //!
-//! [`State::next`] builds a whole new state beside the old one and touches nothing that
-//! the data plane sees; [`State::commit`] then makes it count. Between the two a change
-//! can still be refused.
+//! [`State::next`] builds a whole new state beside the old one and touches nothing that the data plane sees;
+//! [`State::commit`] then makes the new state count. Between the two a change can still be refused.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -53,16 +52,16 @@ pub(crate) struct State {
     pub snapshot: Arc<Snapshot>,
     /// Locations whose servers are to be told something else than what pulses say.
     pub told: HashSet<Arc<str>>,
-    /// Where each group is in `groups`.
+    /// Place of each group in `groups`, by name.
     names: HashMap<String, usize>,
-    /// Where each member is in `groups` and its `endpoints`.
+    /// Place of each member in `groups` and its `endpoints`.
     index: HashMap<MemberId, (usize, usize)>,
-    /// How many members there are at each location.
+    /// Number of members at each location.
     members_at: HashMap<Arc<str>, usize>,
     next_id: u64,
-    /// What the process before has told of groups that were not there yet.
+    /// State that the old process has told of groups that were not there yet.
     pub learnt: Option<All>,
-    /// How many groups were made or made anew.
+    /// Number of groups that were made or made anew.
     #[cfg(test)]
     pub built: usize,
 }
@@ -118,7 +117,7 @@ impl State {
         self.groups.get(*self.names.get(name)?)
     }
 
-    /// Whether `owner` may have `groups`: their names are its own, or free, and come once.
+    /// Checks that `owner` may have `groups`: their names are its own, or free, and come once.
     pub(crate) fn check_names(
         &self,
         owner: &'static str,
@@ -193,7 +192,7 @@ impl State {
         }
     }
 
-    /// As [`Inputs::keep_live`], of one group.
+    /// Forgets live changes to one group, as [`Inputs::keep_live`] does.
     fn forget_live(
         &mut self,
         name: &str,
@@ -289,7 +288,7 @@ impl State {
         }
     }
 
-    /// What a round needs.
+    /// Returns the groups and surroundings that a round needs.
     pub(crate) fn controlled<'a>(
         &'a mut self,
         council: Option<&'a dyn Council>,
@@ -310,8 +309,8 @@ impl State {
         Some((&entry.handle, entry.endpoints.get_mut(endpoint)?))
     }
 
-    /// Whether what `source` says of the member `id` counts. An answer may come after the
-    /// configuration has stopped asking: nobody would ever take it back.
+    /// True if reports of `source` about the member `id` count. A report may come after the configuration has
+    /// stopped asking: nobody would ever take that report back.
     pub(crate) fn may_say(&self, id: MemberId, source: Source) -> bool {
         let entry = self.index.get(&id).and_then(|at| self.groups.get(at.0));
         entry.is_some_and(|entry| is_asked(&entry.config, source))
@@ -364,7 +363,7 @@ mod tests {
     use crate::lists::Lists;
     use crate::lists::service::Service;
 
-    /// What happens to the inputs.
+    /// Change to the inputs.
     #[derive(Clone, Debug)]
     enum Step {
         /// The file has these members (host, drained) in two groups.

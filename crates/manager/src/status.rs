@@ -1,7 +1,7 @@
-//! What administrators see: rules, groups, members and loads as plain data.
+//! Status that administrators see: rules, groups, members and loads as plain data.
 //!
-//! Field names are those of the admin API's JSON. Seconds and milliseconds are in the
-//! names; what is not known is `null`.
+//! Field names are those of the admin API's JSON. Seconds and milliseconds are in the names; values that are
+//! not known are `null`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,9 +25,9 @@ pub type Word = Cow<'static, str>;
 pub struct Status {
     /// Which configuration of this process is running, from 1; 0 is none yet.
     pub generation: u64,
-    /// How the last start or reload went.
+    /// Result of the last start or reload.
     pub last_reload: Option<Reload>,
-    /// What of the configuration has no effect until the process is restarted.
+    /// Parts of the configuration that have no effect until the process is restarted.
     #[serde(default)]
     pub needs_restart: Vec<String>,
     /// In the order of the file.
@@ -36,18 +36,18 @@ pub struct Status {
     pub groups: Vec<GroupStatus>,
     /// By name.
     pub locations: Vec<LocationStatus>,
-    /// Where clients negotiate.
+    /// Addresses where clients negotiate.
     #[serde(default)]
     pub negotiator: Vec<SocketAddr>,
-    /// What they negotiate for, in the order of the file.
+    /// Clusters that clients negotiate for, in the order of the file.
     #[serde(default)]
     pub clusters: Vec<ClusterStatus>,
-    /// How open files and memory are shared out; `null` if nobody listens for rules.
+    /// Shares of open files and memory; `null` if nobody listens for rules.
     #[serde(default)]
     pub limits: Option<LimitsStatus>,
 }
 
-/// What the process may use, and what is kept back.
+/// Resources that the process may use, and those that are kept back.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct LimitsStatus {
     /// Files that the process may open.
@@ -56,7 +56,7 @@ pub struct LimitsStatus {
     pub files_reserved: usize,
     /// Most clients of rules at a time: what the rest of the files and of the memory allows.
     pub clients: usize,
-    /// How many there are now.
+    /// Number of clients of rules now.
     pub clients_open: usize,
     /// Memory that the process may have, in bytes.
     #[serde(default)]
@@ -69,13 +69,13 @@ pub struct LimitsStatus {
 /// A cluster that clients negotiate for.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// Name.
+    /// Name of the cluster.
     pub name: String,
     /// Name of the group that serves it.
     pub group: String,
     /// The site's names.
     pub hosts: Vec<String>,
-    /// Those who name no class, and then the classes in the order of the file.
+    /// Classes: that of clients that name none, and then the classes in the order of the file.
     pub classes: Vec<ClassStatus>,
 }
 
@@ -97,9 +97,9 @@ pub struct ClassStatus {
 /// A start or reload.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Reload {
-    /// When, in seconds since 1970-01-01 UTC.
+    /// Time of the start or reload, in seconds since 1970-01-01 UTC.
     pub unix_seconds: u64,
-    /// What was wrong; `null` if it was applied.
+    /// Error of the configuration; `null` if it was applied.
     pub error: Option<String>,
 }
 
@@ -108,21 +108,21 @@ pub struct Reload {
 pub struct RuleStatus {
     /// Service name.
     pub name: String,
-    /// Whether it accepts clients now.
+    /// True if the rule accepts clients now.
     pub enabled: bool,
-    /// Whether it is in maintenance now.
+    /// True if the rule is in maintenance now.
     #[serde(default)]
     pub maintenance: bool,
     /// `tcp` or `http`.
     pub protocol: Word,
-    /// Where it listens.
+    /// Addresses where the rule listens.
     pub listen: Vec<String>,
     /// Name of its group; empty if it has groups by name only.
     pub group: String,
     /// Groups by the names that clients ask for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sni: BTreeMap<String, String>,
-    /// Its limits for each client.
+    /// Limits of the rule for each client.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<RuleLimitStatus>,
     /// The groups of its routes, each once.
@@ -139,19 +139,19 @@ pub struct RuleStatus {
 /// A limit for each client of a rule.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct RuleLimitStatus {
-    /// Its key in the configuration; for one of `request_limits` its name.
+    /// Key of the limit in the configuration; for one of `request_limits` its name.
     pub limit: Word,
     /// Limits of requests: so many in a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// The same: whose are counted together.
+    /// Limits of requests: key by which clients are counted together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Clients that are remembered.
     pub clients: usize,
     /// Requests or connections refused.
     pub refused: u64,
-    /// How often a client was forgotten, or not remembered, since the table had no place.
+    /// Number of times that a client was forgotten, or not remembered, since the table had no place.
     pub lifted: u64,
 }
 
@@ -167,18 +167,18 @@ impl RuleStatus {
 /// A group.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct GroupStatus {
-    /// Name.
+    /// Name of the group.
     pub name: String,
-    /// Who has made it, if it does not stand in the file.
+    /// Owner that has made the group, if the group does not stand in the file.
     #[serde(default)]
     pub owner: Option<Word>,
     /// Strategy of now.
     pub strategy: Word,
-    /// Its parameters.
+    /// Parameters of the strategy.
     pub params: Vec<ParamStatus>,
     /// `per_session`, `per_request` or `on_demand`.
     pub granularity: Word,
-    /// Whether load reports take part in decisions.
+    /// True if load reports take part in decisions.
     pub adaptive: bool,
     /// Which reported load the strategy looks at.
     pub load: String,
@@ -189,7 +189,7 @@ pub struct GroupStatus {
     pub maintenance: bool,
     /// Locations that the group has under a load alert.
     pub alerts: usize,
-    /// How many alerts it has raised since it was there.
+    /// Number of alerts that the group has raised since it was there.
     pub alerts_raised: u64,
     /// Latencies and rate over all members.
     pub recent: Recent,
@@ -212,7 +212,7 @@ pub struct GroupStatus {
 /// A chooser of a group. Counts begin with the group.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ChooserStatus {
-    /// Where it is asked.
+    /// URL where the chooser is asked.
     pub url: String,
     /// False while it fails, and is asked once a second.
     pub answers: bool,
@@ -231,7 +231,7 @@ pub struct ChooserStatus {
 pub struct ChooserFailures {
     /// The reason, as in metrics.
     pub reason: Word,
-    /// How many there were.
+    /// Number of failures for this reason.
     pub count: u64,
 }
 
@@ -240,7 +240,7 @@ pub struct ChooserFailures {
 pub struct ChooserFailure {
     /// Time since then, in seconds.
     pub age_seconds: f64,
-    /// What was wrong.
+    /// Description of the failure.
     pub error: String,
 }
 
@@ -252,7 +252,7 @@ pub struct ZoneStatus {
     pub name: Option<String>,
     /// Requests go to those of rank 0 first, then to those of rank 1, and so on.
     pub rank: usize,
-    /// Whether it is the zone of this balancer.
+    /// True if this is the zone of the balancer.
     pub own: bool,
     /// Share of the group's requests that its rank gets, 0 to 1.
     pub share: f64,
@@ -273,7 +273,7 @@ pub struct RefusedStatus {
     pub member: String,
     /// The address.
     pub address: SocketAddr,
-    /// Why it is none.
+    /// Reason why the address is no member.
     pub why: String,
 }
 
@@ -282,20 +282,20 @@ pub struct RefusedStatus {
 pub struct ListStatus {
     /// The service, or the path of the files.
     pub name: String,
-    /// How many members it has.
+    /// Number of members in the list.
     pub members: usize,
-    /// What is wrong with it, so that its members stay as they were; `null` if nothing is.
+    /// Error in the list, so that its members stay as they were; `null` if there is none.
     pub error: Option<String>,
-    /// How often something became wrong with it.
+    /// Number of times that something became wrong with the list.
     pub failures: u64,
 }
 
 /// A parameter of a strategy.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ParamStatus {
-    /// Name.
+    /// Name of the parameter.
     pub name: Word,
-    /// Value.
+    /// Value of the parameter.
     pub value: f64,
     /// Unit, if it has one.
     pub unit: Word,
@@ -309,14 +309,14 @@ pub struct MemberStatus {
     /// Address in the configuration, by which metrics, logs and other balancers know it; unique in the group.
     #[serde(default)]
     pub member: String,
-    /// Where it listens; `null` until its name resolves, and where the balancer needs no
+    /// Address where the member listens; `null` until its name resolves, and where the balancer needs no
     /// address.
     pub address: Option<String>,
     /// An agent has registered it; it does not stand in the configuration.
     pub joined: bool,
     /// Name of its location.
     pub location: String,
-    /// Its zone, if that is said.
+    /// Zone of the member, if it is known.
     #[serde(default)]
     pub zone: Option<String>,
     /// `up`, `standby` (a backup that is not needed), `warming` (slow start), or the first of
@@ -324,14 +324,14 @@ pub struct MemberStatus {
     pub state: Word,
     /// All reasons why it gets no new traffic.
     pub reasons: Vec<Word>,
-    /// Its ejection, if it is `ejected`.
+    /// Ejection of the member, if it is `ejected`.
     #[serde(default)]
     pub ejection: Option<EjectionStatus>,
-    /// What the administrator says.
+    /// Setting of the administrator.
     pub admin: AdminState,
-    /// As configured or changed live.
+    /// Weight as configured or changed live.
     pub weight: f32,
-    /// It gets traffic only while no other member may serve.
+    /// True for a backup, which gets traffic only while no other member may serve.
     #[serde(default)]
     pub backup: bool,
     /// With what is reported and slow start applied; 0 if it gets no new traffic.
@@ -340,10 +340,11 @@ pub struct MemberStatus {
     pub max_connections: Option<u32>,
     /// Requests (HTTP) or connections (TCP) at the member now.
     pub in_flight: u32,
-    /// What they cost together: what strategies count.
+    /// Cost of these requests together, which strategies count.
     #[serde(default)]
     pub cost_in_flight: f32,
-    /// How many requests it works on at once, as late binding has learnt; `null` is not known, or many.
+    /// Number of requests that the member works on at once, as late binding has learnt; `null` is not known,
+    /// or many.
     #[serde(default)]
     pub cap: Option<u32>,
     /// Smoothed latency that latency-aware strategies see.
@@ -356,10 +357,10 @@ pub struct MemberStatus {
     pub totals: TotalsStatus,
     /// The last active health check.
     pub check: Option<CheckStatus>,
-    /// Why there was no TLS with it the last time, and how long ago.
+    /// Reason why there was no TLS with the member the last time, and how long ago that was.
     #[serde(default)]
     pub tls: Option<CheckStatus>,
-    /// What sources of reports say about it.
+    /// Reports of sources about the member.
     pub opinions: Vec<OpinionStatus>,
     /// The location's load that the group looks at, while it is not too old.
     pub load: Option<f32>,
@@ -367,43 +368,43 @@ pub struct MemberStatus {
     pub alert: bool,
 }
 
-/// Why and for how long a member is ejected.
+/// Ejection of a member, with its reason and the time left.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct EjectionStatus {
-    /// How long it will be.
+    /// Time left until the ejection ends, in seconds.
     pub seconds_left: f64,
     /// The other balancer that has ejected it and said so; `null` is this one.
     pub by: Option<String>,
-    /// How many requests of that balancer it was judged by.
+    /// Number of requests of that balancer by which the member was judged.
     pub requests: u32,
-    /// How many of them failed.
+    /// Number of these requests that failed.
     pub failures: u32,
 }
 
 /// An active health check that is over.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CheckStatus {
-    /// How long ago.
+    /// Age of the check, in seconds.
     pub age_seconds: f64,
-    /// Why it failed; `null` if it passed.
+    /// Reason why the check failed; `null` if it passed.
     pub error: Option<String>,
 }
 
-/// What a source of reports says about a member.
+/// Report of a source about a member.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct OpinionStatus {
-    /// Who.
+    /// Name of the source.
     pub source: Word,
-    /// How long ago it was said.
+    /// Age of the report, in seconds.
     pub age_seconds: f64,
-    /// It does not work.
+    /// True if the member does not work.
     pub down: bool,
     /// The member certainly does not work: it refuses connections, answers its health check
     /// wrongly, or is not there.
     pub dead: bool,
-    /// It wants no new clients.
+    /// True if the member wants no new clients.
     pub drain: bool,
-    /// It is being worked on.
+    /// True if the member is being worked on.
     pub maintenance: bool,
     /// The part of its weight that it wants; `null` is all of it.
     pub weight: Option<f32>,
@@ -433,7 +434,7 @@ impl OpinionStatus {
 /// Requests that are over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct TotalsStatus {
-    /// All.
+    /// Number of all requests that are over.
     pub requests: u64,
     /// Failures of the member.
     pub failures: u64,
@@ -453,7 +454,7 @@ pub struct Recent {
     pub seconds: f64,
     /// Requests (HTTP), connections (TCP) and negotiations that were bound.
     pub picks: u64,
-    /// Those that ended in a failure of the member, overload included.
+    /// Number of these that ended in a failure of the member, overload included.
     pub failures: u64,
     /// Median latency.
     pub p50_ms: Option<f64>,
@@ -470,16 +471,16 @@ pub struct Recent {
 /// A location and its loads.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct LocationStatus {
-    /// Name.
+    /// Name of the location.
     pub name: String,
-    /// It is under a load alert: the administrator's word, else whether a group has
+    /// True if the location is under a load alert: the administrator's setting, else whether a group has
     /// raised one.
     pub alert: bool,
-    /// What the administrator says about it.
+    /// Setting of the administrator for the load alert.
     pub alert_setting: AlertSetting,
     /// Groups that have raised an alert, even if it is suppressed.
     pub alerts: Vec<AlertStatus>,
-    /// What it reported.
+    /// Loads that the location reported.
     pub loads: Vec<LoadStatus>,
 }
 
@@ -488,7 +489,7 @@ pub struct LocationStatus {
 pub struct AlertStatus {
     /// The group that has raised it.
     pub group: String,
-    /// How long ago.
+    /// Age of the alert, in seconds.
     pub age_seconds: f64,
     /// The effective load at that time.
     pub load: f32,
@@ -501,15 +502,15 @@ pub struct AlertStatus {
 pub struct LoadStatus {
     /// Name or number.
     pub id: String,
-    /// Value.
+    /// Value of the load.
     pub value: f32,
-    /// How long ago it was reported.
+    /// Age of the report, in seconds.
     pub age_seconds: f64,
     /// The value counts as unknown: it is older than the `load_max_age` of each group with members there, or the monitor that
     /// read it has no news.
     #[serde(default)]
     pub expired: bool,
-    /// It is the one that groups go by whose load is `first`.
+    /// True for the load that groups go by whose load is `first`.
     #[serde(default)]
     pub first: bool,
 }
@@ -521,15 +522,15 @@ pub struct Explained {
     pub group: String,
     /// The strategy that took it; perhaps there is another one by now.
     pub strategy: Word,
-    /// How long ago it was taken.
+    /// Age of the decision, in seconds.
     pub age_seconds: f64,
     /// Name of the chosen member.
     pub chosen: Option<String>,
-    /// Why there was none.
+    /// Reason why no member was chosen.
     pub error: Option<String>,
     /// Sentences about the decision as a whole.
     pub notes: Vec<String>,
-    /// What was looked at, in that order.
+    /// Candidates that were looked at, in that order.
     pub candidates: Vec<CandidateStatus>,
 }
 
@@ -538,8 +539,8 @@ pub struct Explained {
 pub struct CandidateStatus {
     /// Name of the member.
     pub member: String,
-    /// What it scored; the lowest wins.
+    /// Score of the candidate; the lowest wins.
     pub score: Option<f64>,
-    /// What became of it and why.
+    /// Verdict on the candidate, with its reason.
     pub verdict: String,
 }

@@ -19,7 +19,7 @@ use evenkeel_net::key_file;
 
 use crate::config::{GroupConfig, Problem, SameSite, Sticky};
 
-/// What groups that bind clients by a cookie need for it, by their names.
+/// Cookies of groups that bind clients by one, by the groups' names.
 pub type Cookies = HashMap<String, Arc<Cookie>>;
 
 /// Shortest secret, in bytes.
@@ -28,7 +28,7 @@ const MIN_SECRET: usize = 32;
 /// Bytes of the code of a member: enough that nobody guesses one.
 const CODE: usize = 18;
 
-/// Its characters.
+/// Number of characters of the code.
 const TEXT: usize = CODE / 3 * 4;
 
 /// Characters of a turn, and how many there are.
@@ -99,7 +99,7 @@ pub struct Cookie {
     group: Box<str>,
     config: Sticky,
     name: Box<str>,
-    /// What follows the value in `Set-Cookie`, but for `Secure`.
+    /// Attributes that follow the value in `Set-Cookie`, but for `Secure`.
     attributes: Box<str>,
     key: hmac::Key,
     /// The code of nothing: keys are the same that have the same.
@@ -118,12 +118,12 @@ struct Members {
     codes: HashMap<MemberId, Code>,
 }
 
-/// What a client's cookie says.
+/// Contents of a client's cookie.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Named {
     /// The member that the client is bound to.
     pub member: MemberId,
-    /// Where that was in the group.
+    /// Place that the member had in the group.
     pub index: usize,
     /// Which part of a load alert, from 0 to 1, the client stays for.
     pub turn: f32,
@@ -167,7 +167,7 @@ impl Cookie {
         self.group == other.group && self.config == other.config && self.print == other.print
     }
 
-    /// Its name.
+    /// Returns the name of the cookie.
     pub fn name(&self) -> &str {
         &self.name
     }

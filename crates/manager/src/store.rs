@@ -1,5 +1,5 @@
-//! Where the text of the configuration is kept, if several balancers share it: in a store elsewhere, and
-//! not in the file of this machine.
+//! Stores of the configuration's text, if several balancers share it: the text is kept in a store elsewhere,
+//! and not in the file of this machine.
 
 use std::sync::Arc;
 
@@ -9,10 +9,11 @@ use crate::work::Work;
 /// A store of configurations, as the manager uses it. What the store says is put into effect by whoever
 /// follows it, with [`Manager::apply_stored`](crate::Manager::apply_stored).
 pub trait Store: Send + Sync {
-    /// Where it is, for people.
+    /// Returns the place of the store, for people.
     fn name(&self) -> String;
 
-    /// What all balancers are to have, as far as this one has heard; `None` if it has heard nothing.
+    /// Returns the text that all balancers are to have, as far as this one has heard; `None` if it has heard
+    /// nothing.
     fn stored(&self) -> Option<Arc<str>>;
 
     /// Writes a change there, if `change.before` is what all balancers have. Ends when this balancer has put
@@ -23,25 +24,25 @@ pub trait Store: Send + Sync {
 /// A change that is to be written to the store.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// What the text that it is a change of is known by.
+    /// Revision of the text that the change is made to.
     pub before: String,
     /// The new text. It is valid.
     pub text: Arc<str>,
-    /// Who wants it.
+    /// Author of the change.
     pub author: Author,
 }
 
 /// A change that is in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Put {
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 /// A change that is not in the store. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// It is one of something else than what all balancers have.
+    /// The change is one of something else than what all balancers have.
     #[error("{0}")]
     ChangedMeanwhile(String),
     /// The store does not take it.

@@ -1,8 +1,7 @@
-//! What every part of the process has in common that serves or reports beside the manager.
+//! Subsystems: what every part of the process has in common that serves or reports beside the manager.
 //!
-//! A subsystem (the proxy, the negotiator, the broker, the CORBA service, the monitor, the
-//! sources of load reports) has its section of the configuration, which the manager passes on
-//! without knowing what is in it.
+//! A subsystem (the proxy, the negotiator, the broker, the CORBA service, the monitor, the sources of load
+//! reports) has its section of the configuration, which the manager passes on without knowing what is in it.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -46,28 +45,28 @@ pub trait Subsystem: Send + Sync {
         Ok(Box::new(|| ()))
     }
 
-    /// Where it accepts TCP connections now: nobody may register these addresses as those
-    /// of a member. Called as `prepare` is.
+    /// Returns the addresses where the subsystem accepts TCP connections now: nobody may register these
+    /// addresses as those of a member. Called as `prepare` is.
     fn listening(&self) -> Vec<SocketAddr> {
         Vec::new()
     }
 
-    /// What of `current`, which is in effect, has no effect on it until the process is started
-    /// again. Called as `prepare` is.
+    /// Returns the parts of `current`, which is in effect, that have no effect on the subsystem until the
+    /// process is started again. Called as `prepare` is.
     fn needs_restart(&self, current: &Snapshot) -> Vec<&'static str> {
         let _ = current;
         Vec::new()
     }
 
-    /// What `config` wants for it that only one process can have: a start waits for a while
-    /// until its predecessor has given it up.
+    /// Returns the things that `config` wants for the subsystem and that only one process can have: a start
+    /// waits for a while until its predecessor has given them up.
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
         let _ = config;
         Vec::new()
     }
 
-    /// What would keep it from starting with `config` on this machine, such as files that
-    /// cannot be read. Takes nothing and changes nothing, and does not look at addresses.
+    /// Returns the problems that would keep the subsystem from starting with `config` on this machine, such
+    /// as files that cannot be read. Takes nothing and changes nothing, and does not look at addresses.
     fn check(&self, config: &Config) -> PrepareErrors {
         let _ = config;
         Vec::new()
@@ -97,14 +96,14 @@ pub trait Subsystem: Send + Sync {
     /// The other process has failed: goes on as before [`Subsystem::hand_over`]. May block.
     fn resume(&self) {}
 
-    /// What the process before knew, if this one takes its place. Called before the first
+    /// Takes over the state of the old process, if this one takes its place. Called before the first
     /// configuration.
     fn take_over(&self, from: &Handover) {
         let _ = from;
     }
 
-    /// Where it listens with `current` in effect, as the process says when it starts:
-    /// `negotiator on 10.0.0.1:80`.
+    /// Returns the addresses where the subsystem listens with `current` in effect, as the process says when
+    /// it starts: `negotiator on 10.0.0.1:80`.
     fn announce(&self, current: &Snapshot) -> Vec<String> {
         let _ = current;
         Vec::new()
@@ -120,18 +119,18 @@ pub trait Subsystem: Send + Sync {
         let _ = out;
     }
 
-    /// Who decides upon load alerts together with this process. Asked in each round of control, with the
-    /// manager's lock held: it must not call the manager.
+    /// Returns the council that decides upon load alerts together with this process. Called in each round of
+    /// control, with the manager's lock held: the council must not call the manager.
     fn council(&self) -> Option<&dyn Council> {
         None
     }
 
-    /// What it has counted of each rule. Asked every second while somebody watches.
+    /// Returns the counts of each rule. Called every second while somebody watches.
     fn traffic(&self) -> Vec<RuleTraffic> {
         Vec::new()
     }
 
-    /// What it answers in the admin API.
+    /// Returns the endpoints of the subsystem in the admin API.
     fn endpoints(&self) -> Vec<Endpoint> {
         Vec::new()
     }
@@ -142,25 +141,25 @@ pub trait Subsystem: Send + Sync {
     }
 }
 
-/// What was counted of a rule. The three numbers are: all, those of which it is known how they ended, and
-/// those of them that failed.
+/// Counts of a rule. The three numbers are: all, those that ended in a known way, and those of them that
+/// failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleTraffic {
     /// Name of the rule.
     pub rule: Arc<str>,
-    /// Requests.
+    /// Counts of requests.
     pub requests: [u64; 3],
-    /// Connections.
+    /// Counts of connections.
     pub connections: [u64; 3],
 }
 
 /// Something that only one process can have at a time.
 pub struct Exclusive {
-    /// What it is called.
+    /// Name of the thing.
     pub what: String,
-    /// How long a predecessor that is told to end may keep it.
+    /// Time for which a predecessor that is told to end may keep the thing.
     pub patience: Duration,
-    /// Whether somebody has it.
+    /// Function that returns true if some process has the thing.
     pub is_taken: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -227,7 +226,7 @@ pub enum PrepareError {
         whose: &'static str,
         /// The address, with the transport if that is not TCP.
         address: String,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
     /// A thread cannot be started.
@@ -235,7 +234,7 @@ pub enum PrepareError {
     Thread {
         /// The section of the configuration that wants it.
         whose: &'static str,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
     /// Two groups have the same name.
@@ -243,7 +242,7 @@ pub enum PrepareError {
     SameName {
         /// The name.
         name: String,
-        /// Whose groups they are; `None` is the configuration's.
+        /// Owners of the two groups; `None` is the configuration.
         owners: (Option<&'static str>, Option<&'static str>),
     },
     /// A file that cannot be used.

@@ -34,7 +34,7 @@ use evenkeel_control::alerts::HANDOVER;
 #[derive(Default)]
 struct Plane {
     prepared: AtomicUsize,
-    /// How often files were to be read.
+    /// Number of times that files were to be read.
     reloads: AtomicUsize,
     committed: Arc<AtomicUsize>,
     /// Happens once, when it is next asked.
@@ -922,8 +922,8 @@ async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
     assert_eq!(sheds(&manager), ["10.0.0.3:80"]);
 }
 
-/// One location after the other, whatever the load, and only as long as somebody there
-/// sends clients away.
+/// Locations are called one after the other, whatever the load, and each only as long as somebody there sends
+/// clients away.
 #[tokio::test]
 async fn clients_that_reach_members_directly_are_called_at_a_fixed_interval() {
     let (manager, _, _) = manager();
@@ -1305,7 +1305,7 @@ async fn a_location_that_is_held_keeps_its_loads_without_a_member() {
     assert!(manager.location("host1").is_none());
 }
 
-/// What is said of the groups that do not stand in the file, and of all locations.
+/// Returns the status of the groups that do not stand in the file, and of all locations.
 fn of_owned(manager: &Manager) -> (Vec<String>, Vec<String>) {
     let status = manager.status();
     let group = |group: &GroupStatus| {

@@ -127,12 +127,12 @@ impl Head {
         }
     }
 
-    /// Its name.
+    /// Returns the name of the column.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Whether it is a column of numbers.
+    /// True for a column of numbers.
     pub fn is_number(&self) -> bool {
         self.right
     }

@@ -1,4 +1,4 @@
-//! What is done in its own time.
+//! Work that a subsystem does in its own time.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -6,7 +6,7 @@ use std::path::Path;
 use evenkeel_net::replacement::Replacement;
 use nix::unistd::{User, geteuid};
 
-/// Why the configuration in `file` cannot be changed by the API, and what to do; `None` if it can be.
+/// Returns why the configuration in `file` cannot be changed by the API, and what to do; `None` if it can be.
 pub fn obstacle(file: &Path) -> Option<String> {
     let error = Replacement::check(file).err()?;
     let remedy = remedy(file, &error);

@@ -7,7 +7,7 @@ use evenkeel_core::address::Address;
 use evenkeel_core::group::{Group, Request};
 use serde::{Deserialize, Serialize};
 
-/// What a question says about a request, beside the group.
+/// Properties of a request that a question names, beside the group.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct About<'a> {
     /// Rule that carries the request.

@@ -26,7 +26,7 @@ pub(crate) type Lookup = Arc<
     dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>> + Send + Sync,
 >;
 
-/// Who is asked.
+/// Resolver that is asked.
 #[derive(Clone)]
 enum Source {
     System(Arc<System>),
@@ -64,12 +64,12 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    /// One that asks the system's resolver, or those of the configuration.
+    /// Returns a resolver that asks the system's resolver, or those of the configuration.
     pub(crate) fn system() -> Self {
         Self::new(Source::System(Arc::default()))
     }
 
-    /// One that asks somebody else.
+    /// Returns a resolver that asks `lookup`.
     #[cfg(test)]
     pub(crate) fn given(lookup: Lookup) -> Self {
         Self::new(Source::Given(lookup))
@@ -239,11 +239,11 @@ impl Resolver {
 /// The addresses of a name.
 pub(crate) struct Found {
     pub ips: Vec<IpAddr>,
-    /// How long they count, if that is known.
+    /// Time for which the addresses count, if that is known.
     pub ttl: Option<Duration>,
 }
 
-/// Why a name has no addresses.
+/// Reason why a name has no addresses.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LookupError {
     #[error("no answer within {LOOKUP_TIMEOUT:?}")]

@@ -20,7 +20,7 @@ use hickory_resolver::{Hosts, TokioResolver};
 use crate::config::Dns;
 use crate::lists::service::Service;
 
-/// How long `/etc/hosts` and `/etc/resolv.conf` count before they are read again.
+/// Time for which `/etc/hosts` and `/etc/resolv.conf` count before they are read again.
 const READ_AGAIN: Duration = Duration::from_secs(10);
 
 /// An answer of `/etc/hosts` seems to count so long: it has no TTL.
@@ -43,7 +43,7 @@ struct Known {
 struct Resolvers {
     v4: TokioResolver,
     v6: TokioResolver,
-    /// `/etc/hosts`.
+    /// Contents of `/etc/hosts`.
     hosts: Hosts,
 }
 
@@ -166,7 +166,7 @@ impl System {
     }
 }
 
-/// How long all of an answer counts.
+/// Returns the time for which all of an answer counts.
 fn ttl(found: &Lookup) -> Option<Duration> {
     let ttls = found.answers().iter().map(|record| record.ttl);
     ttls.min()
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    /// What the C library reads as an address is a name for nobody else.
+    /// Text that the C library alone reads as an address; for other resolvers it is a name.
     const ONLY_OF_THE_SYSTEM: &str = "127.1";
 
     #[tokio::test]

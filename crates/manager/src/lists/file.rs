@@ -16,14 +16,14 @@ pub const MAX_MEMBERS: usize = 10_000;
 /// Most requests or connections at once that a label may say, as in the configuration.
 const MAX_CONNECTIONS: u32 = 10_000_000;
 
-/// What is wrong with a file, and where.
+/// Error in a file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
     /// Line, from 1.
     pub line: usize,
     /// Column in bytes, from 1.
     pub column: usize,
-    /// What.
+    /// Description of the error.
     pub message: String,
 }
 
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for Target {
     }
 }
 
-/// What labels say of members.
+/// Settings of members that labels give.
 #[derive(Default)]
 struct Labels(MemberConfig);
 

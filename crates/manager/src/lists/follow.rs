@@ -15,15 +15,15 @@ use crate::config::watch::Folders;
 use crate::dns::{FAILED, RETRY_UNKNOWN};
 use crate::manager::Manager;
 
-/// How often files are looked at without an event: for file systems that send none, and for
-/// folders that are not there yet.
+/// Interval at which files are looked at without an event: for file systems that send none, and for folders
+/// that are not there yet.
 const POLL: Duration = Duration::from_secs(5);
 
-/// How long folders must be quiet before they are looked at.
+/// Time for which folders must be quiet before they are looked at.
 const QUIET: Duration = Duration::from_millis(100);
 
 impl Manager {
-    /// What the lists of `config` say, given what is known of them.
+    /// Reads the lists of `config`, given what is known of them.
     pub(crate) async fn read_lists(&self, config: &Config, known: Lists) -> Lists {
         let Lists {
             services: mut of_services,

@@ -13,16 +13,16 @@ pub(crate) mod service;
 
 use service::Service;
 
-/// What lists say, as far as it is known.
+/// Contents of lists, as far as they are known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lists {
     /// The last records of each service; services that never had any are not there.
     pub services: HashMap<String, Vec<Service>>,
-    /// What files said when they were last good.
+    /// Contents of files when they were last good.
     pub files: Files,
 }
 
-/// What files said when they were last good.
+/// Contents of files when they were last good.
 pub(crate) type Files = BTreeMap<PathBuf, File>;
 
 /// A file when it was last good.
@@ -66,7 +66,7 @@ impl Lists {
         members
     }
 
-    /// How many members each list of a group has: the name of the list, and the number.
+    /// Returns the number of members that each list of a group has, with the name of the list.
     pub(crate) fn counts(&self, group: &GroupConfig) -> Vec<(String, usize)> {
         let services = group.services.iter().flat_map(|template| {
             let name = template.srv.as_ref()?;
@@ -85,16 +85,16 @@ impl Lists {
     }
 }
 
-/// What went wrong with lists, by their names; what went well is not there.
+/// Troubles with lists, by their names. A list that never had a trouble is not there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Troubles(BTreeMap<String, Trouble>);
 
-/// What went wrong with a list.
+/// Trouble with a list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trouble {
-    /// What is wrong now.
+    /// Present error, if there is one.
     pub error: Option<String>,
-    /// How often it became wrong, or wrong in another way.
+    /// Number of times that the list became wrong, or wrong in another way.
     pub failures: u64,
 }
 
@@ -132,17 +132,17 @@ pub(crate) fn patterns(config: &Config) -> BTreeSet<String> {
         .collect()
 }
 
-/// What is wrong with the files that a configuration names.
+/// Returns the errors of the files that a configuration names.
 pub fn check(config: &Config) -> Vec<String> {
     let read = read(&patterns(config), &Files::new());
     read.errors.into_values().collect()
 }
 
-/// What files say.
+/// Contents of files, as read, with their errors.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     pub files: Files,
-    /// What is wrong, with file and line, by the pattern that names the file: the first thing.
+    /// Errors with file and line, by the pattern that names the file: the first error of each.
     pub errors: BTreeMap<String, String>,
 }
 
@@ -194,7 +194,7 @@ fn read_one(path: &Path, before: Option<&File>) -> Result<File, String> {
     Ok(File { hash, members })
 }
 
-/// Whether two readings found the same.
+/// True if two readings found the same.
 pub(crate) fn same(a: &Files, b: &Files) -> bool {
     let same = |((path, file), (other_path, other)): (_, (&PathBuf, &File))| {
         let (path, file): (&PathBuf, &File) = (path, file);

@@ -56,7 +56,7 @@ impl Manager {
         });
     }
 
-    /// What of `config` would have no effect on the running process.
+    /// Returns the parts of `config` that would have no effect on the running process.
     pub fn would_need_restart(&self, config: &Config) -> Vec<String> {
         let snapshot = Snapshot {
             sections: config.sections(),
@@ -65,7 +65,7 @@ impl Manager {
         self.restart_for(&self.lock(), config, &snapshot)
     }
 
-    /// What is in force, if its revision is `base`.
+    /// Returns the entry in force, if its revision is `base`.
     fn is_in_force(&self, base: &str) -> Result<Arc<Entry>, ChangeError> {
         let in_force = self.in_force().ok_or(ChangeError::NoFile)?;
         if in_force.revision.revision != base {
@@ -239,7 +239,7 @@ impl Manager {
     }
 }
 
-/// Whether the file still says what is in force.
+/// Checks that the file still has the text in force.
 fn unchanged(file: &Path, in_force: &str) -> Result<(), ChangeError> {
     let name = file.display();
     match config::text_of(file) {

@@ -1,4 +1,4 @@
-//! What the manager tells the process that takes the place of this one, and what it takes over.
+//! State that the manager tells the process that takes the place of this one, and state that it takes over.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What comes of questions and changes.
+//! Results of questions and changes.
 
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use crate::revisions::Revision;
 use crate::store::StoreError;
 use crate::subsystem::ApplyError;
 
-/// Whether clients should be sent to this process.
+/// Readiness of this process: an answer to whether clients should be sent here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// Clients are served.
@@ -30,8 +30,7 @@ pub enum Readiness {
 pub struct Applied {
     /// Which configuration of this process it is, from 1.
     pub generation: u64,
-    /// What the user should know: what is probably not meant, and changes that need a
-    /// restart.
+    /// Notes for the user: settings that are probably not meant, and changes that need a restart.
     pub notes: Vec<String>,
 }
 
@@ -51,7 +50,7 @@ pub enum ReloadError {
     NoRules(String),
 }
 
-/// How the last start or reload went.
+/// Result of the last start or reload.
 #[derive(Clone, Debug)]
 pub(crate) struct Reload {
     pub at: SystemTime,
@@ -72,7 +71,7 @@ pub enum ManageError {
     NoMember {
         /// The group.
         group: String,
-        /// What was asked for.
+        /// Name that was asked for.
         member: String,
     },
     /// No such location.
@@ -81,7 +80,7 @@ pub enum ManageError {
     /// No such strategy.
     #[error("there is no strategy {name:?}; there are {}", strategy_names())]
     NoStrategy {
-        /// What was asked for.
+        /// Name that was asked for.
         name: String,
     },
     /// The strategy does not take that.
@@ -102,7 +101,7 @@ pub enum ManageError {
 }
 
 impl ManageError {
-    /// Whether the command named something that is not there.
+    /// True if the command named something that is not there.
     pub fn is_not_found(&self) -> bool {
         matches!(
             self,
@@ -119,29 +118,29 @@ fn strategy_names() -> String {
     names.join(", ")
 }
 
-/// What the configuration shall be.
+/// Configuration that is wanted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wanted {
-    /// This text, unless it takes all rules away.
+    /// The given text, unless it takes all rules away.
     Text(String),
-    /// This text, even if it takes all rules away.
+    /// The given text, even if it takes all rules away.
     AnyText(String),
     /// The text in force with these edits.
     Edits(Vec<Edit>),
-    /// What it was before the last change.
+    /// The text before the last change.
     Undo,
-    /// What it was with this revision.
+    /// The text of this revision.
     Restore(String),
 }
 
 /// A configuration that is in force and in its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// What its text is known by.
+    /// Revision by which the text is known.
     pub revision: String,
     /// Which configuration of this process it is, from 1.
     pub generation: u64,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
     /// False if a store has the text, from where balancers take it over when it is their turn.
     pub in_effect: bool,
@@ -150,7 +149,7 @@ pub struct Changed {
 /// A change that was not made: the configuration is what it was.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// What is in force came from no file.
+    /// The configuration in force came from no file.
     #[error("the configuration in force did not come from a file, so it cannot be changed here")]
     NoFile,
     /// The change is one of another configuration.
@@ -161,9 +160,9 @@ pub enum ChangeError {
         "{why}: nothing was changed. Reload the file, or write it back to what it was, and try again"
     )]
     FileChanged {
-        /// What differs, as `diff -u` writes it; empty if the file cannot be read.
+        /// Difference, as `diff -u` writes it; empty if the file cannot be read.
         diff: String,
-        /// How they differ.
+        /// Description of how they differ.
         why: String,
     },
     /// An edit is not possible.
@@ -187,7 +186,7 @@ pub enum ChangeError {
     Write {
         /// Name of the file.
         file: String,
-        /// Reason.
+        /// Reason why it cannot be written.
         why: String,
         /// Advice, in whole sentences.
         remedy: String,
@@ -200,9 +199,9 @@ pub enum ChangeError {
     Stuck {
         /// Which file.
         file: String,
-        /// Why it was not written.
+        /// Reason why the file was not written.
         why: String,
-        /// Why there is no way back.
+        /// Error that prevented the way back.
         back: ApplyError,
     },
     /// The store that balancers share does not have it.

@@ -1,4 +1,4 @@
-//! Whether clients should be sent here.
+//! Readiness: an answer to whether clients should be sent here.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use evenkeel_core::group::Request;
 use super::{Manager, Readiness, ReadyRules};
 use crate::snapshot::{GroupHandle, RuleSnapshot};
 
-/// How long an answer of [`Manager::readiness`] counts, in milliseconds.
+/// Time for which an answer of [`Manager::readiness`] counts, in milliseconds.
 const READY_AGE: u64 = 100;
 
 impl Manager {

@@ -31,7 +31,7 @@ impl Manager {
         self.reload_text(path, text, how, author, false).await
     }
 
-    /// The same, as somebody asks for it. `force` applies a file that takes all rules away, too.
+    /// Reloads the file at `path` on demand. `force` applies a file that takes all rules away, too.
     pub async fn reload_asked(
         &self,
         path: &Path,
@@ -72,8 +72,8 @@ impl Manager {
         }
     }
 
-    /// The same after the file has changed: what is in force already is not applied once more,
-    /// as when it was [`Manager::change_file`] that wrote it. Then there is no answer.
+    /// Reloads the file at `path` after it has changed. A text that is in force already is not applied once
+    /// more, such as after [`Manager::change_file`] wrote it. In that case there is no answer.
     pub async fn reload_changed(&self, path: &Path) -> Option<Result<Applied, ReloadError>> {
         let _one_at_a_time = self.reloading.lock().await;
         let text = self.text_of(path);
@@ -195,12 +195,13 @@ impl Manager {
         config.rules.is_empty() && !self.lock().state.inputs.config.rules.is_empty()
     }
 
-    /// What of the configuration has no effect on the running process.
+    /// Returns the parts of the configuration that have no effect on the running process.
     pub(crate) fn needs_restart(&self, owned: &Owned) -> Vec<String> {
         self.restart_for(owned, &owned.state.inputs.config, &owned.state.snapshot)
     }
 
-    /// What of `config`, of which `snapshot` has the sections, has no effect on the running process.
+    /// Returns the parts of `config`, of which `snapshot` has the sections, that have no effect on the
+    /// running process.
     pub(super) fn restart_for(
         &self,
         owned: &Owned,
@@ -234,7 +235,7 @@ impl Manager {
     }
 }
 
-/// What of `new` has no effect on the process, which was started with `old`.
+/// Returns the parts of `new` that have no effect on the process, which was started with `old`.
 fn fixed_at_start(old: &Config, new: &Config) -> impl Iterator<Item = &'static str> {
     let parts = [
         ("the number of workers", old.workers != new.workers),

@@ -1,4 +1,4 @@
-//! What sources say of members and locations.
+//! Reports of sources about members and locations.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Manager {
         self.take_in(&mut self.lock().state, member, source, opinion);
     }
 
-    /// What `source` says about a member.
+    /// Returns the report of `source` about a member.
     pub fn opinion_of(&self, member: MemberId, source: Source) -> Option<Opinion> {
         let mut owned = self.lock();
         let (_, endpoint) = owned.state.endpoint_mut(member)?;

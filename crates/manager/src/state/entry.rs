@@ -25,21 +25,21 @@ use crate::sticky::Cookie;
 /// A group and what it keeps over reloads.
 #[derive(Debug)]
 pub(crate) struct GroupEntry {
-    /// As in the file, with the strategy of now.
+    /// Configuration as in the file, with the present strategy.
     pub config: GroupConfig,
-    /// Who owns it, if it does not stand in the file.
+    /// Owner of the group, if the group does not stand in the file.
     pub owner: Option<&'static str>,
     pub handle: Arc<GroupHandle>,
     pub group: Arc<Group>,
-    /// What TLS to its members needs, if they speak it.
+    /// TLS client for the group's members, if they speak TLS.
     pub tls: Option<Arc<Client>>,
     /// The cookie that binds its clients, if one does.
     pub cookie: Option<Arc<Cookie>>,
     /// The program outside of the balancer that chooses members, if there is one.
     pub chooser: Option<Arc<Chooser>>,
-    /// One for each member of `group`, in the same order.
+    /// Endpoints of the members of `group`, one for each, in the same order.
     pub endpoints: Vec<Endpoint>,
-    /// What rounds keep of it.
+    /// State that rounds keep of the group.
     pub control: GroupControl,
     /// Addresses that agents registered, or names resolved to, and that are no members.
     pub refused: Vec<Refused>,
@@ -48,19 +48,19 @@ pub(crate) struct GroupEntry {
     pub(super) fresh: bool,
 }
 
-/// What makes an endpoint of a group the same one in the next state: host and port as
-/// in the file, and the address.
+/// Identity of an endpoint of a group, which makes it the same one in the next state: host and port as in the
+/// file, and the address.
 pub(super) type Identity<'a> = (&'a str, u16, Address);
 
 /// The last check of a member.
 #[derive(Clone, Debug)]
 pub(crate) struct Checked {
     pub at: Instant,
-    /// Why it failed.
+    /// Reason why the check failed.
     pub error: Option<Arc<str>>,
 }
 
-/// One member as the data plane knows it.
+/// Member as the data plane knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub member: Member,
@@ -79,11 +79,11 @@ pub(crate) struct Endpoint {
     pub health: Health,
     /// The last active check.
     pub checked: Option<Checked>,
-    /// What sources of reports say.
+    /// Reports of sources about the member.
     pub opinions: Opinions,
     pub history: History,
     pub(super) fresh: bool,
-    /// When it left, if it is no member now.
+    /// Time when the endpoint left, if it is no member now.
     pub(super) left: Option<Instant>,
 }
 
@@ -92,7 +92,7 @@ impl Endpoint {
         (&self.host, self.port, self.member.address.clone())
     }
 
-    /// Whether it left so long ago that it may have changed since.
+    /// True if the endpoint left so long ago that it may have changed since.
     pub(super) fn is_long_gone(&self, now: Instant) -> bool {
         self.left.is_some_and(|left| now.since(left) > DEPARTED_FOR)
     }
@@ -155,7 +155,7 @@ impl GroupEntry {
     }
 }
 
-/// Whether the group asks that source at all. Agents come by themselves.
+/// True if the group asks that source at all. Agents come by themselves.
 pub(super) fn is_asked(config: &GroupConfig, source: Source) -> bool {
     match source {
         Source::AgentCheck => config.sources.agent_check.is_some(),
@@ -164,7 +164,7 @@ pub(super) fn is_asked(config: &GroupConfig, source: Source) -> bool {
     }
 }
 
-/// What holds for requests that wait for a member of the group.
+/// Returns the policy for requests that wait for a member of the group.
 fn policy(config: &GroupConfig) -> Policy {
     let target = config.queue_target;
     Policy {

@@ -1,8 +1,8 @@
-//! What is learnt of groups and locations, for the process that takes the place of this one.
+//! Learnt state of groups and locations, for the process that takes the place of this one.
 //!
-//! Decisions learn from every answer. Whoever takes over goes on with that, instead of sending a
-//! slow member its share of the traffic once more to find out. Members are known by group, host,
-//! port and address, as over a reload; what is not in the new configuration is forgotten.
+//! Decisions learn from every answer. The process that takes over goes on with that state, instead of sending
+//! a slow member its share of the traffic once more to find out. Members are known by group, host, port and
+//! address, as over a reload; state of members that are not in the new configuration is forgotten.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
@@ -22,7 +22,7 @@ use tracing::info;
 
 use super::entry::GroupEntry;
 
-/// What was learnt of groups and locations.
+/// Learnt state of groups and locations.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct All {
@@ -46,13 +46,13 @@ struct OfMember {
     port: u16,
     address: String,
     slot: Learnt,
-    /// Whether it sends clients away because of a load alert.
+    /// True if the member sends clients away because of a load alert.
     sheds: bool,
-    /// Whether checks have found it up, and how many contradict that.
+    /// Health that checks have found (true for up), and the number of checks that contradict it.
     health: Option<(bool, u32)>,
     /// Until when it is ejected, and for how long, in nanoseconds.
     ejected: Option<(u64, u64)>,
-    /// How many requests it was judged by, and how many of them failed.
+    /// Number of requests that the member was judged by, and number of those that failed.
     seen: (u32, u32),
     opinions: Vec<OfSource>,
 }
@@ -109,7 +109,7 @@ impl All {
         }
     }
 
-    /// The same of locations.
+    /// Has locations of which nobody has heard yet go on with their learnt state, each once.
     pub(crate) fn restore_locations(&mut self, locations: &Locations, now: Instant) {
         if self.locations.is_empty() {
             return;
@@ -124,7 +124,7 @@ impl All {
     }
 }
 
-/// What makes an endpoint of a group the same one in another process.
+/// Identity of an endpoint of a group, which makes it the same one in another process.
 type Key<'a> = (&'a str, u16, String);
 
 impl OfGroup {
@@ -206,8 +206,8 @@ impl OfGroup {
     }
 }
 
-/// Whether what a source says is said again only when the source has something new. Agents, and
-/// what CORBA says, come with what those hand over themselves.
+/// True if the source repeats a report only when it has something new. Reports of agents, and of CORBA, come
+/// with what those subsystems hand over themselves.
 fn is_kept(source: Source) -> bool {
     matches!(source, Source::AgentCheck | Source::HealthCheck)
 }

@@ -25,9 +25,9 @@ use crate::snapshot::GroupHandle;
 /// Most endpoints that left which a group keeps, with requests or without.
 pub(super) const MAX_DEPARTED: usize = 1024;
 
-/// What the state before has for a group.
+/// Parts of the old state that a group needs.
 struct Before<'a> {
-    /// Its endpoints, with those that had left.
+    /// Endpoints of the group, with those that had left.
     by_identity: HashMap<Identity<'a>, &'a Endpoint>,
     locations: &'a Locations,
 }
@@ -273,8 +273,8 @@ impl State {
     }
 }
 
-/// Whether a member may be at an address that it got by its name or from an agent. What is
-/// refused is noted.
+/// True if a member may be at an address that it got by its name or from an agent. An address that is refused
+/// is noted.
 fn is_admitted(
     group: &GroupConfig,
     member: &MemberConfig,
@@ -292,7 +292,7 @@ fn is_admitted(
     judged.is_ok()
 }
 
-/// Those of `before` that are not among `endpoints`, in the same order: the last
+/// Returns the endpoints of `before` that are not among `endpoints`, in the same order: the last
 /// [`MAX_DEPARTED`] of them.
 fn departed(before: &[&Endpoint], endpoints: &[Endpoint], now: Instant) -> Vec<Endpoint> {
     let present: HashSet<MemberId> = endpoints.iter().map(|e| e.member.id).collect();

@@ -1,4 +1,4 @@
-//! What subsystems see of a state.
+//! View that subsystems have of a state.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ async fn start(manager: &Manager, text: &str) {
     manager.start(config, text.into()).await.unwrap();
 }
 
-/// What a process knows, as another one with the same clock reads it.
+/// Returns the knowledge of a process, as another one with the same clock reads it.
 fn told(manager: &Manager) -> Handover {
     let mut handover = Handover::default();
     manager.hand_over(&mut handover);

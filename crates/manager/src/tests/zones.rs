@@ -31,7 +31,7 @@ fn in_zones() -> Config {
     config
 }
 
-/// Where a request would go.
+/// Returns the member that a request would go to.
 fn next(manager: &Manager, group: &str) -> String {
     let groups = manager.groups();
     let group = groups.iter().find(|of| &**of.name() == group).unwrap();
