@@ -7,39 +7,39 @@ use std::time::{Duration, Instant};
 use rustix::io::ioctl_fionbio;
 use rustix::thread::clear_ambient_capability_set;
 
-/// How often it is looked whether a program has ended.
+/// Interval at which the end of a program is looked for.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Most of what a program says that is repeated, in bytes.
 const MOST: u64 = 4 << 10;
 
-/// Why a program did not do what it was run for.
+/// Failure of a program, which did not do what it was run for.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// It cannot be run.
+    /// The program cannot be run.
     #[error("cannot run {program}: {error}")]
     Run {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It took too long, and was killed.
+    /// The program took too long, and was killed.
     #[error("{program} did not end within {limit:?}, and was killed")]
     Slow {
-        /// Which.
+        /// Name of the program.
         program: String,
         /// The time limit.
         limit: Duration,
     },
-    /// Its exit code is not 0.
+    /// The program's exit code is not 0.
     #[error("{program}: {status}: {said}")]
     Status {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// How it ended.
+        /// Exit status of the program.
         status: String,
-        /// What it said.
+        /// Last output of the program.
         said: String,
     },
 }
@@ -91,7 +91,7 @@ pub(crate) async fn run(command: &[String], limit: Duration) -> Result<(), Faile
 struct Running(Child);
 
 impl Running {
-    /// What it said at last. A program of its own may still have the pipe.
+    /// Returns the last output of the program. A program that it has started may still have the pipe.
     fn said(&mut self) -> String {
         let mut said = Vec::new();
         if let Some(pipe) = &mut self.0.stderr

@@ -19,7 +19,7 @@ use crate::wanted::Wanted;
 /// Largest file that is read to be put back, in bytes.
 const MOST: u64 = 16 << 20;
 
-/// What nginx and those that are made of it are called as processes.
+/// Names of the processes of nginx and of programs that are made of it.
 const NAMES: [&str; 6] = [
     "nginx",
     "openresty",
@@ -29,7 +29,7 @@ const NAMES: [&str; 6] = [
     "nginx-debug",
 ];
 
-/// Why nginx was not told.
+/// Reason why nginx was not told.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     /// Nobody could be asked.
@@ -40,7 +40,7 @@ pub enum Trouble {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
     /// The file is not right.
@@ -48,7 +48,7 @@ pub enum Trouble {
     Check {
         /// The file.
         path: PathBuf,
-        /// What the check says.
+        /// Failure of the check.
         failed: Failed,
     },
     /// The file could not be put back either.
@@ -56,12 +56,12 @@ pub enum Trouble {
     Back {
         /// The file.
         path: PathBuf,
-        /// What the check says.
+        /// Failure of the check.
         failed: Failed,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It is written, but nginx was not reloaded.
+    /// The file is written, but nginx was not reloaded.
     #[error("nginx was not reloaded: {0}")]
     Reload(String),
 }
@@ -128,7 +128,7 @@ pub fn members(wanted: &[Wanted]) -> Vec<SteeredMember> {
     wanted.iter().map(row).collect()
 }
 
-/// What came of it.
+/// Result of writing the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     /// The file says the same already.
@@ -216,7 +216,7 @@ fn signal(file: &Path) -> Result<(), String> {
     })
 }
 
-/// What the file says; `None` if there is none.
+/// Reads the file; `None` if there is none.
 fn read(path: &Path) -> io::Result<Option<String>> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

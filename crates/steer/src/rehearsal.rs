@@ -13,8 +13,8 @@ use crate::nginx;
 use crate::status::SteerStatus;
 use crate::wanted::Wanted;
 
-/// What each `[steer.NAME]` of `config` would send, with the weights of the configuration: loads and health are
-/// known to a balancer that runs only.
+/// Returns the orders that each `[steer.NAME]` of `config` would send, with the weights of the configuration:
+/// loads and health are known only to a balancer that runs.
 pub async fn rehearse(config: &Config) -> Vec<SteerStatus> {
     let mut all = Vec::new();
     for steer in &config.steer {

@@ -1,4 +1,4 @@
-//! What administrators see of the balancers that get weights.
+//! Status of the balancers that get weights, for administrators.
 
 use evenkeel_manager::text;
 use schemars::JsonSchema;
@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 /// A `[steer.NAME]`, as the admin API shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct SteerStatus {
-    /// Its name.
+    /// Name of the section: `NAME`.
     pub name: String,
     /// The group whose weights are told.
     pub group: String,
-    /// Who is told: kind, socket and backend, or kind and file.
+    /// Balancer that is told: kind, socket and backend, or kind and file.
     pub target: String,
-    /// Whether nothing is changed there.
+    /// True if nothing is changed there.
     pub dry_run: bool,
-    /// Who answers there; `null` if nobody has, or if it is a file.
+    /// Program that answers there; `null` if none has, or if the target is a file.
     pub peer: Option<String>,
-    /// Why the last try has failed; `null` if it has not.
+    /// Reason why the last try has failed; `null` if it has not.
     pub error: Option<String>,
-    /// How often weights or states were changed there.
+    /// Number of times that weights or states were changed there.
     pub changes: u64,
-    /// How many tries have failed.
+    /// Number of tries that have failed.
     pub failures: u64,
-    /// How often the other balancer was found to be another process than before.
+    /// Number of times that the other balancer was found to be another process than before.
     pub restarts: u64,
-    /// How many weights were found that somebody else had changed.
+    /// Number of weights that were found changed by somebody else.
     pub overridden: u64,
     /// The members, in their order; one with several servers comes once for each.
     pub members: Vec<SteeredMember>,
@@ -42,9 +42,9 @@ pub struct SteeredMember {
     pub name: String,
     /// Address in the configuration, by which metrics and logs know it.
     pub member: String,
-    /// Where it listens.
+    /// Address where the member listens.
     pub address: String,
-    /// Whether it may serve: `serving`, `draining`, `maintenance`, `down`, `shedding` or `standby`.
+    /// Standing of the member: `serving`, `draining`, `maintenance`, `down`, `shedding` or `standby`.
     pub state: String,
     /// The weight that it should have, 0 to 256.
     pub weight: u32,
@@ -52,7 +52,7 @@ pub struct SteeredMember {
     pub server: Option<String>,
     /// The weight that it has there; `null` if it is not there.
     pub has: Option<u32>,
-    /// What is to be said of it.
+    /// Remark about the member.
     pub note: Option<String>,
 }
 

@@ -28,7 +28,7 @@ use crate::nginx::{self, Done};
 use crate::status::SteerStatus;
 use crate::wanted::{self, Wanted};
 
-/// How often shares are looked at.
+/// Interval at which shares are looked at.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Longest time for which the end of the process waits for weights to be brought back.
@@ -52,7 +52,7 @@ struct Inner {
     changed: Notify,
     /// Another process tells them.
     rests: AtomicBool,
-    /// How many tasks there are.
+    /// Number of tasks.
     tasks: Mutex<usize>,
     /// Told when there is one less.
     ended: Condvar,
@@ -63,10 +63,10 @@ struct Inner {
 /// Somebody who is told.
 #[derive(Debug)]
 struct Target {
-    /// Who it is: [`Steer::target`].
+    /// Name of the target: [`Steer::target`].
     who: String,
     order: Mutex<Order>,
-    /// It is told no longer: what is to be done at the end is to be done.
+    /// True if the target is told no longer: what is to be done at the end is to be done.
     is_over: AtomicBool,
     /// A task has begun.
     is_begun: AtomicBool,
@@ -75,7 +75,7 @@ struct Target {
     maintained: Mutex<BTreeSet<String>>,
 }
 
-/// What it is told.
+/// Section and group of a target, which say what the target is told.
 #[derive(Clone, Debug)]
 struct Order {
     steer: Arc<Steer>,
@@ -170,7 +170,7 @@ impl Target {
     }
 }
 
-/// How shares become messages for whom `steer` names.
+/// Returns the settings by which shares become messages for the target of `steer`.
 pub(crate) fn settings(steer: &Steer) -> Settings {
     let (interval, urgent_interval, smallest_change) = match (&steer.haproxy, &steer.nginx) {
         (None, Some(nginx)) => (nginx.interval, nginx.urgent_interval, nginx.smallest_change),
@@ -196,9 +196,9 @@ struct Task {
     haproxy: Haproxy,
     /// nginx has the file, but was not reloaded.
     needs_reload: bool,
-    /// When the target was asked or told last.
+    /// Time when the target was asked or told last.
     tried: Option<Instant>,
-    /// What was said last could not be told.
+    /// True if the last message could not be told.
     is_behind: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the members of a group should get, with their addresses.
+//! Weights that the members of a group should get, with their addresses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ pub struct Wanted {
     pub member: Arc<str>,
     /// Name of the member that people see.
     pub name: Arc<str>,
-    /// Where it listens: by this the other balancer's servers are found.
+    /// Address where the member listens: by this the other balancer's servers are found.
     pub address: Address,
     /// 0 if it does not serve.
     pub weight: u32,
-    /// Whether it may serve.
+    /// Standing, which says whether the member may serve.
     pub standing: Standing,
 }
 
-/// What the members of `group` should get by `shares`. A member that has left since is left out.
+/// Returns what the members of `group` should get by `shares`. A member that has left since is left out.
 pub(crate) fn of(group: &Group, shares: &[Share]) -> Vec<Wanted> {
     let members = group.members().iter();
     let members: HashMap<MemberId, &Member> = members.map(|member| (member.id, member)).collect();

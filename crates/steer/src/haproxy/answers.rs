@@ -1,4 +1,4 @@
-//! What HAProxy says: its process, and the servers of a backend. No I/O.
+//! Answers of HAProxy: its process, and the servers of a backend. No I/O.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,14 +16,14 @@ const MAX_TEXT: usize = 200;
 pub struct Server {
     /// Name, unique in the backend: letters, digits, `-`, `_`, `.` and `:`.
     pub name: String,
-    /// Where it listens; `None` if that is no IP address and port, as of a Unix socket or of a name that is
-    /// not resolved.
+    /// Address where the server listens; `None` if that is no IP address and port, as of a Unix socket or of
+    /// a name that is not resolved.
     pub address: Option<SocketAddr>,
-    /// Its weight.
+    /// Weight of the server.
     pub weight: u32,
-    /// Its weight in HAProxy's configuration.
+    /// Weight of the server in HAProxy's configuration.
     pub initial: u32,
-    /// What administrators have said: see [`Server::is_maintained`].
+    /// State set by administrators: see [`Server::is_maintained`].
     pub admin: u32,
 }
 
@@ -34,12 +34,12 @@ const MAINTENANCE: u32 = 0x01 | 0x02 | 0x04;
 const DRAIN: u32 = 0x08 | 0x10;
 
 impl Server {
-    /// Whether it is in maintenance because somebody wants it, not because its name is not resolved.
+    /// True if the server is in maintenance because somebody wants it, not because its name is not resolved.
     pub fn is_maintained(&self) -> bool {
         self.admin & MAINTENANCE != 0
     }
 
-    /// Whether it is drained by command: a weight of 0 is something else.
+    /// True if the server is drained by command: a weight of 0 is something else.
     pub fn is_drained(&self) -> bool {
         self.admin & DRAIN != 0
     }
@@ -48,16 +48,16 @@ impl Server {
 /// A process of HAProxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// Its version.
+    /// Version of HAProxy.
     pub version: String,
-    /// Its number.
+    /// Number of the process.
     pub pid: u32,
 }
 
-/// What cannot be understood.
+/// Answer that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// It says something else.
+    /// HAProxy says something else.
     #[error("HAProxy says: {0}")]
     Says(String),
     /// A form that is not known.
@@ -83,11 +83,11 @@ pub fn repeated(text: &str) -> String {
     visible.take(MAX_TEXT).collect()
 }
 
-/// What `show info` says.
+/// Reads the answer to `show info`.
 ///
 /// # Errors
 ///
-/// It is something else.
+/// The text is something else.
 pub fn about(text: &str) -> Result<About, Unreadable> {
     let field = |name: &str| {
         let mut fields = text.lines().filter_map(|line| line.split_once(':'));
@@ -104,7 +104,7 @@ pub fn about(text: &str) -> Result<About, Unreadable> {
     }
 }
 
-/// Where the columns are that are read.
+/// Places of the columns that are read.
 struct Columns {
     backend: usize,
     name: usize,
@@ -157,7 +157,7 @@ impl Columns {
     }
 }
 
-/// What a server, or a backend, may be called. Nothing else is put into commands.
+/// True for a name that a server, or a backend, may have. Nothing else is put into commands.
 fn is_name(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
     (1..=256).contains(&name.len()) && name.bytes().all(is_part)

@@ -1,4 +1,4 @@
-//! What is to be sent to HAProxy, by what it has and what members should get. No I/O.
+//! Plan of the commands to HAProxy, by what it has and what members should get. No I/O.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -18,11 +18,11 @@ pub struct Order {
     pub backend: String,
     /// Name of the server.
     pub server: String,
-    /// What it is to be.
+    /// State that the server is to have.
     pub set: Set,
 }
 
-/// What a server is to be.
+/// State that a server is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Set {
     /// There, at this address and with these parameters. It begins in maintenance.
@@ -31,17 +31,17 @@ pub enum Set {
     Deleted,
     /// Checked, as its parameters say.
     Checked,
-    /// Its weight, 0 to 256. With 0 it gets nothing new but from clients that are bound to it.
+    /// With this weight, 0 to 256. With 0 the server gets nothing new but from clients that are bound to it.
     Weight(u32),
-    /// Its weight is that of HAProxy's configuration again.
+    /// With the weight of HAProxy's configuration again.
     Initial,
-    /// It gets nothing at all.
+    /// In maintenance: the server gets nothing at all.
     Maintenance,
-    /// That is over.
+    /// In maintenance no longer.
     Ready,
 }
 
-/// As it is sent.
+/// Text of the order that is sent.
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Order {
@@ -68,7 +68,7 @@ impl fmt::Display for Order {
 }
 
 impl Order {
-    /// Whether this is what HAProxy says if it has carried the order out.
+    /// True if HAProxy says this when it has carried the order out.
     pub fn is_success(&self, said: &str) -> bool {
         let wanted = match self.set {
             Set::Added(..) => "New server registered",
@@ -78,29 +78,29 @@ impl Order {
         said.contains(wanted)
     }
 
-    /// Whether it does no harm to send it twice.
+    /// True if the order does no harm when it is sent twice.
     pub fn is_repeatable(&self) -> bool {
         !matches!(self.set, Set::Added(..) | Set::Deleted)
     }
 }
 
-/// What the names of servers begin with that we have added.
+/// Prefix of the names of servers that we have added.
 const ADDED: &str = "evenkeel-";
 
-/// What is known beside what HAProxy says.
+/// Knowledge about a backend beside what HAProxy says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// Servers that we have put into maintenance.
     pub maintained: BTreeSet<String>,
-    /// Whether the backend's algorithm takes no weights but 0 and those of the configuration.
+    /// True if the backend's algorithm takes no weights but 0 and those of the configuration.
     pub is_static: bool,
     /// With which parameters members are added that HAProxy does not have; `None` is not at all.
     pub adds: Option<String>,
 }
 
 impl Known {
-    /// Whether we have put a server into maintenance: none that we have added is in maintenance by somebody
-    /// else.
+    /// True if we have put a server into maintenance: no server that we have added is in maintenance by
+    /// somebody else.
     fn is_ours(&self, server: &Server) -> bool {
         self.maintained.contains(&server.name) || self.is_added(server)
     }
@@ -110,7 +110,7 @@ impl Known {
     }
 }
 
-/// What is to be sent, and how members are found.
+/// Orders to be sent, and the members as they were found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// In their order: whoever comes back comes before others leave.
@@ -129,7 +129,7 @@ const DRAINED: &str = "drained by somebody else: left alone";
 const STATIC: &str =
     "the backend's `balance` takes no weights but 0 and its own: use roundrobin or leastconn";
 
-/// What is to be sent so that the servers of `backend` are as `wanted`.
+/// Plans the orders that bring the servers of `backend` to `wanted`.
 pub fn plan(backend: &str, servers: &[Server], wanted: &[Wanted], known: &Known) -> Plan {
     let mut by_address: HashMap<SocketAddr, Vec<&Server>> = HashMap::new();
     for server in servers {
@@ -205,7 +205,7 @@ pub fn plan(backend: &str, servers: &[Server], wanted: &[Wanted], known: &Known)
     plan
 }
 
-/// What brings a server into being.
+/// Returns the orders that bring a server into being.
 fn added(
     backend: &str,
     name: &str,
@@ -232,7 +232,7 @@ fn added(
     orders
 }
 
-/// Why a server is not touched, if it is not.
+/// Returns why a server is not touched, if it is not.
 fn not_ours(server: &Server, known: &Known) -> Option<&'static str> {
     if known.is_ours(server) {
         return None;
@@ -271,7 +271,7 @@ fn orders(backend: &str, server: &Server, want: &Wanted, known: &Known) -> Vec<O
     orders
 }
 
-/// What brings the servers of `wanted` back to HAProxy's own configuration.
+/// Returns the orders that bring the servers of `wanted` back to HAProxy's own configuration.
 pub fn restoration(
     backend: &str,
     servers: &[Server],
@@ -469,7 +469,8 @@ mod tests {
     }
 
     proptest! {
-        /// What HAProxy has after all orders needs no more orders, and nobody is touched who is not ours.
+        /// Servers as they are after all orders need no more orders, and no server is touched that is not
+        /// ours.
         #[test]
         fn done_is_done(
             states in prop::collection::vec((1u16..6, 0u32..257, prop::sample::select(vec![0u32, 1, 8])), 0..6),

@@ -1,4 +1,4 @@
-//! One round with a backend of HAProxy: what it has, what differs, what is sent.
+//! Round with a backend of HAProxy: what it has, what differs, what is sent.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,7 +10,7 @@ use super::socket::{MOST, Trouble, ask, tell};
 use crate::status::SteeredMember;
 use crate::wanted::Wanted;
 
-/// What is known of a backend from one round to the next.
+/// Knowledge about a backend that is kept from one round to the next.
 #[derive(Debug, Default)]
 pub struct Haproxy {
     known: Known,
@@ -19,16 +19,16 @@ pub struct Haproxy {
     told: HashMap<String, u32>,
 }
 
-/// What came of a round.
+/// Result of a round.
 #[derive(Debug, Default)]
 pub struct Round {
     /// The process.
     pub about: About,
-    /// Whether it is another process than in the round before.
+    /// True if this is another process than in the round before.
     pub restarted: bool,
     /// Servers whose weight was changed by somebody else since.
     pub overridden: usize,
-    /// What was sent, or would be.
+    /// Orders that were sent, or would be.
     pub orders: Vec<Order>,
     /// The members with what they have now.
     pub members: Vec<SteeredMember>,
@@ -37,7 +37,7 @@ pub struct Round {
 }
 
 impl Haproxy {
-    /// One of which we have put these servers into maintenance.
+    /// Returns a backend of which we have put these servers into maintenance.
     pub fn new(maintained: BTreeSet<String>) -> Self {
         Haproxy {
             known: Known {

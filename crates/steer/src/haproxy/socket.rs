@@ -21,15 +21,15 @@ const BATCH: (usize, usize) = (64, 8 << 10);
 /// Longest answer to commands that change something, which say nothing if all is well.
 const MOST_OF_CHANGES: usize = 64 << 10;
 
-/// Why HAProxy was not told.
+/// Reason why HAProxy was not told.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
-    /// It cannot be reached.
+    /// HAProxy cannot be reached.
     #[error("cannot connect to {at}: {error}{}", hint(error))]
     Connect {
         /// The socket.
         at: String,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
     /// The connection failed.
@@ -37,10 +37,10 @@ pub enum Trouble {
     Broken {
         /// The socket.
         at: String,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It took too long.
+    /// The answer took too long.
     #[error("no answer of {at} within {limit:?}")]
     Slow {
         /// The socket.
@@ -48,7 +48,7 @@ pub enum Trouble {
         /// The time limit.
         limit: Duration,
     },
-    /// It said too much.
+    /// The answer is too long.
     #[error("the answer of {at} is longer than {most} bytes")]
     TooLong {
         /// The socket.
@@ -56,17 +56,17 @@ pub enum Trouble {
         /// The limit.
         most: usize,
     },
-    /// Its answer cannot be understood.
+    /// The answer cannot be understood.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    /// It does not take changes.
+    /// HAProxy does not take changes.
     #[error(
         "HAProxy refuses changes at {at} ({said}): `stats socket` in its configuration needs `level admin`"
     )]
     Denied {
         /// The socket.
         at: String,
-        /// What it says.
+        /// Answer of HAProxy.
         said: String,
     },
 }
@@ -124,7 +124,7 @@ async fn conversation(haproxy: &SteerHaproxy, line: &str, most: usize) -> Result
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// What HAProxy said to an order that it did not carry out.
+/// Order that HAProxy did not carry out, with its answer.
 pub(super) struct Refusal {
     pub(super) order: Order,
     pub(super) said: String,
