@@ -24,7 +24,7 @@ pub fn raise() -> usize {
     most()
 }
 
-/// How many files this process may open.
+/// Returns the number of files that this process may open.
 pub fn most() -> usize {
     // No limit is `None`.
     let files = getrlimit(Resource::Nofile).current;
@@ -33,8 +33,7 @@ pub fn most() -> usize {
     })
 }
 
-/// How the files of a process are shared out. All numbers are files, or connections, which
-/// are one each.
+/// Shares of the files of a process. All numbers are files, or connections, which are one file each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
     /// All that the process may open.
@@ -59,18 +58,18 @@ pub struct Shares {
     pub pipes: usize,
 }
 
-/// What else takes files.
+/// Other users of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Users {
     /// Threads that carry the traffic of rules.
     pub workers: usize,
     /// Addresses that rules listen on; each worker has a file for each.
     pub listeners: usize,
-    /// Whether there is a negotiator.
+    /// True if there is a negotiator.
     pub negotiator: bool,
-    /// Whether there is a CORBA service.
+    /// True if there is a CORBA service.
     pub corba: bool,
-    /// Whether there is a server of xDS.
+    /// True if there is a server of xDS.
     pub xds: bool,
 }
 
@@ -147,7 +146,7 @@ impl Shares {
         self.connections / 2
     }
 
-    /// What is kept back from clients.
+    /// Returns the number of files that are kept back from clients.
     pub fn reserve(&self) -> usize {
         self.all.saturating_sub(self.rules)
     }

@@ -1,6 +1,6 @@
-//! What this process may use, and what happens when there is no more of it: how files and
-//! memory are shared out, which errors mean a shortage here and not a fault of the peer,
-//! warnings that a shortage does not multiply, and a log that never blocks.
+//! Limits of this process, and what happens when a resource runs out: how files and memory are shared out,
+//! which errors mean a shortage here and not a fault of the peer, warnings that a shortage does not multiply,
+//! and a log that never blocks.
 
 pub mod files;
 pub mod log;

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, getrlimit};
 
-/// What sets the limit.
+/// Source of the memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// `RLIMIT_AS` (`ulimit -v`, `LimitAS=`).
@@ -19,7 +19,7 @@ pub enum By {
     Data,
     /// A cgroup (`MemoryMax=`, or what a container may have).
     Cgroup,
-    /// What the machine has.
+    /// Memory of the machine.
     Machine,
 }
 
@@ -34,18 +34,18 @@ impl fmt::Display for By {
     }
 }
 
-/// How much memory there is for the process.
+/// Memory that there is for the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// All that it may have, in bytes.
     pub all: u64,
-    /// What it had already when that was read, in bytes.
+    /// Memory that the process had already when the limit was read, in bytes.
     pub used: u64,
-    /// What sets the limit.
+    /// Source of the limit.
     pub by: By,
 }
 
-/// Where version 2 of cgroups is mounted, and the memory controller of version 1.
+/// Path where version 2 of cgroups is mounted, and path of the memory controller of version 1.
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MEMORY_CGROUPS: &str = "/sys/fs/cgroup/memory";
 
@@ -61,7 +61,7 @@ impl Bound {
         })
     }
 
-    /// The same with the limits on address space and data, and what files say.
+    /// Finds the bound by the limits on address space and data, and by the contents of files.
     fn find(
         [space, data]: [Option<u64>; 2],
         page: u64,
@@ -109,7 +109,7 @@ impl Bound {
             })
     }
 
-    /// What it may have beyond what it had, in bytes.
+    /// Returns the memory that the process may have beyond what it had, in bytes.
     pub fn left(&self) -> u64 {
         self.all.saturating_sub(self.used)
     }
@@ -143,27 +143,27 @@ fn cgroup_limit(read: &impl Fn(&Path) -> Option<String>) -> Option<u64> {
         .min()
 }
 
-/// What a client takes that has no large buffer, with its connection to a member, in bytes: two
-/// tasks' worth of state (5 KiB as measured), two heads of up to 16 KiB with a small body, two
-/// small buffers (4 KiB), and what the kernel keeps of two sockets without data.
+/// Memory that a client takes that has no large buffer, with its connection to a member, in bytes: two tasks'
+/// worth of state (5 KiB as measured), two heads of up to 16 KiB with a small body, two small buffers (4
+/// KiB), and what the kernel keeps of two sockets without data.
 pub const CLIENT_BYTES: u64 = 48 << 10;
 
 /// Most that is kept in a pipe, in bytes.
 pub const PIPE_BYTES: u64 = 512 << 10;
 
-/// What else takes memory.
+/// Other users of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Users {
-    /// Whether there is a negotiator.
+    /// True if there is a negotiator.
     pub negotiator: bool,
-    /// Whether there is a CORBA service.
+    /// True if there is a CORBA service.
     pub corba: bool,
 }
 
-/// How the memory of a process is shared out. Sizes are in bytes.
+/// Shares of the memory of a process. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// What is shared out, and why it is not more.
+    /// Memory that is shared out, and why it is not more.
     pub bound: Bound,
     /// Kept back for health checks, load reports, the admin API and reloads.
     pub reserve: u64,
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// What `find` makes of limits and files.
+    /// Returns the bound that `find` makes of limits and files.
     fn found(limits: [Option<u64>; 2], files: &[(&str, &str)]) -> Bound {
         Bound::find(limits, 4096, |path| {
             let known = files.iter().find(|(name, _)| Path::new(name) == path);

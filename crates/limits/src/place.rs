@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One of a bounded number of places, which is free again when this is dropped.
+/// Place of a bounded number of places, which is free again when this is dropped.
 #[derive(Debug)]
 pub struct Place<'a>(&'a AtomicUsize);
 

@@ -9,7 +9,7 @@ use strum::VariantArray;
 
 use crate::Throttle;
 
-/// What has run out.
+/// Resource that has run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Shortage {
@@ -28,11 +28,11 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// What has run out, if `error` says so. Made for errors of `socket`, `connect`,
+    /// Returns the resource that has run out, if `error` says so. Made for errors of `socket`, `connect`,
     /// `accept`, `read`, `write`, `open` and of starting threads.
     ///
-    /// `EAGAIN` counts: ask only about errors of calls that had nothing to wait for, which
-    /// excludes reading from and writing to a socket that does not block.
+    /// `EAGAIN` counts: ask only about errors of calls that had nothing to wait for, which excludes reading
+    /// from and writing to a socket that does not block.
     pub fn of(error: &io::Error) -> Option<Shortage> {
         Some(match error.raw_os_error()? {
             libc::EMFILE => Shortage::Files,
@@ -48,8 +48,8 @@ impl Shortage {
     /// All of them, in the order of their numbers.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
-    /// It has been met: counts that, and says so in the log from time to time. `what` could
-    /// not be done.
+    /// Counts that the shortage has been met, and says so in the log from time to time. `what` could not be
+    /// done.
     pub fn met(self, what: &str) {
         static THROTTLES: [Throttle; Shortage::ALL.len()] =
             [const { Throttle::new() }; Shortage::ALL.len()];
@@ -59,22 +59,22 @@ impl Shortage {
         }
     }
 
-    /// How often it was met in this process.
+    /// Returns the number of times that the shortage was met in this process.
     pub fn count(self) -> u64 {
         COUNTS[self as usize].load(Ordering::Relaxed)
     }
 
-    /// One word for it.
+    /// Returns the name of the resource in one word.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// Whether closing a connection that nobody needs may help.
+    /// True if closing a connection that nobody needs may help.
     pub fn is_of_files(self) -> bool {
         matches!(self, Shortage::Files | Shortage::SystemFiles)
     }
 
-    /// What has run out, and what to do about it: the end of a sentence in a log.
+    /// Returns what has run out, and what to do about it: the end of a sentence in a log.
     pub fn advice(self) -> &'static str {
         match self {
             Shortage::Files => {

@@ -11,13 +11,13 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Takes no lock; may be a `static`, one for each cause.
 #[derive(Debug)]
 pub struct Throttle {
-    /// When the next line may come, in milliseconds since the first use of any throttle.
+    /// Time when the next line may come, in milliseconds since the first use of any throttle.
     next: AtomicU64,
     left_out: AtomicU64,
 }
 
 impl Throttle {
-    /// One for a cause of which nothing has been said yet.
+    /// Returns a throttle for a cause of which nothing has been said yet.
     pub const fn new() -> Self {
         Throttle {
             next: AtomicU64::new(0),
