@@ -31,7 +31,7 @@ impl Clock {
         }
     }
 
-    /// Its origin, in nanoseconds of the machine's clock.
+    /// Returns the origin of the clock, in nanoseconds of the machine's clock.
     pub fn origin(&self) -> u64 {
         let age = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         monotonic().saturating_sub(age)

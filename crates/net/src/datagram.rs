@@ -26,26 +26,26 @@ pub struct SocketTask<S> {
     wake: Arc<OwnedFd>,
 }
 
-/// What a thread does with a state.
+/// Work that a thread does with a state.
 pub trait Worker<S>: Send + 'static {
-    /// What comes within this time is waited for together.
+    /// Time within which datagrams that arrive are waited for together.
     const SLACK: Duration = Duration::ZERO;
 
     /// Does what there is to do: receives, answers, sends.
     fn turn(&mut self, state: &mut S) -> Next;
 
-    /// Where something may come after the last turn.
+    /// Returns the sockets at which something may come after the last turn.
     fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>>;
 }
 
-/// When the next turn is, if nothing comes and nobody wakes the thread before.
+/// Time of the next turn, if nothing comes and nobody wakes the thread before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// At once, when others have had the state.
     Again,
     /// After so long.
     After(Duration),
-    /// Never.
+    /// Not by itself.
     Never,
 }
 
@@ -176,7 +176,7 @@ pub fn handed(socket: &UdpSocket, address: SocketAddr, whose: &str) -> io::Resul
     })
 }
 
-/// Whether another socket has the address, so that datagrams would not reach this process.
+/// True if another socket has the address, so that datagrams would not reach this process.
 pub fn is_taken(address: SocketAddr) -> bool {
     if inherited::table().has(&inherited::udp(address, "")) {
         return false;

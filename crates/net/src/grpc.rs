@@ -20,7 +20,7 @@ pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Bytes before each message.
 const PREFIX: usize = 5;
 
-/// Why a call has ended.
+/// Reason why a call has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// There is no answer.
@@ -38,7 +38,7 @@ pub enum CallError {
     /// A message that cannot be read.
     #[error("a message is compressed, which was not negotiated")]
     Compressed,
-    /// One of so many bytes, with the limit.
+    /// The message has so many bytes, more than the limit, which follows.
     #[error("a message of {0} bytes; the limit is {1}")]
     TooLong(usize, usize),
 }
@@ -59,14 +59,14 @@ impl CallError {
     }
 }
 
-/// How a call differs from others.
+/// Options by which a call differs from others.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// Names and values of further fields.
     pub fields: &'a [(&'a str, &'a str)],
     /// Longest message of the answer, in bytes.
     pub limit: usize,
-    /// Whether the server is to believe that more messages may come, for as long as the call is kept.
+    /// True if the server is to believe that more messages may come, for as long as the call is kept.
     pub open: bool,
 }
 
@@ -102,7 +102,7 @@ impl Call {
         Self::begin_with(client, uri, message, Options::default()).await
     }
 
-    /// The same with options, and with a message of any length.
+    /// Calls the method at `uri` with one message of any length, and with options.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Those in `body`, each of at most so many bytes.
+    /// Returns the messages in `body`, each of at most `longest` bytes.
     pub fn new(body: RecvStream, longest: usize) -> Self {
         Messages {
             body,
@@ -247,7 +247,7 @@ pub fn refuse(respond: &mut SendResponse<Bytes>, code: u16, message: &str) {
     let _ = respond.send_response(answer, true);
 }
 
-/// Whether fields are those of a call, or of an answer.
+/// True if fields are those of a call, or of an answer.
 pub fn is_grpc(fields: &HeaderMap) -> bool {
     let kind = fields.get("content-type");
     kind.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))

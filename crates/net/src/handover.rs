@@ -1,5 +1,4 @@
-//! How a process takes the place of another one: the conversation between the two, over a pair of
-//! Unix sockets.
+//! Hand-over from one process to the next: the conversation between the two, over a pair of Unix sockets.
 //!
 //! ```text
 //! old                                   new
@@ -10,10 +9,10 @@
 //!  | -- over --------------------------> |   the old one does not come back
 //! ```
 //!
-//! A message is JSON with its length in four bytes before it. Sockets follow their offer, some at
-//! a time, each with a byte. The new process finds its end of the pair as its standard input, and
-//! the id of the old one in the environment ([`VARIABLE`]). Instead of anything else it may say
-//! why it cannot go on. Each ignores what it does not know in a message of the other, which may be of
+//! A message is JSON with its length in four bytes before it. Sockets follow their offer, some at a time,
+//! each with a byte. The new process finds its end of the pair as its standard input, and the id of the old
+//! process in the environment ([`VARIABLE`]). Instead of any other message the new process may say why it
+//! cannot go on. Each process ignores what it does not know in a message of the other, which may be of
 //! another version.
 
 use std::fs::File;
@@ -42,10 +41,10 @@ const AT_A_TIME: usize = 128;
 /// Longest message, in bytes: that with what was learnt of a million members.
 const LONGEST: usize = 1 << 30;
 
-/// How long one of the two may not read while the other one sends.
+/// Time for which one of the two processes may not read while the other one sends.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the old process offers first.
+/// Offer with which the old process begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// The version of the program.
@@ -53,27 +52,27 @@ pub struct Offer {
     /// The origin of its clock, in nanoseconds of the machine's: with the same origin in both,
     /// what one has noted of times is true in the other.
     pub clock: u64,
-    /// What the sockets are for that follow.
+    /// Names of the sockets that follow, which say what they are for.
     pub sockets: Vec<Name>,
 }
 
-/// What the new process says.
+/// Message of the new process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Word {
-    /// Its configuration is understood: it wants to know what the old one has learnt, and to have
-    /// what only one of them can.
+    /// The configuration of the new process is understood: it wants to know what the old process has learnt,
+    /// and to have what only one of them can.
     WantsState,
-    /// It serves clients.
+    /// The new process serves clients.
     Ready {
-        /// Its version.
+        /// Version of the new process's program.
         program: String,
     },
-    /// It cannot, and why.
+    /// The new process cannot go on, for this reason.
     Failed(String),
 }
 
-/// What the old process says after its offer.
+/// Message of the old process after its offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
@@ -116,11 +115,11 @@ impl Successor {
         Ok(())
     }
 
-    /// What it says next, within `limit`.
+    /// Returns the successor's next message, within `limit`.
     ///
     /// # Errors
     ///
-    /// It has ended ([`ErrorKind::UnexpectedEof`]), or says nothing for so long
+    /// The successor has ended ([`ErrorKind::UnexpectedEof`]), or says nothing for so long
     /// ([`ErrorKind::TimedOut`]).
     pub fn next(&self, limit: Duration) -> io::Result<Word> {
         self.0
@@ -155,7 +154,7 @@ impl Successor {
 #[derive(Debug)]
 pub struct Predecessor {
     stream: UnixStream,
-    /// What it offers.
+    /// Offer of the predecessor.
     pub offer: Offer,
 }
 

@@ -9,13 +9,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// Most bytes of the fields of an answer.
 const MAX_FIELDS: u32 = 16 * 1024;
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection broke, or the other side does not speak HTTP/2.
     #[error("the connection broke: {0}")]
     Broken(#[from] h2::Error),
-    /// What was to be asked cannot be.
+    /// The request cannot be made.
     #[error("the request cannot be made: {0}")]
     Invalid(#[from] http::Error),
 }
@@ -42,7 +42,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What is at `uri`, asked for with these fields.
+    /// Gets the resource at `uri`, asked for with these fields.
     ///
     /// # Errors
     ///

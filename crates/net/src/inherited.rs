@@ -17,16 +17,16 @@ use serde::{Deserialize, Serialize};
 /// A socket that was opened, and what for.
 #[derive(Debug)]
 pub struct Handed {
-    /// What it is for.
+    /// Purpose of the socket.
     pub name: Name,
     /// The socket, under a handle of its own.
     pub socket: OwnedFd,
 }
 
-/// What a socket is for.
+/// Name of a socket, which says what it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Name {
-    /// As [`tcp`], [`udp`] and [`unix`] make it.
+    /// Text as [`tcp`], [`udp`] and [`unix`] make it.
     pub text: String,
     /// The service manager keeps it, too: the file of a Unix socket is not ours to remove.
     #[serde(default)]
@@ -63,7 +63,7 @@ fn named(transport: &str, address: SocketAddr, whose: &str) -> String {
     }
 }
 
-/// What is there, by name.
+/// Table of the sockets that are there, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Table(Mutex<HashMap<String, Vec<Handed>>>);
 
@@ -91,7 +91,7 @@ impl Table {
         self.lock().remove(name).unwrap_or_default()
     }
 
-    /// Whether there is anything for it.
+    /// True if there is any socket of that name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.lock().contains_key(name)
     }

@@ -12,10 +12,10 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 /// further.
 pub(crate) const BACKLOG: i32 = 4096;
 
-/// How sockets are opened.
+/// Options by which sockets are opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options<'a> {
-    /// Who wants them: see [`inherited::tcp`].
+    /// Owner of the sockets: see [`inherited::tcp`].
     pub whose: &'a str,
     /// `[::]` is IPv6 alone, so that `0.0.0.0` may be another listener. Without it the system
     /// decides.
@@ -100,7 +100,7 @@ pub fn check_free(address: SocketAddr) -> io::Result<()> {
     socket(address, true)?.bind(&address.into())
 }
 
-/// Whether somebody else listens on the address already.
+/// True if somebody else listens on the address already.
 pub fn is_taken(address: SocketAddr) -> bool {
     check_free(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
@@ -119,7 +119,7 @@ fn socket(address: SocketAddr, only_v6: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Why an IP address cannot be listened on; where a right is missing, which one and how to give it.
+/// Returns why an IP address cannot be listened on; where a right is missing, which one and how to give it.
 pub fn why(error: &io::Error) -> String {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return error.to_string();
@@ -140,9 +140,9 @@ pub fn why(error: &io::Error) -> String {
     why(source)
 )]
 pub struct ListenError {
-    /// Which.
+    /// Address that cannot be listened on.
     pub address: SocketAddr,
-    /// What the system says.
+    /// Error of the system.
     pub source: io::Error,
 }
 
@@ -187,8 +187,8 @@ impl Listeners {
         }
     }
 
-    /// The same listeners under other handles, with their configured addresses: of each
-    /// address those that the thread number `index` of `count` serves.
+    /// Returns the same listeners under other handles, with their configured addresses: of each address the
+    /// listeners that the thread number `index` of `count` serves.
     ///
     /// # Errors
     ///
@@ -227,7 +227,7 @@ impl Listeners {
         all.collect()
     }
 
-    /// Where they really listen, in the order of their configured addresses.
+    /// Returns the addresses where the listeners really listen, in the order of their configured addresses.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         let mut all: Vec<_> = self.0.iter().collect();
         all.sort_by_key(|(address, _)| **address);
@@ -235,7 +235,7 @@ impl Listeners {
         all.into_iter().filter_map(real).collect()
     }
 
-    /// Where the listener configured as `address` really listens.
+    /// Returns the address where the listener configured as `address` really listens.
     pub fn local_address(&self, address: SocketAddr) -> Option<SocketAddr> {
         self.0.get(&address)?.first()?.local_addr().ok()
     }

@@ -46,11 +46,12 @@ impl Replacement {
         Ok(())
     }
 
-    /// The same; where there is no file, only the owner of the new one may read it.
+    /// Writes `text` as [`write`](Self::write) does; where there is no file, only the owner of the new one
+    /// may read it.
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write_or_create(path: &Path, text: &str) -> io::Result<Self> {
         match path.canonicalize() {
             Ok(_) => Self::write(path, text),

@@ -19,7 +19,7 @@ use crate::stream::unix_address;
 pub struct SocketFile {
     /// The file, and which one it is; none that is not ours to remove.
     file: Option<(PathBuf, (u64, u64))>,
-    /// Whether another process listens on it, which removes it.
+    /// True if another process listens on the socket, which removes the file.
     is_handed_over: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ impl SocketFile {
         }
     }
 
-    /// Whether this process removes the file.
+    /// True if this process removes the file.
     pub fn is_ours(&self) -> bool {
         self.file.is_some()
     }

@@ -1,4 +1,4 @@
-//! Whether a file could be written, found out without making it.
+//! Check whether a file could be written, without making it.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// Why a file that a key of the configuration names could not be written.
+/// Reason why a file that a key of the configuration names could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Unwritable {
-    /// It is there, but nothing can be added.
+    /// The file is there, but nothing can be added.
     #[error("{key}: cannot write {}: {error}", path.display())]
     File {
         /// The key that names it.
         key: &'static str,
         /// Which file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It is not there, and could not be made.
+    /// The file is not there, and could not be made.
     #[error("{key}: cannot make {}: {}: {error}", path.display(), folder.display())]
     Folder {
         /// The key that names it.
@@ -28,7 +28,7 @@ pub enum Unwritable {
         path: PathBuf,
         /// The folder that it would be in.
         folder: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
 }

@@ -14,14 +14,14 @@ pub type Answer = Response<Full<Bytes>>;
 /// The body of every answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// What kind of error: a stable word for programs (`unknown_group`).
+    /// Kind of error: a stable word for programs (`unknown_group`).
     pub error: String,
-    /// What was found, where, and what to do: a sentence for people.
+    /// Description of what was found, where, and what to do: a sentence for people.
     pub detail: String,
-    /// What would have been accepted, where that is a short list.
+    /// Values that would have been accepted, where that is a short list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<String>,
-    /// What else there is to say about this kind of error, for programs.
+    /// Further fields about this kind of error, for programs.
     #[serde(flatten)]
     pub more: Box<serde_json::Map<String, serde_json::Value>>,
 }
@@ -31,7 +31,7 @@ pub struct ErrorBody {
 pub enum Freshness {
     /// For so many whole seconds; 0 means that it must be asked for again.
     Seconds(u64),
-    /// It must not even be kept.
+    /// The answer must not even be kept.
     None,
 }
 
@@ -69,7 +69,7 @@ pub fn redirect(origin: &str, path_and_query: &str, freshness: Freshness) -> Ans
     answer
 }
 
-/// JSON.
+/// Returns an answer with `body` as JSON.
 pub fn json(status: StatusCode, body: &impl Serialize, freshness: Freshness) -> Answer {
     let Ok(body) = serde_json::to_vec(body) else {
         return empty(StatusCode::INTERNAL_SERVER_ERROR);

@@ -14,14 +14,14 @@ use tokio::time::timeout;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Whom to ask.
+/// Server to ask.
 #[derive(Clone, Copy, Debug)]
 pub struct Whom<'a> {
     /// Name, or IP address without brackets.
     pub host: &'a str,
-    /// Port.
+    /// Port of the server.
     pub port: u16,
-    /// Whom to trust, if it is to be asked with TLS.
+    /// TLS client, which says whom to trust, if the server is to be asked with TLS.
     pub tls: Option<&'a Arc<Client>>,
 }
 
@@ -52,13 +52,13 @@ pub struct Limits {
 /// An answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Its status code, 101 to 599.
+    /// Status code of the answer, 101 to 599.
     pub code: u16,
     /// Value of `Content-Type`; empty if there is none.
     pub media_type: Box<str>,
     /// Value of the first `Set-Cookie`; empty if there is none.
     pub cookie: Box<str>,
-    /// Its body, without framing.
+    /// Body of the answer, without framing.
     pub body: Vec<u8>,
 }
 
@@ -73,7 +73,7 @@ impl Answer {
     }
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// Nobody can be reached.
@@ -85,10 +85,10 @@ pub enum AskError {
     /// The connection failed.
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
-    /// It ended too soon.
+    /// The connection ended too soon.
     #[error("the connection was closed before the answer was complete")]
     Closed,
-    /// It is another protocol, or what is no message.
+    /// The answer is of another protocol, or no message.
     #[error("the answer is not HTTP/1.x")]
     Garbage,
     /// There is more than the limit.
@@ -316,7 +316,7 @@ mod tests {
         assert!(matches!(followed, Err(AskError::Garbage)), "{followed:?}");
     }
 
-    /// What comes of `answer` to a question with a body, with the question itself.
+    /// Asks a question with a body; returns the result that `answer` leads to, and the question itself.
     async fn exchange(answer: &[u8]) -> (Result<Answer, AskError>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

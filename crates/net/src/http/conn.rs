@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
-/// What is taken of a peer that still sends when the connection has ended on this side.
+/// Most bytes that are taken of a peer that still sends when the connection has ended on this side.
 const LINGER_BYTES: usize = 512 * 1024;
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
@@ -34,7 +34,7 @@ const MOST_WAITING: usize = 1024;
 pub struct Bounded {
     /// None when it is closed.
     listener: Option<TcpListener>,
-    /// Whose it is, for the log.
+    /// Name of the listener's owner, for the log.
     name: &'static str,
     tls: Arc<listener::Listener>,
     room: Arc<Semaphore>,
@@ -68,13 +68,13 @@ impl Bounded {
         }
     }
 
-    /// Its connections speak what `tls` says when they begin. A handshake is limited in time as
-    /// that says, and the time of the first request begins after it.
+    /// Has the listener's connections speak what `tls` says when they begin. A handshake is limited in time
+    /// as `tls` says, and the time of the first request begins after the handshake.
     pub fn with_tls(self, tls: Arc<listener::Listener>) -> Self {
         Bounded { tls, ..self }
     }
 
-    /// Where it listens; an error when it is closed.
+    /// Returns the address of the listener; an error when it is closed.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let closed = || io::Error::from(io::ErrorKind::NotConnected);
         self.listener.as_ref().ok_or_else(closed)?.local_addr()
@@ -172,10 +172,10 @@ struct Seat(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Its key among the silent ones; `None` while a request is being answered.
+    /// Key of the connection among the silent ones; `None` while a request is being answered.
     place: Option<u64>,
     evicted: bool,
-    /// When a request became complete that is not answered yet, if that is news.
+    /// True if a request has become complete that is not answered yet, if that is news.
     begun: bool,
     waker: Option<Waker>,
 }
@@ -228,7 +228,7 @@ fn wake(state: &mut State) {
     }
 }
 
-/// What a connection is told by whoever answers its requests. Cheap to clone.
+/// Handle by which whoever answers a connection's requests tells the connection about them. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Activity {
     seats: Arc<Seats>,
@@ -250,11 +250,11 @@ impl Activity {
 #[derive(Debug)]
 pub struct Connection {
     stream: listener::Connection,
-    /// Whether the handshake is not over.
+    /// True if the handshake is not over.
     greeting: bool,
     patience: Duration,
     deadline: Pin<Box<Sleep>>,
-    /// Whether a part of a request has arrived, or must soon.
+    /// True if a part of a request has arrived, or must soon.
     asking: bool,
     /// Bytes that are still taken after the end of the sending side.
     linger: Option<usize>,
@@ -291,7 +291,7 @@ impl Connection {
         self.activity.clone()
     }
 
-    /// What to answer instead of `Pending`.
+    /// Returns the answer to give instead of `Pending`.
     fn out_of_patience<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         let mut state = self.activity.seat.lock();
         if state.evicted {

@@ -26,10 +26,10 @@ pub trait Handler: 'static {
     fn answer(&self, head: Head, client: SocketAddr) -> impl Future<Output = Answer>;
 }
 
-/// What a server is told from outside.
+/// Phase of a server, set from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Serve.
+    /// Serve clients.
     Serve,
     /// Accept nobody any more but those who have connected already. Connections go on until
     /// their clients, or their limits, end them: one that has just been accepted may carry a
@@ -54,7 +54,7 @@ const MAX_FIELDS: usize = 100;
 /// One that waits for `100 Continue` does not send it.
 const MAX_DISCARDED: u64 = 256 * 1024;
 
-/// How long connections have for the answers under way when the server stops.
+/// Time that connections have for the answers under way when the server stops.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Answers on `listener` until `phase` says otherwise; nobody there to set it says stop.

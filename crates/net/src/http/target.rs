@@ -1,11 +1,11 @@
-//! What a request asks for: one site, and a path in it.
+//! Target of a request: one site, and a path in it.
 
 use evenkeel_config::negotiator::host;
 use hyper::header::HOST;
 use hyper::http::request::Parts;
 use hyper::{StatusCode, Version};
 
-/// What a request asks for, checked.
+/// Target of a request, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The site's name or IP address: in lower case, without port, brackets and final dot.
@@ -24,7 +24,7 @@ pub enum BadTarget {
     /// More than one.
     #[error("there is more than one Host field")]
     ManyHosts,
-    /// It is none.
+    /// The field is no host.
     #[error("the Host field is not a host name or IP address, with or without a port")]
     Host,
     /// Neither `/path`, nor `http://host/path`, nor `*`.
@@ -33,7 +33,7 @@ pub enum BadTarget {
 }
 
 impl BadTarget {
-    /// How it is refused.
+    /// Returns the status with which the request is refused.
     pub fn status(self) -> StatusCode {
         StatusCode::BAD_REQUEST
     }
