@@ -1,4 +1,4 @@
-//! What `/metrics` says of agents.
+//! Metrics in `/metrics` about agents.
 
 use evenkeel_manager::exposition::{Exposition, Type};
 

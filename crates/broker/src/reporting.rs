@@ -1,12 +1,10 @@
-//! Where agents report: the sockets of the reporting protocol, and the thread that
-//! serves them.
+//! Reports of agents: the sockets of the reporting protocol, and the thread that serves them.
 //!
-//! One thread receives from all sockets, hands each datagram to the state machine
-//! ([`Broker`]) and sends what that answers. Loads go from there to their locations
-//! directly. What agents say of their servers otherwise, and which of them become
-//! members, is the manager's business: [`Reporting::run`] compares what agents say now with
-//! what the manager was told, and tells it the difference. So nothing is lost if two
-//! things happen at once, and a storm of changes costs no more than the last of them.
+//! One thread receives from all sockets, hands each datagram to the state machine ([`Broker`]) and sends what
+//! that answers. Loads go from there to their locations directly. What agents say of their servers otherwise,
+//! and which of them become members, is the manager's business: [`Reporting::run`] compares what agents say
+//! now with what the manager was told, and tells it the difference. So nothing is lost if two things happen
+//! at once, and a storm of changes costs no more than the last of them.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -44,7 +42,7 @@ use evenkeel_wire::reporting::server::{
     Broker, Datagram, Outcome, Peer, Remembered, Settings, Untaken,
 };
 
-/// What is asked of the system for each socket: many agents may report at the same
+/// Size of the receive buffer that is asked of the system for each socket: many agents may report at the same
 /// moment, and a small datagram takes up more than a kilobyte there.
 const RECEIVE_BUFFER: usize = 16 * 1024 * 1024;
 
@@ -55,7 +53,7 @@ const SMALL_BUFFER: usize = 2 * 1024 * 1024;
 /// millisecond's work, as the control loop may wait for it.
 const BATCH: usize = 64;
 
-/// How often refused datagrams are told in the log, at most.
+/// Shortest time between two lines in the log about refused datagrams.
 const TELL: Duration = Duration::from_secs(60);
 
 /// Names of agents that are offered instead of one that is not there.
@@ -80,9 +78,9 @@ struct State {
     next_socket: usize,
     directory: Arc<Directory>,
     unsent: u64,
-    /// Whether the thread runs: it does from the first configuration on that wants it.
+    /// True if the thread runs: it does from the first configuration on that wants it.
     is_served: bool,
-    /// What the process before knows, until there is a broker.
+    /// Knowledge of the old process, until there is a broker.
     known: Option<Remembered>,
     /// There are agents of the process before, and their members are not known yet: whoever is told
     /// something now would be told that they are gone.
@@ -93,7 +91,7 @@ struct State {
     stopped: bool,
 }
 
-/// Whose the sockets are.
+/// Owner of the sockets.
 const WHOSE: &str = "broker";
 
 /// The part of a [`Handover`] with the agents, and its version.
@@ -102,7 +100,7 @@ const AGENTS: (&str, u32) = ("agents", 1);
 /// A socket that agents send to.
 struct Bound {
     id: usize,
-    /// As configured; the port may be 0.
+    /// Address as configured; the port may be 0.
     wanted: SocketAddr,
     socket: UdpSocket,
     receive_buffer: usize,
@@ -129,14 +127,14 @@ impl Reporting {
         })
     }
 
-    /// Where it listens.
+    /// Returns the addresses where the broker listens.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         let sockets = Arc::clone(&self.task.lock().sockets);
         let addresses = sockets.iter().map(|bound| bound.socket.local_addr());
         addresses.flatten().collect()
     }
 
-    /// How it goes; `None` if no agent can report.
+    /// Returns the status of the broker; `None` if no agent can report.
     pub fn status(&self) -> Option<BrokerStatus> {
         let listen = self.local_addresses();
         let state = self.task.lock();
@@ -463,7 +461,7 @@ fn broker(settings: Settings, keys: Keys) -> Result<Broker, PrepareError> {
     Broker::new(settings, keys, &secret, rng).map_err(|error| failed(&error))
 }
 
-/// What the thread works with.
+/// State that the thread works with.
 struct Thread {
     clock: Clock,
     news: Arc<Notify>,
@@ -592,7 +590,7 @@ impl Refused {
     }
 }
 
-/// What has been passed on to the manager, and to the broker.
+/// State that has been passed on to the manager, and to the broker.
 #[derive(Default)]
 struct PassedOn {
     groups: Vec<Arc<Group>>,
@@ -654,7 +652,7 @@ impl PassedOn {
     }
 }
 
-/// What agents want of the manager.
+/// State that agents want of the manager.
 #[derive(Default)]
 struct Desired {
     opinions: HashMap<MemberId, Opinion>,

@@ -1,4 +1,4 @@
-//! How it goes with agents, for the admin API.
+//! Status of the broker and its agents, for the admin API.
 
 use std::net::SocketAddr;
 
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use evenkeel_wire::reporting::message::ServerState;
 use evenkeel_wire::reporting::server::{AgentView, Broker};
 
-/// How it goes with the broker.
+/// Status of the broker.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct BrokerStatus {
-    /// Where it listens.
+    /// Addresses where the broker listens.
     pub listen: Vec<SocketAddr>,
     /// Agents that report.
     pub agents: usize,
@@ -38,9 +38,9 @@ pub struct BrokerStatus {
 /// Datagrams of one kind.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct DatagramCount {
-    /// What became of them.
+    /// Result of the datagrams.
     pub result: String,
-    /// How many.
+    /// Number of datagrams with this result.
     pub count: u64,
 }
 
@@ -72,14 +72,14 @@ impl BrokerStatus {
     }
 }
 
-/// How it goes with an agent.
+/// Status of an agent.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AgentStatus {
-    /// Where the loads belong.
+    /// Location to which the loads belong.
     pub location: String,
     /// Tells the agents of a location apart.
     pub name: String,
-    /// Where its datagrams come from.
+    /// Address that the agent's datagrams come from.
     pub address: SocketAddr,
     /// `registered`, or `stopped`.
     pub state: String,
@@ -87,22 +87,22 @@ pub struct AgentStatus {
     pub identifier: String,
     /// Id of the key that it used last.
     pub key: u16,
-    /// How long ago it registered.
+    /// Time since the agent registered, in seconds.
     pub registered_seconds: f64,
-    /// How long ago its last message came.
+    /// Time since the agent's last message came, in seconds.
     pub heard_seconds: f64,
-    /// How long ago the loads were measured that it reported last; `null` if it has
-    /// reported none.
+    /// Time since the loads were measured that the agent reported last, in seconds; `null` if it has reported
+    /// none.
     pub measured_seconds: Option<f64>,
     /// The sequence number of its last message.
     pub sequence: u64,
     /// Messages of it that never came.
     pub lost: u64,
-    /// Whether it has confirmed what it was told last: interval, alerts.
+    /// True if the agent has confirmed what it was told last: interval, alerts.
     pub confirmed: bool,
-    /// Whether some member is at its location.
+    /// True if some member is at the agent's location.
     pub location_known: bool,
-    /// Its servers.
+    /// Servers of the agent.
     pub servers: Vec<ServerStatus>,
 }
 
@@ -117,7 +117,7 @@ pub struct ServerStatus {
     pub members: Vec<String>,
     /// `up`, `drain` or `down`, as the agent says.
     pub state: String,
-    /// It should send its clients back.
+    /// True if the server should send its clients back.
     pub alert: bool,
 }
 

@@ -114,7 +114,7 @@ impl Site {
         self.manager.status().groups[0].members.clone()
     }
 
-    /// How often something has become of a datagram.
+    /// Returns the number of datagrams with this result.
     fn count(&self, result: &str) -> u64 {
         let status = self.reporting.status().unwrap();
         let mut counts = status.datagrams.iter();

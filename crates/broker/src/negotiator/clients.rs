@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use evenkeel_core::time::Instant;
 
-/// How often a client may ask within a quantum. More than once: a browser asks for each of
-/// its redirects, several may share an address, and one may have lost its server.
+/// Number of times that a client may ask within a quantum. More than once: a browser asks for each of its
+/// redirects, several clients may share an address, and a client may have lost its server.
 const PER_QUANTUM: f32 = 8.0;
 
-/// How many addresses are remembered, in sets of [`WAYS`]: 64 KiB.
+/// Number of sets of [`WAYS`] addresses that are remembered: 64 KiB.
 const SETS: usize = 512;
 const WAYS: usize = 4;
 
@@ -39,7 +39,7 @@ impl Clients {
         }
     }
 
-    /// Whether `client` asks no oftener than one does that keeps what it gets for a `quantum`.
+    /// True if `client` asks no oftener than a client that keeps each answer for a `quantum`.
     pub(super) fn ask(&mut self, client: IpAddr, quantum: Duration, now: Instant) -> bool {
         let network = match client {
             IpAddr::V4(ip) => u128::from(ip.to_bits()),

@@ -1,9 +1,8 @@
-//! Who gets which member, for how long, and who gets none.
+//! Decision about which client gets which member, for how long, and which client gets none.
 //!
-//! The member is chosen by the group's own strategy, of which Mohamed-Salem, Chen, Bochmann
-//! and Wong describe four for this very purpose ("An Experimental Prototype for Scalable
-//! Server Selection", 2003, section 4). What is decided here is which members are good
-//! enough for a client, and its quantum.
+//! The member is chosen by the group's own strategy, of which Mohamed-Salem, Chen, Bochmann and Wong describe
+//! four for this very purpose ("An Experimental Prototype for Scalable Server Selection", 2003, section 4).
+//! This module decides which members are good enough for a client, and its quantum.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,10 +13,10 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::member::{MemberId, Reason};
 use evenkeel_core::time::Instant;
 
-/// What a client asks for.
+/// Wish of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish<'a> {
-    /// What its class gets.
+    /// Terms of the client's class.
     pub terms: &'a Terms,
     /// The mean response time that it wants, instead of that of its class.
     pub response_time: Option<Duration>,
@@ -25,28 +24,28 @@ pub(super) struct Wish<'a> {
     pub avoid: &'a [String],
     /// Members beside the chosen one that it wants to know.
     pub alternatives: usize,
-    /// Who it is.
+    /// Address of the client.
     pub client: IpAddr,
-    /// It comes from a member under a load alert, which has sent it back.
+    /// True if the client comes from a member under a load alert, which has sent it back.
     pub sent_back: bool,
     /// The member that it has now, by name.
     pub current: Option<&'a str>,
-    /// It asks no oftener than a client that uses its quanta.
+    /// True if the client asks no oftener than a client that uses its quanta.
     pub is_vouched: bool,
 }
 
-/// What it gets.
+/// Grant to a client: its member and quantum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
     /// Index of its member.
     pub member: usize,
-    /// How long it may use it, in seconds.
+    /// Time for which the client may use the member, in seconds.
     pub quantum: u64,
     /// Other members that would do as well, in no particular order.
     pub alternatives: Vec<usize>,
 }
 
-/// Why it gets nothing.
+/// Reason why a client gets no member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Refusal {
     /// No member takes traffic.
@@ -59,7 +58,7 @@ pub(super) enum Refusal {
 
 /// Members that are out of the question for a client.
 struct Exclusion {
-    /// Why members are not good enough, if any is not.
+    /// Reason why members are not good enough, if any is not.
     why: Option<Refusal>,
     /// Members that the client could not reach: chosen if there are no others.
     avoided: Vec<MemberId>,
@@ -259,14 +258,13 @@ fn mean_of(view: &View<'_>, load: impl Fn(usize) -> Option<f32>) -> Option<f32> 
     (count > 0).then(|| sum / count as f32)
 }
 
-/// How long the member may be used, in seconds.
+/// Returns the time for which the member may be used, in seconds.
 ///
-/// A hot member gives short quanta, so that its clients soon ask again and can be sent
-/// elsewhere: `max - u (max - min)`, cut to whole seconds, where `u` is how full it is,
-/// from 0 to 1. That is its utilisation, if the group's load is one; of any other load, the
-/// load over twice the mean of all members, so that an average one is half full. An unknown
-/// load counts as the mean; if all are unknown, members are half full. A member under a
-/// load alert is full.
+/// A hot member gives short quanta, so that its clients soon ask again and can be sent elsewhere: `max - u
+/// (max - min)`, cut to whole seconds, where `u` is how full the member is, from 0 to 1. If the group's load
+/// is a utilisation, `u` is the member's load. For any other load, `u` is the load over twice the mean of all
+/// members, so that an average member is half full. An unknown load counts as the mean; if all are unknown,
+/// members are half full. A member under a load alert is full.
 fn quantum(view: &View<'_>, member: usize, quantum: Quantum) -> u64 {
     let (min, max) = match quantum {
         Quantum::Fixed(time) => return time.as_secs(),

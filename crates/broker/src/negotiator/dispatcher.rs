@@ -85,22 +85,22 @@ struct Counter {
     group: Arc<GroupSnapshot>,
     /// The class of those who name none, and then the others in the order of the file.
     counters: Vec<Arc<ClassCounters>>,
-    /// Where members are reached, worked out once per snapshot of the group.
+    /// Origins where members are reached, worked out once per snapshot of the group.
     origins: RefCell<Option<Origins>>,
 }
 
-/// Where the members of a group are reached.
+/// Origins where the members of a group are reached.
 #[derive(Debug)]
 struct Origins {
     of: Arc<Group>,
     /// In the order of the members; `None` for one that cannot be reached.
     known: Vec<Option<Origin>>,
-    /// Those that cannot: a member that has just joined is in the group a moment before it
-    /// is in the cluster.
+    /// Members that cannot be reached: a member that has just joined is in the group a moment before it is in
+    /// the cluster.
     unreachable: Vec<MemberId>,
 }
 
-/// What a request asks for.
+/// Parts of a request.
 #[derive(Debug)]
 struct Asked {
     form: Form,
@@ -112,12 +112,12 @@ struct Asked {
     alternatives: usize,
 }
 
-/// How the answer is given.
+/// Form of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Form {
     /// A redirect to a path of the site, that may be kept or not.
     Redirect { to: String, keep: bool },
-    /// JSON.
+    /// A binding in JSON.
     Binding,
 }
 
@@ -411,7 +411,7 @@ impl Dispatcher {
 }
 
 impl Counter {
-    /// What a class gets, and its place among the counters.
+    /// Returns the terms of a class, and its place among the counters.
     fn terms(&self, class: Option<&str>) -> Result<(usize, &Terms), Problem> {
         let cluster = &self.cluster;
         let Some(name) = class else {
@@ -435,8 +435,8 @@ impl Counter {
         }
     }
 
-    /// Where clients reach `member` themselves. `None` if there is no such place, because
-    /// its name does not resolve, or it is a member no more.
+    /// Returns the origin where clients reach `member` themselves. `None` if there is no such origin, because
+    /// the member's name does not resolve, or it is a member no more.
     fn origin(&self, member: &Member) -> Option<Origin> {
         let in_file = member.in_file();
         let is_one_of_several = in_file.len() < member.name.len();
@@ -535,7 +535,7 @@ fn check_method(head: &Head, allowed: &[Method]) -> Result<(), Problem> {
     })
 }
 
-/// What a request for a site's own URL says, in its fields.
+/// Reads the fields of a request for a site's own URL.
 fn asked_in_fields(head: &Head, target: Target) -> Result<Asked, Problem> {
     // They never reach a server.
     if matches!(head.method, Method::CONNECT | Method::TRACE) {
@@ -563,7 +563,7 @@ fn asked_in_fields(head: &Head, target: Target) -> Result<Asked, Problem> {
     Ok(asked)
 }
 
-/// Whether `Accept` holds our own media type.
+/// True if `Accept` holds our own media type.
 fn wants_binding(head: &Head) -> Result<bool, Problem> {
     for value in head.headers.get_all(ACCEPT) {
         let value = value
@@ -593,7 +593,7 @@ fn single<'a>(head: &'a Head, name: &str) -> Result<Option<&'a str>, Problem> {
     }
 }
 
-/// What programs say in the query: the name of the cluster, and the rest.
+/// Reads the query of a program: the name of the cluster, and the rest.
 fn asked_in_query(query: &str) -> Result<(Option<String>, Asked), Problem> {
     let mut asked = Asked::of(Form::Binding);
     let mut cluster = None;
@@ -688,8 +688,7 @@ impl Asked {
     }
 }
 
-/// Where something is said: in a field of a request for a site, or in a parameter of one
-/// by a program.
+/// Source of a setting: a field of a request for a site, or a parameter of one by a program.
 enum Setter {
     Field(&'static str),
     Parameter(&'static str),

@@ -1,4 +1,4 @@
-//! What the negotiator counts.
+//! Counts of the negotiator.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use strum::VariantArray;
 
 use super::decide::Refusal;
 
-/// How a negotiation ended.
+/// Ending of a negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Ending {
@@ -45,7 +45,7 @@ impl From<Refusal> for Ending {
     }
 }
 
-/// Why a request was no negotiation.
+/// Reason why a request was no negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Unheard {
@@ -98,7 +98,7 @@ pub struct ClassTotals {
     pub cluster: String,
     /// Name of the class; empty for those who name none.
     pub class: String,
-    /// How many ended how.
+    /// Number of negotiations by their ending.
     pub endings: Vec<(Ending, u64)>,
 }
 

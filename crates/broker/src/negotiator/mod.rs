@@ -69,9 +69,9 @@ struct State {
     thread: Option<Thread>,
     /// Nothing is opened any more.
     stopped: bool,
-    /// What clients negotiate for.
+    /// Clusters that clients negotiate for.
     clusters: Vec<Cluster>,
-    /// What the thread was told last.
+    /// Snapshot that the thread was told last.
     current: Option<Arc<Snapshot>>,
 }
 
@@ -83,17 +83,17 @@ struct Thread {
     handle: JoinHandle<()>,
 }
 
-/// Whose the listeners are.
+/// Owner of the listeners.
 const WHOSE: &str = "negotiator";
 
-/// What the thread is told.
+/// Order to the thread.
 enum Order {
     /// Go on with these clusters and listeners.
     Apply {
         next: Arc<Snapshot>,
         listeners: Vec<(SocketAddr, StdListener)>,
     },
-    /// End.
+    /// End the thread.
     Stop,
 }
 
@@ -117,12 +117,12 @@ impl Negotiator {
         }
     }
 
-    /// What it counts.
+    /// Returns the counts of the negotiator.
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }
 
-    /// Where it really listens, in the order of their configured addresses.
+    /// Returns the addresses where the negotiator really listens, in the order of their configured addresses.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         self.inner.state().listeners.local_addresses()
     }
@@ -337,13 +337,13 @@ async fn follow(
     }
 }
 
-/// What the hyper library and a decision take of each connection beside its request, in bytes.
+/// Memory that the hyper library and a decision take of each connection beside its request, in bytes.
 const CONNECTION_BYTES: u64 = 16 << 10;
 
-/// What TLS takes of each, in bytes: a handshake with its certificates, or two records.
+/// Memory that TLS takes of each connection, in bytes: a handshake with its certificates, or two records.
 const TLS_BYTES: u64 = 48 << 10;
 
-/// As many connections as are configured, if there are files and memory for them.
+/// Returns the number of connections that is configured, or less if there are no files and memory for them.
 fn most_connections(settings: &Settings) -> usize {
     let memory = memory::Shares::of_process();
     let tls = settings.tls.as_ref().map_or(0, |_| TLS_BYTES);
@@ -394,7 +394,7 @@ impl Serving {
         })
     }
 
-    /// Whether its limits are those that `settings` ask for.
+    /// True if the listener's limits are those that `settings` ask for.
     fn has_settings(&self, settings: &Settings) -> bool {
         // What it listens on, and its certificates, are not the limits of a listener.
         let settings = Settings {

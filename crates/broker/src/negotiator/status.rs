@@ -1,4 +1,4 @@
-//! What the status says of clusters.
+//! Status of clusters.
 
 use std::collections::BTreeMap;
 
