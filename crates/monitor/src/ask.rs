@@ -1,5 +1,5 @@
-//! One back-end asked once, as the balancer asks it again and again, and its record in words or
-//! JSON.
+//! Question to one back-end, asked once in the way that the balancer asks it again and again, and its record
+//! in words or JSON.
 
 use std::fmt::Write as _;
 use std::io;
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 /// Questions until the answer is given up; each waits for the whole time limit.
 const TRIES: u32 = 3;
 
-/// What is asked for.
+/// Options of a question.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The key that the responder knows.
@@ -30,11 +30,11 @@ pub struct Options {
     pub cpus: bool,
     /// The responder's ports, too.
     pub ports: bool,
-    /// How long an answer is waited for.
+    /// Time for which an answer is waited for.
     pub timeout: Duration,
 }
 
-/// Why there is no record.
+/// Reason why there is no record.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// The text names no host.
@@ -50,10 +50,10 @@ pub enum AskError {
          port is the same"
     )]
     NoListener(SocketAddr),
-    /// What comes back is no answer.
+    /// The datagram that comes back is no answer.
     #[error("{0} answers, but with {1}")]
     Refused(SocketAddr, BadDatagram),
-    /// What comes back is another answer.
+    /// The datagram that comes back is another answer.
     #[error("{0} answers with other CPUs than it was asked for")]
     OtherCpus(SocketAddr),
     /// Nothing comes back, and nobody can say why.
@@ -81,7 +81,7 @@ pub fn resolve(text: &str) -> Result<SocketAddr, AskError> {
     first.map_err(|error| AskError::Address(text.into(), error))
 }
 
-/// What was read: the copies of one record that are needed to have all of it.
+/// Reading of a back-end: the copies of one record that are needed to have all of it.
 #[derive(Debug)]
 pub struct Reading {
     /// The bytes of the first copy.
@@ -259,7 +259,7 @@ impl Asker {
 }
 
 impl Reading {
-    /// What the next record is compared with.
+    /// Returns the totals with which the next record is compared.
     pub fn before(&self) -> Before {
         Before::new(&self.base)
     }
@@ -398,7 +398,7 @@ impl Reading {
         out
     }
 
-    /// As JSON. What is not available is not there.
+    /// Returns the reading as JSON. Values that are not available are not there.
     #[expect(
         clippy::indexing_slicing,
         reason = "keys that are added to an object of our own: it cannot be anything else"

@@ -1,4 +1,4 @@
-//! What `/metrics` says of the monitor.
+//! Metrics in `/metrics` about the monitor.
 
 use evenkeel_manager::exposition::{Exposition, Type, flag};
 

@@ -14,10 +14,10 @@ use evenkeel_net::Clock;
 
 use crate::poller::{Place, Poller, Verdict};
 
-/// How often the libraries of RDMA are looked for, if they are missing.
+/// Interval at which the libraries of RDMA are looked for, if they are missing.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Whether this program can read loads in that way, or what it lacks.
+/// Checks that this program can read loads in that way; the error is what it lacks.
 pub(crate) fn can_read(kind: MonitorKind) -> Result<(), &'static str> {
     match kind {
         MonitorKind::Rdma if cfg!(not(feature = "rdma")) => Err(
@@ -35,14 +35,14 @@ pub(crate) struct Pages {
     rdma: Option<Result<Rdma, Missing>>,
 }
 
-/// Why there is no RDMA, and until when it is not looked for again.
+/// Reason why there is no RDMA, and the time until which it is not looked for again.
 struct Missing(rdma::Error, std::time::Instant);
 
 struct Rdma {
     reader: rdma::Reader,
     /// By the poller's places.
     connections: HashMap<usize, (SocketAddr, rdma::ConnectionId)>,
-    /// Whose a connection is.
+    /// Place that each connection belongs to.
     places: HashMap<rdma::ConnectionId, usize>,
 }
 
@@ -156,7 +156,7 @@ impl Pages {
         }
     }
 
-    /// What can be read when [`Pages::poll`] has something to do. It also has every 20 ms.
+    /// Returns the file that can be read when [`Pages::poll`] has something to do. It also has every 20 ms.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.rdma {
             Some(Ok(rdma)) => Some(rdma.reader.as_fd()),

@@ -1,11 +1,11 @@
-//! Who is asked when, what an answer is worth, and when loads are unknown.
+//! Schedule of questions to locations, worth of their answers, and the time when loads are unknown.
 //!
 //! No I/O, no clock and no randomness of its own: sockets and pages are around it.
 //!
-//! Every location has its own place in the schedule, so that one which does not answer
-//! delays no other. Nothing waits for an answer: each question is sent at its time, and an
-//! answer is matched with the question by the number in it. So late, lost, doubled and
-//! reordered answers are all the same to the schedule.
+//! Every location has its own place in the schedule, so that a location which does not answer delays no
+//! other. Nothing waits for an answer: each question is sent at its time, and an answer is matched with the
+//! question by the number in it. So late, lost, doubled and reordered answers are all the same to the
+//! schedule.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -46,14 +46,14 @@ pub const DELAYS: [u64; 10] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000,
 ];
 
-/// Where a record is read.
+/// Place where a record is read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// It is asked for by UDP.
+    /// The record is asked for by UDP.
     Udp(SocketAddr),
-    /// It is read over RDMA.
+    /// The record is read over RDMA.
     Rdma(SocketAddr),
-    /// It is in shared memory on this machine.
+    /// The record is in shared memory on this machine.
     Shared(PathBuf),
 }
 
@@ -69,11 +69,11 @@ impl std::fmt::Display for Place {
 /// A location whose load is wanted.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Whose loads they are.
+    /// Location that the loads belong to.
     pub location: Arc<Location>,
-    /// How they are read.
+    /// Settings for reading the loads.
     pub config: Monitor,
-    /// Where.
+    /// Place where the loads are read.
     pub place: Place,
     /// By what a datagram and its answer are authenticated. Needed for those only.
     pub key: Option<Key>,
@@ -87,19 +87,19 @@ impl Wanted {
             && self.key == other.key
     }
 
-    /// Whether records of the two can be compared: they are of the same back-end.
+    /// True if records of the two can be compared: they are of the same back-end.
     fn is_continued_by(&self, other: &Wanted) -> bool {
         self.place == other.place
             && self.config.host == other.config.host
             && self.config.target == other.config.target
     }
 
-    /// When a question without an answer is repeated.
+    /// Returns the time after which a question without an answer is repeated.
     fn retry(&self) -> Duration {
         self.config.interval.min(self.config.timeout() / 3)
     }
 
-    /// Whose answer counts.
+    /// Returns the host whose answer counts.
     fn host(&self) -> Host {
         match (&self.config.host, &self.place) {
             (MonitorHost::Address, Place::Udp(at)) => Host::at(at.ip()),
@@ -118,24 +118,24 @@ impl Wanted {
     }
 }
 
-/// What became of a datagram or a reading.
+/// Verdict on a datagram or a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Verdict {
-    /// It is news.
+    /// The record is news.
     Taken,
     /// Something newer is known already; or a page has not changed.
     Old,
     /// Nobody waits for it: it is a second answer, far too late, or made up.
     Unasked,
-    /// It comes from somewhere else than was asked.
+    /// The datagram comes from somewhere else than was asked.
     Foreign,
-    /// It is of another version of the protocol or the record.
+    /// The datagram or record is of another version.
     Version,
-    /// It is none of the protocol, or has a wrong length.
+    /// The datagram is none of the protocol, or has a wrong length.
     Malformed,
-    /// It is not authentic.
+    /// The datagram is not authentic.
     Mac,
     /// The record was being written.
     Torn,
@@ -165,7 +165,7 @@ impl Verdict {
         }
     }
 
-    /// What a bad record is.
+    /// Returns the verdict on a bad record.
     pub fn of_record(error: BadRecord) -> Verdict {
         match error {
             BadRecord::Version(_) => Verdict::Version,
@@ -175,17 +175,17 @@ impl Verdict {
     }
 }
 
-/// Whether a location's loads are known.
+/// State of a location's loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum State {
     /// There was no answer yet.
     Waiting,
-    /// They are.
+    /// The loads are known.
     Fresh,
-    /// They were, but there is no news.
+    /// The loads were known, but there is no news.
     Stale,
-    /// They are read by another balancer, which says them.
+    /// The loads are read by another balancer, which says them.
     Elsewhere,
 }
 
@@ -195,42 +195,42 @@ impl State {
         self.into()
     }
 
-    /// Whether there is somebody who has read them, or says that they are unknown.
+    /// True if somebody has read the loads, or says that they are unknown.
     pub fn has_news(self) -> bool {
         matches!(self, State::Fresh | State::Elsewhere)
     }
 }
 
-/// How it goes with a location.
+/// View of a location.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
-    /// What is wanted of it.
+    /// Wanted location and its settings.
     pub wanted: &'a Wanted,
-    /// Whether its loads are known.
+    /// State of the location's loads.
     pub state: State,
-    /// When the last news came.
+    /// Time when the last news came.
     pub at: Option<Instant>,
-    /// How long the answer had taken.
+    /// Time that the last answer had taken.
     pub round_trip: Option<Duration>,
-    /// Who wrote the last record.
+    /// Writer of the last record.
     pub source: Option<Source>,
-    /// How often was asked.
+    /// Number of questions.
     pub asked: u64,
-    /// How often that brought news.
+    /// Number of questions that brought news.
     pub taken: u64,
-    /// How often there was no answer when it was time for the next question.
+    /// Number of times that there was no answer when it was time for the next question.
     pub missed: u64,
     /// Answers that were refused.
     pub refused: u64,
     /// Questions that the system did not send, or pages that could not be read.
     pub unsent: u64,
-    /// How often its loads became unknown.
+    /// Number of times that the location's loads became unknown.
     pub expired: u64,
-    /// What was wrong the last time, if nothing was right since.
+    /// Trouble of the last time, if nothing was right since.
     pub trouble: Option<&'a str>,
 }
 
-/// What is to be done for a location now.
+/// Task for a location that is due now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// The question that was written goes there.
@@ -366,7 +366,7 @@ impl Poller {
         }
     }
 
-    /// When there is something to do next.
+    /// Returns the time when there is something to do next.
     pub fn next_event(&self) -> Option<Instant> {
         self.queue.peek().map(|Reverse((at, ..))| *at)
     }
@@ -490,7 +490,7 @@ impl Poller {
         }
     }
 
-    /// Whose answer a datagram seems to be; nothing of it is checked yet.
+    /// Returns the entry whose answer a datagram seems to be; nothing of the datagram is checked yet.
     fn place(&self, datagram: &[u8]) -> Option<&Option<Entry>> {
         let reader = Answer::reader(datagram)?;
         self.entries.get((reader ^ self.reader) as usize)
@@ -609,13 +609,13 @@ impl Poller {
         verdict
     }
 
-    /// What is wanted of a place.
+    /// Returns what is wanted of a place.
     pub fn wanted(&self, index: usize) -> Option<&Wanted> {
         let entry = self.entries.get(index)?.as_ref()?;
         Some(&entry.wanted)
     }
 
-    /// How it goes with all locations, in no order.
+    /// Returns views of all locations, in no order.
     pub fn views(&self) -> impl Iterator<Item = View<'_>> {
         self.entries.iter().flatten().map(|entry| View {
             wanted: &entry.wanted,
@@ -633,7 +633,7 @@ impl Poller {
         })
     }
 
-    /// Whether there is nobody to ask.
+    /// True if there is nobody to ask.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
@@ -648,8 +648,8 @@ impl Poller {
         self.counts.of(Verdict::ALL)
     }
 
-    /// How many questions were how late, by [`DELAYS`], with those later still at the end;
-    /// and the sum of all delays.
+    /// Returns the number of questions by their delay: a count for each of [`DELAYS`], and at the end the
+    /// count of questions that were later still; and the sum of all delays.
     pub fn delays(&self) -> ([u64; DELAYS.len() + 1], Duration) {
         (self.delays, self.delay_sum)
     }

@@ -19,9 +19,9 @@ const ROOM: usize = LONGEST + 1;
 /// Bytes for what the system says of a datagram: when it came.
 const CONTROL: usize = 64;
 
-/// What is asked of the system for each socket. Thousands of answers may wait while this
-/// thread does not get a CPU; and questions to hosts that are down wait in the sender's
-/// buffer until their link-layer address is given up, where they must not keep others back.
+/// Size of the buffer that is asked of the system for each socket. Thousands of answers may wait while this
+/// thread does not get a CPU; and questions to hosts that are down wait in the sender's buffer until their
+/// link-layer address is given up, where they must not keep others back.
 const BUFFER: usize = 32 * 1024 * 1024;
 
 /// No datagram is taken to have waited for longer before it was received.
@@ -100,7 +100,7 @@ impl Default for Outgoing {
 }
 
 impl Outgoing {
-    /// Whether another one must wait until these are sent.
+    /// True if another datagram must wait until these are sent.
     pub fn is_full(&self) -> bool {
         self.count == BATCH
     }
@@ -167,7 +167,7 @@ fn send_some(socket: &UdpSocket, all: &mut [(usize, SockAddr, Vec<u8>)]) -> io::
 pub struct Incoming {
     bytes: Vec<[u8; ROOM]>,
     control: Vec<Control>,
-    /// Those that are there: how long they are, who has sent them, and how long ago they came.
+    /// Datagrams that are there: how long they are, who has sent them, and how long ago they came.
     came: Vec<(usize, SocketAddr, Duration)>,
 }
 
@@ -237,8 +237,8 @@ impl Incoming {
         Ok(count)
     }
 
-    /// One of the datagrams that were received last, by its place among them: its bytes, its
-    /// sender, and how long ago it came.
+    /// Returns a datagram of those that were received last, by its place among them: its bytes, its sender,
+    /// and how long ago it came.
     pub fn get(&self, at: usize) -> Option<(&[u8], SocketAddr, Duration)> {
         let (length, from, waited) = *self.came.get(at)?;
         Some((self.bytes.get(at)?.get(..length)?, from, waited))
@@ -252,7 +252,7 @@ fn realtime() -> Duration {
         .unwrap_or_default()
 }
 
-/// When a datagram came, in time since 1970, by what the system says of it.
+/// Returns the time when a datagram came, in time since 1970, by what the system says of it.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! How it goes with the monitor, for the admin API.
+//! Status of the monitor, for the admin API.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::poller::{DELAYS, Poller, View};
 
-/// How it goes with all locations together.
+/// Status of all locations together.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct MonitorStatus {
     /// Locations that are asked.
@@ -20,8 +20,8 @@ pub struct MonitorStatus {
     pub asked: u64,
     /// Answers and readings, by what became of them.
     pub answers: Vec<AnswerCount>,
-    /// How many questions were at most so many seconds later than planned, and more than
-    /// the limit before; the last count, without one, is of those that were later still.
+    /// Number of questions that were at most so many seconds later than planned, and more than the limit
+    /// before; the last count, without a limit, is of questions that were later still.
     pub delays: Vec<(Option<f64>, u64)>,
     /// The sum of all delays.
     pub delay_seconds: f64,
@@ -30,9 +30,9 @@ pub struct MonitorStatus {
 /// Answers of one kind.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct AnswerCount {
-    /// What became of them.
+    /// Result of the answers.
     pub result: Cow<'static, str>,
-    /// How many.
+    /// Number of answers with this result.
     pub count: u64,
 }
 
@@ -56,7 +56,7 @@ impl MonitorStatus {
     }
 }
 
-/// How it goes with the monitor of a location.
+/// Status of the monitor of a location.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct LocationMonitor {
     /// Name of the location.
@@ -64,18 +64,18 @@ pub struct LocationMonitor {
     /// `kernel`, `rdma` or `ulm`.
     #[serde(rename = "type")]
     pub kind: Cow<'static, str>,
-    /// Where its load is read.
+    /// Address or file where the location's load is read.
     pub address: String,
-    /// Whose load is read there; 0 is the machine's.
+    /// Target whose load is read there; 0 is the machine.
     pub target: u16,
     /// Time between two readings.
     pub interval_ms: f64,
     /// `fresh`, `stale`, `elsewhere` if another balancer reads its load, or `waiting` if there was no
     /// answer yet.
     pub state: Cow<'static, str>,
-    /// Who wrote the last record: `responder`, `kernel_page` or `user`.
+    /// Writer of the last record: `responder`, `kernel_page` or `user`.
     pub source: Option<Cow<'static, str>>,
-    /// How long ago the last news came.
+    /// Time since the last news came, in seconds.
     pub age_seconds: Option<f64>,
     /// From the last question that had an answer to that answer.
     pub round_trip_ms: Option<f64>,
@@ -83,15 +83,15 @@ pub struct LocationMonitor {
     pub asked: u64,
     /// Of these, how many had an answer with news.
     pub answered: u64,
-    /// How often there was none by the time of the next question.
+    /// Number of questions that had no answer by the time of the next question.
     pub missed: u64,
     /// Answers that were refused.
     pub refused: u64,
     /// Questions that the system did not send, and pages that could not be read.
     pub failed: u64,
-    /// How often the loads became unknown.
+    /// Number of times that the loads became unknown.
     pub expired: u64,
-    /// What is wrong, if something is.
+    /// Trouble at present, if there is any.
     pub trouble: Option<String>,
 }
 

@@ -33,11 +33,10 @@ use crate::status::{LocationMonitor, MonitorStatus};
 /// Batches that are taken from a socket before it is somebody's time to be asked again.
 const BATCHES: usize = 64;
 
-/// What an answer will need is fetched when so many others are before it: the time that
-/// memory takes.
+/// Number of answers that are before another one when the data for it is fetched: the time that memory takes.
 const AHEAD: usize = 2;
 
-/// How often there is something to do for connections over RDMA, at least.
+/// Longest time between two looks at connections over RDMA.
 const PAGES: Duration = Duration::from_millis(20);
 
 /// Batches that are sent before answers are looked at again.
@@ -46,7 +45,7 @@ const QUESTIONS: usize = 4;
 /// Pause after each comparison with the manager.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How often the log is told of locations whose loads have become unknown, at most.
+/// Shortest time between two lines in the log about locations whose loads have become unknown.
 const TELL: Duration = Duration::from_secs(5);
 
 /// Asks the kernels of back-ends for their loads. Clones are the same one.
@@ -59,7 +58,7 @@ pub struct Monitor {
 struct State {
     poller: Poller,
     keys: Arc<HashMap<PathBuf, Key>>,
-    /// Whether the thread runs: it does from the first configuration on that wants it.
+    /// True if the thread runs: it does from the first configuration on that wants it.
     is_served: bool,
 }
 
@@ -130,13 +129,13 @@ impl Monitor {
         self.task.wake();
     }
 
-    /// How it goes; `None` if nobody is asked.
+    /// Returns the status of the monitor; `None` if nobody is asked.
     pub fn status(&self) -> Option<MonitorStatus> {
         let state = self.task.lock();
         (!state.poller.is_empty()).then(|| MonitorStatus::new(&state.poller))
     }
 
-    /// How it goes with each location, by name.
+    /// Returns the status of each location, by name.
     pub fn locations(&self) -> Vec<LocationMonitor> {
         let now = self.clock.now();
         let state = self.task.lock();
@@ -240,7 +239,7 @@ fn read_keys<'a>(
     }
 }
 
-/// Whom the configuration wants to be asked.
+/// Locations that the configuration wants to be asked.
 #[derive(Default)]
 struct Found {
     wanted: Vec<Wanted>,
@@ -248,7 +247,7 @@ struct Found {
     split: BTreeMap<Arc<str>, IpAddr>,
 }
 
-/// What groups say of a location.
+/// Location as groups describe it.
 struct Seen<'a> {
     location: Arc<Location>,
     /// The address of a member there.
@@ -374,7 +373,7 @@ fn want(
     })
 }
 
-/// What the thread works with.
+/// State that the thread works with.
 struct Thread {
     clock: Clock,
     /// For IPv4 and IPv6.

@@ -117,7 +117,7 @@ fn load(manager: &Manager) -> Option<f32> {
     status.groups[0].members[0].load
 }
 
-/// What so many tasks for one CPU count as.
+/// Returns the load that so many tasks for one CPU count as.
 fn of_tasks(tasks: f64) -> Option<f32> {
     Some(of_queue(tasks) as f32)
 }

@@ -1,4 +1,4 @@
-//! One location in the schedule: what is known of it, and when it is its turn.
+//! Location in the schedule: what is known of it, and when it is its turn.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use evenkeel_kernel::record::{Record, Source};
 
 use super::{Place, State, Verdict, Wanted};
 
-/// How much earlier or later than its interval a question comes, at most.
+/// Largest deviation of a question from its interval, earlier or later, as a part of the interval.
 pub(super) const JITTER: f64 = 0.05;
 
-/// How often it is looked whether another balancer still says the loads, at most.
+/// Shortest time between two looks whether another balancer still says the loads.
 const REST: Duration = Duration::from_millis(100);
 
 pub(super) struct Entry {
     pub(super) wanted: Wanted,
-    /// Whose answer counts.
+    /// Host whose answer counts.
     pub(super) host: Host,
     pub(super) state: State,
     pub(super) before: Option<(Before, u64, u64)>,
@@ -28,9 +28,9 @@ pub(super) struct Entry {
     pub(super) open: VecDeque<(u64, Instant)>,
     /// The first question without news since the last.
     pub(super) silent_since: Option<Instant>,
-    /// When the next question is due.
+    /// Time when the next question is due.
     pub(super) next: Instant,
-    /// When the last one was.
+    /// Time when the last question was due.
     pub(super) due: Instant,
     /// Distinguishes the entry's event in the queue from those that do not count any more.
     pub(super) stamp: u32,
@@ -77,7 +77,7 @@ impl Entry {
         }
     }
 
-    /// When its loads become unknown, if there is no news until then.
+    /// Returns the time when the location's loads become unknown, if there is no news until then.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let since = self.silent_since.filter(|_| self.state.has_news())?;
         Some(since.after(self.wanted.config.timeout()))
@@ -90,7 +90,7 @@ impl Entry {
         }
     }
 
-    /// Whether another balancer reads its loads at present. What is on this machine is read here.
+    /// True if another balancer reads the location's loads at present. A record on this machine is read here.
     pub(super) fn is_read_elsewhere(&self, now: Instant) -> bool {
         let may_be = self.wanted.config.shared && !matches!(self.wanted.place, Place::Shared(_));
         may_be && self.wanted.location.is_read_elsewhere(now)
@@ -110,7 +110,7 @@ impl Entry {
         self.go_on(now, chance);
     }
 
-    /// What a record says, to the location.
+    /// Takes what a record says to the location.
     pub(super) fn take(
         &mut self,
         record: &Record<'_>,

@@ -39,8 +39,8 @@ fn poller() -> Poller {
     Poller::new(0x1234_5678_9abc_def0, 1000, fastrand::Rng::with_seed(7))
 }
 
-/// What a back-end with one CPU answers `question` at `time`, if `running` tasks want it
-/// and it was busy for `busy` in all.
+/// Returns the answer of a back-end with one CPU to `question` at `time`, if `running` tasks want the CPU and
+/// it was busy for `busy` in all.
 fn answer(question: &[u8], time: Instant, busy: Duration, running: u32) -> Vec<u8> {
     let keys = [key(1), key(2)];
     let (query, key) = Query::parse(question, &keys).unwrap();
@@ -83,7 +83,7 @@ fn load(location: &Location, id: LoadId, now: Instant) -> Option<f32> {
     location.fresh(id, now, AGE)
 }
 
-/// What so many tasks for one CPU count as.
+/// Returns the load that so many tasks for one CPU count as.
 fn of_tasks(tasks: f64) -> Option<f32> {
     Some(of_queue(tasks) as f32)
 }
@@ -596,11 +596,11 @@ fn a_page_that_does_not_change_is_no_news() {
     assert_eq!(view(&poller).trouble, Some("no such file"));
 }
 
-/// What the network does with an answer.
+/// Way of an answer through the network.
 #[derive(Clone, Debug)]
 enum Way {
     Lost,
-    /// It takes so many milliseconds each, that many times.
+    /// The answer arrives as often as there are numbers, each time so many milliseconds late.
     Late(Vec<u8>),
     /// A byte is changed; another one comes after it.
     Forged(usize, u8),
