@@ -1,5 +1,5 @@
-//! What all programs in the kernel have in common: how they are loaded, how they find the
-//! kernel's data, and what is said if that cannot be done.
+//! Common parts of all programs in the kernel: loading them, finding the kernel's data, and the
+//! errors if that cannot be done.
 //!
 //! `bpf/fill.bpf.h` says how data is found; [`facts`] tells it what BTF knows: the offsets of
 //! per-CPU variables.
@@ -30,7 +30,7 @@ macro_rules! bpf_object {
     }};
 }
 
-/// Why the kernel does not tell its load.
+/// Reason why the kernel does not tell its load.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     /// The kernel has no description of its types.
@@ -57,7 +57,7 @@ pub enum BpfError {
          and CONFIG_BPF_JIT; {AGENT}"
     )]
     Refused(&'static str, String),
-    /// What was found in the kernel is not what it should be.
+    /// Data of the kernel that is not as expected.
     #[error("the load of this kernel cannot be found: {0}; {AGENT}")]
     Lost(&'static str),
     /// More CPUs than a record has room for.
@@ -128,7 +128,7 @@ pub fn load(
     Ok(object.load())
 }
 
-/// Whether this kernel has `bpf_rdonly_cast`.
+/// Returns true if this kernel has `bpf_rdonly_cast`.
 pub fn casts() -> bool {
     Btf::from_vmlinux().is_ok_and(|btf| btf.type_by_name::<Func<'_>>("bpf_rdonly_cast").is_some())
 }
@@ -155,7 +155,7 @@ pub fn discover(object: &Object, epoch: u64) -> Result<(), BpfError> {
     found(run(object, "evk_discover", None)?)
 }
 
-/// What the result of a program that looks for something means: `enum evk_found`.
+/// Translates the result of a program that looks for something: `enum evk_found`.
 pub fn found(result: i32) -> Result<(), BpfError> {
     Err(BpfError::Lost(match result {
         0 => return Ok(()),

@@ -62,7 +62,7 @@ impl Host {
     }
 }
 
-/// Why it is not known by which names this machine goes.
+/// Reason why the names of this machine cannot be found out.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnError {
     /// The system does not tell its addresses.

@@ -6,7 +6,7 @@ use crate::query::{BadKey, Key};
 /// one of its own.
 pub const MAX_KEYS: usize = 16;
 
-/// Why a text gives no keys.
+/// Error in a text with keys.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
     /// No key at all.

@@ -1,4 +1,4 @@
-//! What two load records say about the time between them.
+//! Loads of a back-end, computed from two of its load records for the time between them.
 //!
 //! Counters become rates here, at the reader, so that every reader sees the time since *its*
 //! last reading. What is not available, or cannot be true, is left out.
@@ -11,7 +11,7 @@ use crate::record::{Available, Base, FIXED, Port, Record};
 /// a backlog as long as that counts as one task that waits.
 pub const PACKETS_PER_TASK: f64 = 64.0;
 
-/// What a record is compared with: the one before, from the same back-end.
+/// Parts of the previous record of the same back-end, with which the next record is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Before {
     epoch: u64,
@@ -21,7 +21,7 @@ pub struct Before {
 }
 
 impl Before {
-    /// What is kept of a record until the next one.
+    /// Keeps the parts of a record that the comparison with the next record needs.
     pub fn new(base: &Base) -> Self {
         Before {
             epoch: base.epoch,
@@ -60,7 +60,7 @@ pub struct Loads {
     pub io_pressure: Option<f64>,
     /// [`LoadId::ACCEPT_QUEUE`]: how full the fullest listen backlog is, 0 to 1.
     pub accept_queue: Option<f64>,
-    /// [`LoadId::COMPOSITE`].
+    /// Composite load: [`LoadId::COMPOSITE`].
     pub composite: Option<f64>,
 }
 
@@ -178,7 +178,7 @@ impl Loads {
         Some(busy + soon.into_iter().flatten().sum::<f64>())
     }
 
-    /// Those that there are, with their ids.
+    /// Returns the available loads with their ids.
     pub fn iter(&self) -> impl Iterator<Item = (LoadId, f64)> {
         let all = [
             (LoadId::CPU, self.cpu),
@@ -195,7 +195,7 @@ impl Loads {
     }
 }
 
-/// How full a port's backlog is. One that nobody listens at has none.
+/// Returns how full a port's backlog is, 0 to 1. A port that nobody listens at has no backlog.
 fn fill(port: Port) -> Option<f64> {
     let full = f64::from(port.backlog) / f64::from(port.limit.max(1));
     port.listening.then_some(full.min(1.0))

@@ -17,17 +17,17 @@ pub struct Network {
 pub struct BadNetwork(String);
 
 impl Network {
-    /// Whether it is one of IPv6.
+    /// Returns true if this is a network of IPv6 addresses.
     pub fn is_ipv6(&self) -> bool {
         self.address.is_ipv6()
     }
 
-    /// Some address in it.
+    /// Some address in the network.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Whether `address` is in it. An IPv4 address that came in the form of IPv6 is one of
+    /// Returns true if `address` is in this network. An IPv4 address in the form of IPv6 counts as
     /// IPv4.
     pub fn holds(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {

@@ -95,7 +95,7 @@ impl Follower {
     }
 }
 
-/// How often a page is copied in this process that was being written.
+/// Number of attempts to copy a page that is being written in this process.
 const COPIES: u32 = 16;
 
 /// The sums over all CPUs, and the time of which they tell; none if an entry is torn.

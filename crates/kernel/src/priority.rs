@@ -1,6 +1,6 @@
-//! What makes a helper get a CPU sooner on a busy machine: a cgroup of its own, a real-time
-//! class, a nice value. They are for fair comparison, too: without any of them, a helper waits
-//! for its turn behind everybody, and its record is as old as that.
+//! Priority of a helper, so that it gets a CPU sooner on a busy machine: a cgroup of its own, a
+//! real-time class, a nice value. Priorities also make comparisons fair: without any of them, a
+//! helper waits for its turn behind everybody, and its record is as old as that.
 
 use std::fs;
 use std::io;
@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use crate::proc::cgroup::Top;
 use crate::proc::files::Files;
 
-/// How the names of cgroups of helpers begin.
+/// Prefix of the names of helpers' cgroups.
 const NAME: &str = "evenkeel-load-";
 /// The most weight there is, in version 2 and in version 1.
 const WEIGHTS: [(&str, &str); 2] = [("cpu.weight", "10000"), ("cpu.shares", "262144")];
-/// What tasks of real-time classes may run for in each second, where the kernel wants it said
-/// for each cgroup: more than a helper ever needs.
+/// Time that tasks of real-time classes may run for in each second (in µs), where the kernel has
+/// such a limit for each cgroup: more than a helper ever needs.
 const REAL_TIME: &str = "50000";
 
-/// Why it could not be had.
+/// Reason why the priority cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum PriorityError {
     /// No cgroups with CPU time.
@@ -45,13 +45,13 @@ pub enum PriorityError {
 #[derive(Debug)]
 pub struct OwnCgroup {
     folder: PathBuf,
-    /// Where the process was.
+    /// Cgroup of the process before it entered this one.
     before: PathBuf,
 }
 
 impl OwnCgroup {
-    /// Makes one with the most weight, at the top of what this process sees of the hierarchy,
-    /// and moves this process there. With `real_time`, it gets time for real-time classes
+    /// Makes a cgroup with the most weight, at the top of what this process sees of the hierarchy,
+    /// and moves this process there. With `real_time`, the cgroup gets time for real-time classes
     /// where that is given out by cgroup.
     pub fn enter(real_time: bool) -> Result<Self, PriorityError> {
         let top = Top::of_cpu(&Files::new("/")).map_err(PriorityError::NoCgroups)?;
@@ -84,7 +84,7 @@ impl OwnCgroup {
         Ok(own)
     }
 
-    /// Its folder.
+    /// Folder of the cgroup.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -1,4 +1,4 @@
-//! How a responder is asked for its load over UDP, and how it answers.
+//! Queries for a responder's load over UDP, and the answers.
 //!
 //! A query is as long as the answer that is wanted: an envelope of [`ENVELOPE`] bytes and
 //! padding, in whose place the answer has a prefix of the [record](crate::record). So an
@@ -41,19 +41,19 @@ pub const CPUS_PER_DATAGRAM: usize = 4;
 pub const LONGEST: usize = WITH_PORTS + CPUS_PER_DATAGRAM * CPU;
 /// The protocol that is described here.
 pub const VERSION: u8 = 2;
-/// Where responders listen if nobody says otherwise.
+/// Default port of responders.
 pub const DEFAULT_PORT: u16 = 9970;
 
 const MAGIC: [u8; 4] = *b"EVKQ";
-/// Where the reader is.
+/// Offset of the reader's number in a datagram.
 const READER: usize = 16;
-/// Where the authentication code is: at the end of the envelope.
+/// Offset of the authentication code: at the end of the envelope.
 const CODE: usize = ENVELOPE - 8;
 
 /// A secret that balancers and back-ends share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
-    /// Which of the responder's keys it is.
+    /// Number among the responder's keys.
     pub number: u16,
     secret: [u8; 16],
 }
@@ -108,48 +108,48 @@ impl Key {
 pub struct Query {
     /// Bytes of the datagram, and of the answer: see [`Query::is_length`].
     pub length: u16,
-    /// Whose load: 0 is the machine.
+    /// Target whose load is asked for: 0 is the machine.
     pub target: u16,
     /// Place of the first CPU whose entry is wanted, if there is room for entries.
     pub first_cpu: u16,
     /// The process that asks.
     pub reader: u64,
-    /// Larger than any before from this reader.
+    /// Number of the query, larger than any before from this reader.
     pub number: u64,
-    /// Who is to answer: a responder that goes by another name does not.
+    /// Host that is to answer: a responder with other names does not answer.
     pub host: Host,
 }
 
-/// Why a datagram is no query, or no answer to it.
+/// Reason why a datagram is no query, or no answer to a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDatagram {
-    /// It is no datagram of this protocol.
+    /// A datagram of another protocol.
     #[error("not of this protocol")]
     Magic,
-    /// It is of another version.
+    /// A datagram of another version.
     #[error(
         "version {0} of the load query protocol, and this program speaks version {VERSION}: update \
          Evenkeel where it is older (balancer and back-end), and run `evenkeel kernel attach` again"
     )]
     Version(u8),
-    /// It has a length that no datagram has, or another than it says.
+    /// A datagram with a length that no datagram has, or with another length than it says.
     #[error("a datagram of {0} bytes is too short, too long, or of another length than it says")]
     Length(usize),
-    /// It is a query where an answer is expected, or the other way round; or what is reserved
-    /// is in use.
+    /// A query where an answer is expected, or an answer where a query is expected; or a reserved
+    /// field that is in use.
     #[error("a datagram with a wrong {0}")]
     Field(&'static str),
-    /// It has a key that is not known, or its authentication code is wrong.
+    /// A datagram with an unknown key or a wrong authentication code.
     #[error("a datagram whose authentication code is wrong: another key?")]
     Mac,
-    /// The record in it is none.
+    /// A datagram whose record is not valid.
     #[error(transparent)]
     Record(#[from] BadRecord),
 }
 
 impl Query {
-    /// Whether a datagram of this protocol can be that long: it ends after the base, after
-    /// the ports, or after one of the next four CPU entries.
+    /// Returns true if a datagram of this protocol can have that length: it ends after the base,
+    /// after the ports, or after one of the next four CPU entries.
     pub const fn is_length(length: usize) -> bool {
         length == SHORT
             || length >= WITH_PORTS
@@ -157,7 +157,7 @@ impl Query {
                 && (length - WITH_PORTS).is_multiple_of(CPU)
     }
 
-    /// Writes the query. `out` becomes as long as it is.
+    /// Writes the query. `out` becomes as long as the query is.
     ///
     /// The length must be [one that there is](Query::is_length).
     pub fn write(&self, key: &Key, out: &mut Vec<u8>) {

@@ -35,16 +35,16 @@ pub use serve::{Counters, Limits, Memory, Server};
 
 use crate::record::{BadRecord, CPU, CPUS, MAX_CPUS};
 
-/// Where pages are offered if nobody says otherwise.
+/// Default port at which pages are offered.
 pub const DEFAULT_PORT: u16 = 9971;
 
-/// Why a page is not offered or not read.
+/// Reason why a page is not offered or not read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The feature was off.
     #[error("this program was built without RDMA: build it with --features kernel")]
     NotBuilt,
-    /// They are not installed, or too old.
+    /// The RDMA libraries are not installed, or too old.
     #[error(
         "the RDMA libraries cannot be loaded ({0}): install librdmacm1, libibverbs1 and ibverbs-providers (Debian, Ubuntu) or librdmacm and libibverbs (Fedora, RHEL)"
     )]
@@ -60,19 +60,19 @@ pub enum Error {
     /// RDMA CM says that there will be no connection.
     #[error("no connection: {0}")]
     NoConnection(String),
-    /// It has not come about, or an answer has not come, for too long.
+    /// The connection has not come about, or an answer has not come, for too long.
     #[error("no answer from there")]
     TimedOut,
-    /// It was closed by the other side.
+    /// The other side has closed the connection.
     #[error("the connection was closed")]
     Closed,
-    /// What is offered there is no load page.
+    /// The other side offers something that is no load page.
     #[error("there is no valid load page: {0}")]
     BadOffer(&'static str),
     /// A read failed.
     #[error("the page cannot be read: {0}")]
     Read(String),
-    /// What was read is no record.
+    /// The bytes of the page are no record.
     #[error(transparent)]
     Record(#[from] BadRecord),
 }
@@ -83,7 +83,7 @@ impl Error {
     }
 }
 
-/// What a back-end offers.
+/// Page that a back-end offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Offer {
     address: u64,
@@ -107,8 +107,8 @@ fn greeting() -> [u8; GREETING] {
     bytes
 }
 
-/// Whether a request for a connection, or what answers it, begins as it should. Devices may
-/// add zeros.
+/// Checks that a request for a connection, or the answer to such a request, begins with the magic
+/// and the version of this protocol. Devices may add zeros.
 fn check_greeting(bytes: &[u8]) -> Result<(), Error> {
     match bytes.first_chunk::<GREETING>() {
         Some(head) if head[..4] != MAGIC => Err(Error::BadOffer("it does not begin with EVKP")),
@@ -156,7 +156,7 @@ impl Offer {
     }
 }
 
-/// What the library calls it.
+/// Returns the name that the library gives to something, as a string.
 ///
 /// # Safety
 ///
@@ -178,7 +178,7 @@ struct Channel {
     raw: *mut sys::Channel,
 }
 
-/// What happened to a connection, with all that belongs to the library copied.
+/// Event of a connection, with all data that belongs to the library copied.
 struct Happened {
     id: *mut sys::Id,
     kind: std::ffi::c_uint,
@@ -264,7 +264,7 @@ impl Channel {
     }
 }
 
-/// Whether an event of that kind is about private data.
+/// Returns true if an event of that kind has private data.
 fn has_data(kind: std::ffi::c_uint) -> bool {
     [sys::CONNECT_REQUEST, sys::ESTABLISHED, sys::REJECTED].contains(&kind)
 }
@@ -284,8 +284,8 @@ fn never_block(fd: BorrowedFd<'_>) -> Result<(), Error> {
     set().map_err(|error| Error::System("fcntl", error.into()))
 }
 
-/// How long a device waits for an answer before it sends again: 4.096 us times 2^14, which
-/// is 67 ms. With the default, a lost packet costs a second and more.
+/// Sets the time that a device waits for an answer before it sends again: 4.096 us times 2^14,
+/// which is 67 ms. With the default, a lost packet costs a second and more.
 fn set_ack_timeout(api: &sys::Api, id: *mut sys::Id) {
     let mut timeout = 14u8;
     // SAFETY: the id is alive, the option is a byte. Where it is not known, the default holds.

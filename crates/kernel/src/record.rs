@@ -38,11 +38,11 @@
 
 /// Bytes of the part that every copy has.
 pub const BASE: usize = 360;
-/// How many ports a record has room for.
+/// Number of ports that a record has room for.
 pub const PORTS: usize = 16;
 /// Bytes of a port.
 pub const PORT: usize = 12;
-/// Where the entries of CPUs begin.
+/// Offset of the entries of CPUs.
 pub const CPUS: usize = BASE + PORTS * PORT;
 /// Bytes of an entry.
 pub const CPU: usize = 176;
@@ -58,7 +58,7 @@ pub const FIXED: f64 = 2048.0;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"EVKR");
 
-/// Who wrote a record.
+/// Writer of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 #[repr(u8)]
@@ -115,25 +115,25 @@ impl Available {
     pub const BACKLOG: Available = Available(1 << 5);
     /// Pressure stall information.
     pub const PRESSURE: Available = Available(1 << 6);
-    /// Memory.
+    /// Memory of the machine or cgroup.
     pub const MEMORY: Available = Available(1 << 7);
     /// Load averages.
     pub const LOAD_AVERAGES: Available = Available(1 << 8);
     /// Listen backlogs of ports.
     pub const PORTS: Available = Available(1 << 9);
-    /// Whether the threads that soft interrupts are left to have work.
+    /// Threads for soft interrupts: number of CPUs whose thread has work.
     pub const SOFTIRQ_THREADS: Available = Available(1 << 10);
     /// The average of running tasks.
     pub const RUNNING_AVERAGE: Available = Available(1 << 11);
     /// Tasks that wait for a disk.
     pub const BLOCKED: Available = Available(1 << 12);
 
-    /// Whether all parts of `other` are among these.
+    /// Returns true if all parts of `other` are among these.
     pub const fn has(self, other: Available) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These parts and `other`.
+    /// Returns these parts together with `other`.
     pub const fn with(self, other: Available) -> Available {
         Available(self.0 | other.0)
     }
@@ -159,7 +159,7 @@ pub struct Times {
 pub struct Cpu {
     /// Sequence number, odd while the entry is being written.
     pub begin: u64,
-    /// When it was taken, on the back-end's monotonic clock, in ns.
+    /// Time when the entry was taken, on the back-end's monotonic clock, in ns.
     pub time_ns: u64,
     /// CPU time by kind.
     pub times: Times,
@@ -193,20 +193,20 @@ pub struct Cpu {
 /// The listen backlog of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Port {
-    /// Its number.
+    /// Number of the port.
     pub port: u16,
-    /// Whether something listens there.
+    /// True if something listens at the port.
     pub listening: bool,
     /// Connections that wait to be accepted.
     pub backlog: u32,
-    /// The most that may.
+    /// Most connections that may wait to be accepted.
     pub limit: u32,
 }
 
 /// Time under pressure in ns since boot, and the kernel's averages over 10 s, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stall {
-    /// Total.
+    /// Total time under pressure since boot, in ns.
     pub total_ns: u64,
     /// Average, in per cent times 2048.
     pub avg10: u32,
@@ -226,9 +226,9 @@ pub struct Pressure {
 /// Memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// All there is, or may be used.
+    /// Memory in all, or the memory that may be used.
     pub total: u64,
-    /// What can be had without swapping.
+    /// Memory that is available without swapping.
     pub available: u64,
     /// Swap in use.
     pub swap_used: u64,
@@ -237,17 +237,17 @@ pub struct Memory {
 /// The part that every copy of a record has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// Who wrote it.
+    /// Writer of the record.
     pub source: Source,
-    /// Of what it tells.
+    /// Scope of the record: the machine or a cgroup.
     pub scope: Scope,
     /// Sequence number, odd while the record is being written.
     pub begin: u64,
-    /// When it was taken, on the back-end's monotonic clock, in ns.
+    /// Time when the record was taken, on the back-end's monotonic clock, in ns.
     pub time_ns: u64,
     /// Counters of two epochs have nothing to do with each other.
     pub epoch: u64,
-    /// What it has.
+    /// Parts that the record has.
     pub available: Available,
     /// CPUs of the scope.
     pub cpus: u32,
@@ -260,15 +260,15 @@ pub struct Base {
     pub entries: u16,
     /// Ports in the record.
     pub ports: u16,
-    /// Which of the responder's targets it tells of.
+    /// Target of the responder that the record describes.
     pub target: u16,
-    /// How often it was made.
+    /// Number of times that the record was made.
     pub updates: u64,
     /// Sums over all CPUs.
     pub totals: Cpu,
     /// Pressure stall information.
     pub pressure: Pressure,
-    /// Memory.
+    /// Memory of the scope.
     pub memory: Memory,
     /// Load averages of 1, 5 and 15 minutes, times 2048.
     pub load_averages: [u32; 3],
@@ -345,22 +345,22 @@ impl Base {
     }
 }
 
-/// Why bytes are no record.
+/// Reason why bytes are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecord {
-    /// It ends within a part.
+    /// Bytes that end within a part of the record.
     #[error("{0} bytes are not a load record: it is incomplete")]
     Length(usize),
-    /// It does not begin as one.
+    /// Bytes that do not begin with the magic of a record.
     #[error("not a load record: it does not begin with EVKR")]
     Magic,
-    /// It has another layout.
+    /// A record with another layout.
     #[error("a load record of version {0}; this program reads version {VERSION}")]
     Version(u16),
-    /// It says of itself what cannot be.
+    /// A record with a field whose value is not possible.
     #[error("a load record with a wrong {0}")]
     Field(&'static str),
-    /// It was being written while it was read: read it again.
+    /// A record that was being written while it was read. The reader should read it again.
     #[error("the load record was being written: read it again")]
     Torn,
 }

@@ -24,29 +24,29 @@ use crate::network::Network;
 use crate::query::{BadDatagram, ENVELOPE, Key, Query};
 use crate::record::Whole;
 
-/// How many readers, and how many addresses, are known at once, at least.
+/// Least number of readers, and of addresses, that are remembered at once.
 pub const KNOWN: usize = 4096;
 
-/// Whom to answer.
+/// Settings of a responder: who is answered, and for which names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Keys that readers may use.
     pub keys: Vec<Key>,
     /// Addresses that are answered. Without any, nobody is.
     pub allow: Vec<Network>,
-    /// By which names this machine goes: see [`crate::host::own`]. Without any, only queries
-    /// for [any host](Host::ANY) are answered.
+    /// Names of this machine: see [`crate::host::own`]. Without any, only queries for [any
+    /// host](Host::ANY) are answered.
     pub hosts: Vec<Host>,
     /// Maximum queries per second and client address; 0 is no limit. A tenth of a
     /// second's may come at once, and always 16.
     pub rate: u32,
 }
 
-/// What became of a datagram.
+/// Result of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Verdict {
-    /// It is an answer now: send it back.
+    /// The datagram is an answer now: send it back.
     Answered,
     /// From an address that is not on the list.
     #[strum(to_string = "source_not_allowed")]
@@ -69,17 +69,17 @@ pub enum Verdict {
     /// With a wrong authentication code.
     #[strum(to_string = "wrong_code")]
     Code,
-    /// Its number is not larger than the last one of its reader.
+    /// The number of the query is not larger than the last number of its reader.
     #[strum(to_string = "replayed")]
     Replay,
     /// Too many from this address.
     Rate,
-    /// It asks for a target that there is not.
+    /// The query asks for an unknown target.
     #[strum(to_string = "unknown_target")]
     Target,
-    /// It asks for a cgroup that is no more.
+    /// The query asks for a cgroup that is no more.
     Gone,
-    /// It is meant for another host.
+    /// The query is meant for another host.
     OtherHost,
 }
 
@@ -87,18 +87,18 @@ impl Verdict {
     /// All of them.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
-    /// Its name, as the kernel's own responder counts it.
+    /// Returns the name of the verdict, as the kernel's own responder counts it.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// How often each verdict was given.
+/// Number of times each verdict was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters([u64; Verdict::ALL.len()]);
 
 impl Counters {
-    /// How often it was.
+    /// Returns the number of times that `verdict` was given.
     pub fn of(&self, verdict: Verdict) -> u64 {
         self.0[verdict as usize]
     }
@@ -115,13 +115,13 @@ pub struct Responder {
     settings: Settings,
     /// The last number of each reader.
     readers: Recent<u64, u64>,
-    /// When each address has asked for all that it may ask until then.
+    /// For each address, the time until which it has used up its allowed queries.
     sources: Recent<IpAddr, Duration>,
     counters: Counters,
 }
 
 impl Responder {
-    /// One that nobody has asked yet.
+    /// Makes a responder that nobody has asked yet.
     pub fn new(settings: Settings) -> Self {
         Responder {
             settings,
@@ -136,7 +136,7 @@ impl Responder {
         self.settings.hosts = hosts;
     }
 
-    /// What it did.
+    /// Returns the counters of verdicts.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -195,7 +195,7 @@ impl Responder {
         }
     }
 
-    /// Why the authentication code of a whole query is not right.
+    /// Tells why the authentication code of a whole query is not right: unknown key, or wrong code.
     fn code(&self, datagram: &[u8]) -> Verdict {
         let number = datagram.get(8..10).and_then(|bytes| bytes.try_into().ok());
         let number = number.map(u16::from_le_bytes);
@@ -208,7 +208,7 @@ impl Responder {
     }
 }
 
-/// Whether an address asks too often, by the generic cell rate algorithm.
+/// Returns true if an address asks too often, by the generic cell rate algorithm.
 fn too_many(
     rate: u32,
     sources: &mut Recent<IpAddr, Duration>,
@@ -236,7 +236,7 @@ pub fn fill(query: &Query, key: &Key, datagram: &mut [u8], record: &Whole) {
     query.answer(key, datagram);
 }
 
-/// What was used lately: at least the last [`KNOWN`] keys, at most twice as many.
+/// Entries used lately: at least those of the last [`KNOWN`] keys, at most twice as many.
 #[derive(Debug)]
 struct Recent<K, V> {
     young: HashMap<K, V>,

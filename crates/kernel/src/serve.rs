@@ -31,31 +31,32 @@ use crate::shared::Writer;
 
 /// Datagrams that are answered with one call.
 const BATCH: usize = 64;
-/// How often it is said what came in beside good queries.
+/// Interval between log lines about the datagrams that are no good queries.
 const SAY: Duration = Duration::from_secs(60);
-/// How often the addresses of this machine are looked up, by which it goes without a name.
+/// Interval between look-ups of this machine's addresses, which are its names if no name is given.
 const ADDRESSES: Duration = Duration::from_secs(10);
 
-/// What is served, and to whom.
+/// Options of the server: records that it serves, places where it serves them, and clients that may
+/// have them.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// Whether records are those of the kernel's own page, and not of `/proc`.
+    /// True if records come from the kernel's own page, not from `/proc`.
     pub from_kernel: bool,
-    /// Between two records.
+    /// Time between two records.
     pub interval: Duration,
     /// The file of the page for readers on this machine.
     pub shared: Option<PathBuf>,
-    /// Where the page is offered over RDMA.
+    /// Address at which the page is offered over RDMA.
     pub rdma: Option<SocketAddr>,
-    /// Where queries are answered.
+    /// Address at which queries are answered.
     pub respond: Option<SocketAddr>,
-    /// Whether they are answered with the record of the last interval.
+    /// True if queries are answered with the record of the last interval.
     pub cached: bool,
     /// Keys that queries may have.
     pub keys: Vec<Key>,
-    /// Who may ask, or read.
+    /// Networks that may ask, or read.
     pub allow: Vec<Network>,
-    /// By which names this machine goes; without any, by its addresses.
+    /// Names of this machine; without any, its addresses are its names.
     pub hosts: Vec<String>,
     /// Most queries per second and address; 0 is no limit.
     pub rate: u32,
@@ -65,7 +66,7 @@ pub struct Options {
     pub cgroups: Vec<(u16, String)>,
 }
 
-/// Why nothing is served.
+/// Reason why nothing is served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// There is nowhere to put a record.
@@ -112,7 +113,7 @@ pub enum ServeError {
     /// The address is not to be had.
     #[error("cannot listen at {0}: {1}; choose another port, or end the process that uses it")]
     Listen(SocketAddr, io::Error),
-    /// It is not known by which names this machine goes.
+    /// The names of this machine cannot be found out.
     #[error(transparent)]
     Own(#[from] host::OwnError),
     /// The system gives no timer or event loop.
@@ -121,7 +122,7 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// Whether other options would do.
+    /// Returns true if the options are at fault, so that others would do.
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
@@ -162,7 +163,7 @@ impl Options {
         self.targets().map(drop)
     }
 
-    /// Whether records are made for queries.
+    /// Returns true if records are made for queries.
     fn fresh(&self) -> bool {
         self.respond.is_some() && !self.cached
     }
@@ -391,7 +392,7 @@ fn timer(interval: Duration) -> io::Result<rustix::fd::OwnedFd> {
     Ok(timer)
 }
 
-/// What has been said of the responder's counters.
+/// State of the responder's counters at the last log line.
 #[derive(Default)]
 struct Said {
     at: Duration,
@@ -430,9 +431,9 @@ struct Target {
     number: u16,
     source: Source,
     last: Option<Whole>,
-    /// It was made since [`Records::forget`].
+    /// True if the record was made since [`Records::forget`].
     new: bool,
-    /// It was said that there is none.
+    /// True if the log already says that there is no record.
     gone: bool,
 }
 

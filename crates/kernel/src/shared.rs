@@ -36,7 +36,7 @@ const BEGIN: usize = 1;
 const END: usize = BASE / 8 - 1;
 const TOTALS: usize = 72 / 8;
 
-/// Why a page cannot be written.
+/// Reason why a page cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// The system says why.
@@ -156,7 +156,7 @@ impl Writer {
         }
     }
 
-    /// Its memory.
+    /// Returns the memory of the page.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
@@ -252,7 +252,7 @@ fn take_file(path: &Path) -> Result<File, CreateError> {
     Err(CreateError::InUse(path.to_owned()))
 }
 
-/// Why a page has not been read.
+/// Reason why a page has not been read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Nobody writes there.
@@ -268,7 +268,7 @@ pub enum ReadError {
         "the load page {0} is not trusted: it is not a regular file, or users other than root and this one may write to it"
     )]
     Strange(PathBuf),
-    /// It holds no record.
+    /// The page holds no record.
     #[error("the load page {0}: {1}")]
     Record(PathBuf, #[source] BadRecord),
 }
@@ -279,16 +279,16 @@ pub struct Reader {
     path: PathBuf,
     file: Option<File>,
     bytes: Vec<u8>,
-    /// What was read last, and when first.
+    /// Identification of the last reading, and the time when it was first read.
     last: Option<((u64, u64), Instant)>,
 }
 
-/// What was read.
+/// Result of reading a page.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reading<'a> {
     /// The record.
     pub record: Record<'a>,
-    /// How long ago it was made. It grows while the writer is stopped, or dead.
+    /// Age of the record. The age grows while the writer is stopped, or dead.
     pub age: Duration,
 }
 
@@ -303,7 +303,7 @@ impl Reader {
         }
     }
 
-    /// Where the page is.
+    /// Returns the path of the page.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -39,7 +39,7 @@ const RECENT: [(&str, u32); 2] = [("evk_readers", 16_384), ("evk_sources", 4096)
 const KEPT_PER_CPU: u32 = 128;
 /// The map with what a timer has seen of each CPU of each target.
 const GLANCES: &str = "evk_glances";
-/// What holds the link of an XDP program.
+/// Name of the pin that holds the link of an XDP program.
 const LINK: &str = "link";
 /// The maps that outlive the loader by files of their own.
 const PINNED: [&str; 12] = [
@@ -57,8 +57,7 @@ const PINNED: [&str; 12] = [
     "evk_timers",
 ];
 
-/// What has been counted, in the order of `enum evk_counter`: a name for scripts, and what it
-/// means.
+/// Counters, in the order of `enum evk_counter`: a name for scripts, and the meaning of each.
 pub const COUNTERS: [(&str, &str); 13] = [
     ("answered", "queries that were answered"),
     (
@@ -97,7 +96,7 @@ pub const COUNTERS: [(&str, &str); 13] = [
     ),
 ];
 
-/// How the responder receives packets.
+/// Way in which the responder receives packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 #[repr(u32)]
@@ -111,13 +110,13 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Its name.
+    /// Returns the name of the mode.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// What a responder shall do.
+/// Options of a responder.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The network interface.
@@ -128,24 +127,24 @@ pub struct Options {
     pub port: u16,
     /// Keys of balancers.
     pub keys: Vec<Key>,
-    /// Whom it answers.
+    /// Networks whose queries the responder answers.
     pub allow: Vec<Network>,
-    /// By which names it goes: see [`crate::host::own`].
+    /// Names of the responder: see [`crate::host::own`].
     pub hosts: Vec<Host>,
-    /// TCP ports whose backlogs it tells.
+    /// TCP ports whose backlogs the responder tells.
     pub ports: Vec<u16>,
     /// Cgroups that can be asked for, with their numbers.
     pub cgroups: Vec<(u16, PathBuf)>,
     /// Most answers per second and source; 0 is any number.
     pub rate: u32,
-    /// How the responder receives packets; without one, the first way that works.
+    /// Way in which the responder receives packets; without one, the first way that works.
     pub mode: Option<Mode>,
 }
 
-/// What is on an interface.
+/// Status of the responder on an interface.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// How the responder receives packets.
+    /// Way in which the responder receives packets.
     pub mode: Mode,
     /// The kernel's number of the program; none if it is no longer on the interface.
     pub program: Option<u32>,
@@ -153,22 +152,22 @@ pub struct Status {
     pub port: u16,
     /// Most answers per second and source; 0 is any number.
     pub rate: u64,
-    /// TCP ports whose backlogs it tells.
+    /// TCP ports whose backlogs the responder tells.
     pub ports: Vec<u16>,
     /// Numbers of the keys. Secrets are never told.
     pub keys: Vec<u16>,
-    /// Whom it answers.
+    /// Networks whose queries the responder answers.
     pub allow: Vec<Network>,
-    /// How many names it goes by.
+    /// Number of names of the responder.
     pub hosts: usize,
     /// Targets beside the machine: their numbers, and those of their cgroups (of the folder in
     /// the file system: its inode).
     pub cgroups: Vec<(u16, u64)>,
-    /// What has been counted, as in [`COUNTERS`].
+    /// Values of the counters, in the order of [`COUNTERS`].
     pub counters: [u64; COUNTERS.len()],
 }
 
-/// Where the pins of an interface's responder are if nobody says otherwise.
+/// Returns the default folder for the pins of an interface's responder.
 pub fn folder(interface: &str) -> PathBuf {
     Path::new("/sys/fs/bpf/evenkeel").join(interface)
 }
@@ -272,7 +271,7 @@ impl Config {
         })
     }
 
-    /// That of the responder in this folder.
+    /// Returns the configuration of the responder in this folder.
     fn of(folder: &Path) -> Result<Option<Self>, BpfError> {
         let path = folder.join("evk_config");
         if !path.try_exists().unwrap_or(true) {
@@ -397,7 +396,8 @@ fn open(folder: &Path) -> Result<OpenObject, BpfError> {
     Ok(object)
 }
 
-/// How large a map that forgets must be to hold that many entries whatever its CPUs keep.
+/// Returns the size that a map that forgets needs to hold that many entries, whatever its CPUs
+/// keep.
 fn entries(held: u32, cpus: usize) -> u32 {
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
     held.saturating_add(cpus.saturating_mul(KEPT_PER_CPU))
@@ -460,7 +460,7 @@ fn map<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>, BpfErro
     map.ok_or(BpfError::Lost("a map is missing"))
 }
 
-/// That of the record that is there: its counters go on. Else a random one.
+/// Returns the epoch of the existing record, whose counters go on, or else a random epoch.
 fn epoch(object: &Object) -> Result<u64, BpfError> {
     let facts = map(object, "evk_facts")?
         .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
@@ -538,8 +538,8 @@ fn request(target: u16, file: u32) -> [u8; 8] {
     out
 }
 
-/// How often, and after which pause, a timer is asked for that there was no memory for, and
-/// how often it is looked whether it has run.
+/// Numbers of attempts to start a timer for which there was no memory, and of checks that it has
+/// run, and the pause between two of them.
 const TIMER_TRIES: u32 = 200;
 const TICK_TRIES: u32 = 2000;
 const TIMER_PAUSE: Duration = Duration::from_millis(5);
@@ -670,7 +670,7 @@ pub fn detach(interface: &str, folder: Option<&Path>) -> Result<bool, BpfError> 
     Ok(was)
 }
 
-/// What is on an interface; none if there is no responder.
+/// Returns the status of the responder on an interface; none if there is no responder.
 ///
 /// # Errors
 ///

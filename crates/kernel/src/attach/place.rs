@@ -1,4 +1,4 @@
-//! Where the responder is: an XDP program that a link holds, or a filter of traffic control.
+//! Place of the responder: an XDP program that a link holds, or a filter of traffic control.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -145,7 +145,7 @@ fn put_xdp(object: &Object, mode: Mode, interface: u32, folder: &Path) -> Result
     }
 }
 
-/// What a number that libbpf returned means.
+/// Makes an error of a number that libbpf returned.
 fn refused(what: &'static str, error: i32) -> BpfError {
     failure(what)(libbpf_rs::Error::from_raw_os_error(-error))
 }
@@ -205,7 +205,7 @@ pub(super) fn program_of(config: &Config, folder: &Path) -> Option<u32> {
     }
 }
 
-/// Whether a program is a filter of ours: another one may have got its place since, if
+/// Returns true if a program is a filter of ours: another program may have got its place since, if
 /// somebody has removed ours.
 fn is_ours(id: u32) -> bool {
     ProgInfoIter::default().any(|info| info.id == id && info.name == "evk_tc")
@@ -240,8 +240,8 @@ pub(super) fn take(config: &Config, folder: &Path) -> Result<(), BpfError> {
     Ok(())
 }
 
-/// Whether there are filters at ingress or egress of an interface. libbpf can only ask for
-/// those that it knows, so this asks the kernel itself, over rtnetlink.
+/// Returns true if there are filters at ingress or egress of an interface. libbpf can only ask for
+/// filters that it knows, so this function asks the kernel itself, over rtnetlink.
 fn filters(interface: u32) -> io::Result<bool> {
     const RTM_NEWTFILTER: u16 = 44;
     const RTM_GETTFILTER: u16 = 46;

@@ -1,4 +1,4 @@
-//! What is on an interface, in words and as JSON.
+//! Status of an interface's responder, in words and as JSON.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{COUNTERS, Mode, Status};
 
 impl Mode {
-    /// What it is.
+    /// Describes the mode in words.
     pub const fn words(self) -> &'static str {
         match self {
             Mode::Native => "XDP in the driver",
@@ -18,7 +18,7 @@ impl Mode {
 }
 
 impl Status {
-    /// As JSON.
+    /// Returns the status as JSON.
     pub fn json(&self, interface: &str) -> Value {
         let counters: Map<String, Value> = COUNTERS
             .iter()

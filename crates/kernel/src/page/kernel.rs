@@ -20,7 +20,7 @@ const PAGE: usize = CPUS + MAX_CPUS * CPU;
 const TIMER: &str = "page-timer";
 const MAP: &str = "page";
 const LINKS: [&str; 2] = ["evk_switched", "evk_state"];
-/// How long the first record may take: a thousand times what it does.
+/// Time limit for the first record: a thousand times the time that it takes.
 const FIRST: Duration = Duration::from_secs(10);
 
 /// The kernel's page, kept current by the kernel as long as this lives, or as it is

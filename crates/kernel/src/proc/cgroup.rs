@@ -1,5 +1,5 @@
-//! Where the kernel says what a cgroup uses, and what it may use: of version 2, of
-//! version 1, and of both at once, as hybrid systems have them.
+//! Files in which the kernel tells what a cgroup uses and may use: of version 2, of version 1, and
+//! of both at once, as hybrid systems have them.
 
 use std::path::{Path, PathBuf};
 
@@ -21,11 +21,11 @@ pub struct Cgroup {
 /// The hierarchy in which CPU time is given out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Top {
-    /// Its beginning, as far as this process can see.
+    /// Top folder of the hierarchy, as far as this process can see.
     pub folder: PathBuf,
     /// The cgroup of this process in it.
     pub own: PathBuf,
-    /// Whether it is one of version 1.
+    /// True if this is a hierarchy of version 1.
     pub version_1: bool,
 }
 
@@ -46,8 +46,8 @@ impl Top {
     }
 }
 
-/// What `/proc/PID/cgroup` calls the cgroup of a folder in a mounted hierarchy. Anything
-/// else is taken to be such a name already.
+/// Returns the name by which `/proc/PID/cgroup` calls the cgroup of a folder in a mounted
+/// hierarchy. Any other text is taken to be such a name already.
 pub fn name(files: &Files, folder: &str) -> Had<String> {
     let mounts = files.read("/proc/self/mountinfo")?;
     let mounts = CONTROLLERS.iter().filter_map(|controller| {
@@ -75,7 +75,7 @@ const CONTROLLERS: [Option<&str>; 6] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Dir {
     path: PathBuf,
-    /// Where the hierarchy begins, as far as this process can see.
+    /// Top folder of the hierarchy, as far as this process can see.
     top: PathBuf,
 }
 
@@ -139,8 +139,8 @@ impl Cgroup {
         Ok(micros.saturating_mul(1000))
     }
 
-    /// How many CPUs it may use, of `online` ones: by its quota, those of the cgroups it
-    /// is in, and its set of CPUs.
+    /// Returns the number of CPUs that the cgroup may use, of `online` ones: by its quota, the
+    /// quotas of the cgroups it is in, and its set of CPUs.
     pub fn cpus(&self, files: &Files, online: u32) -> f64 {
         let quotas: Vec<f64> = match (&self.cpu, &self.v2) {
             (Some(dir), _) => {
@@ -163,7 +163,7 @@ impl Cgroup {
         quotas.into_iter().fold(cpus, f64::min)
     }
 
-    /// How many of the machine's `online` CPUs are in its set of CPUs.
+    /// Returns the number of the machine's `online` CPUs that are in the cgroup's set of CPUs.
     pub fn set(&self, files: &Files, online: u32) -> u32 {
         let sets = [
             (&self.cpuset, "cpuset.effective_cpus"),
@@ -203,8 +203,8 @@ impl Cgroup {
         Ok(Some((used.saturating_sub(inactive), most)))
     }
 
-    /// What it did at each device where its transfers are limited, and how much it may do
-    /// there in a second (0: no limit).
+    /// Returns the cgroup's transfers at each device where its transfers are limited, and its
+    /// limits there per second (0: no limit).
     pub fn transfers(&self, files: &Files) -> Vec<(String, Transfers, Transfers)> {
         let (done, limits) = match (&self.blkio, &self.v2) {
             (Some(dir), _) => v1_transfers(files, dir),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// What was looked for, or why it is not to be had.
+/// A result, or the reason why there is none.
 pub type Had<T> = Result<T, String>;
 
 /// More than any file of figures has, on machines with thousands of CPUs and disks.
@@ -38,7 +38,7 @@ impl Files {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// What `parse` finds in a file.
+    /// Returns what `parse` finds in a file.
     pub fn parse<T>(
         &self,
         path: impl AsRef<Path>,
@@ -51,12 +51,12 @@ impl Files {
         })
     }
 
-    /// Whether there is such a folder.
+    /// Returns true if there is such a folder.
     pub fn is_dir(&self, path: &Path) -> bool {
         self.path(path).is_dir()
     }
 
-    /// Whether there is such a file or folder.
+    /// Returns true if there is such a file or folder.
     pub fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.path(path.as_ref()).exists()
     }

@@ -31,7 +31,7 @@ const AVERAGED_INTERVAL_NS: u64 = 100_000_000;
 /// Longer between the time stamp and the end of reading, and the reader lost the CPU.
 const PROMPT_NS: u64 = 1_000_000;
 
-/// What to measure.
+/// Settings of the meter: cgroup and ports to measure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The cgroup, as `/proc/PID/cgroup` would say it; without one, the machine.
@@ -47,7 +47,7 @@ pub struct Meter {
     files: Files,
     settings: Settings,
     clock: fn() -> u64,
-    /// Where the cgroup's files are, once it was found.
+    /// Files of the cgroup, once it was found.
     cgroup: Option<Cgroup>,
     listeners: Had<Listeners>,
     /// The threads for soft interrupts: number of the CPU, file that says what it does.
@@ -171,8 +171,8 @@ impl Meter {
         Ok((whole, missing))
     }
 
-    /// What `read` finds, and when. Who loses the CPU in between does not know when, so it
-    /// tries again.
+    /// Returns the result of `read` and the time of reading. If the reader loses the CPU in
+    /// between, the time is not known, so `stamped` tries again.
     fn stamped<T>(&self, read: impl Fn() -> Had<T>) -> Had<(u64, T)> {
         let mut tries = 0;
         loop {
@@ -439,7 +439,7 @@ impl Meter {
     }
 }
 
-/// What there is; the rest is noted.
+/// Returns the value if there is one, or notes the reason why it is missing.
 fn had<T>(had: Had<T>, what: &'static str, missing: &mut Vec<Missing>) -> Option<T> {
     had.map_err(|reason| missing.push((what, reason))).ok()
 }
@@ -457,7 +457,8 @@ fn random() -> u64 {
     }
 }
 
-/// Where the kernel says what its threads for soft interrupts do.
+/// Returns, for each thread for soft interrupts, the number of its CPU and the file in which the
+/// kernel tells what the thread does.
 fn threads(files: &Files) -> Vec<(u32, String)> {
     let Ok(entries) = fs::read_dir(files.path("/proc".as_ref())) else {
         return Vec::new();

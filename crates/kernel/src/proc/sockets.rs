@@ -42,8 +42,8 @@ impl Listeners {
         })
     }
 
-    /// How many connections wait at each of `ports`, all addresses and listeners of a port
-    /// together.
+    /// Returns the number of connections that wait at each of `ports`, all addresses and listeners
+    /// of a port together.
     pub fn backlogs(&mut self, ports: &[u16]) -> Had<Vec<Port>> {
         let port = |port: &u16| Port {
             port: *port,

@@ -1,4 +1,4 @@
-//! What the kernel's files of figures say: pure functions from a text to numbers.
+//! Parsers of the kernel's files of figures: pure functions from a text to numbers.
 //!
 //! The formats have grown with the kernels (proc(5), and `Documentation/admin-guide` of
 //! Linux: `cgroup-v1`, `cgroup-v2`, `iostats`; `Documentation/accounting/psi`): fields are
@@ -92,8 +92,8 @@ pub fn averages(loadavg: &str) -> Option<[f64; 3]> {
     averages.iter().all(possible).then_some(averages)
 }
 
-/// How often each CPU had soft interrupts of each kind, of `/proc/softirqs`, with the number
-/// of the CPU. The counters wrap.
+/// Returns the number of soft interrupts of each kind on each CPU, of `/proc/softirqs`, with the
+/// number of the CPU. The counters wrap.
 pub fn softirqs<const KINDS: usize>(text: &str) -> Option<Vec<(u32, [u32; KINDS])>> {
     let mut lines = text.lines();
     let cpus = lines.next()?.split_ascii_whitespace();
@@ -110,14 +110,14 @@ pub fn softirqs<const KINDS: usize>(text: &str) -> Option<Vec<(u32, [u32; KINDS]
     Some(cpus)
 }
 
-/// What `/proc/net/softnet_stat` says of a CPU.
+/// Figures of a CPU in `/proc/net/softnet_stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Softnet {
     /// Number of the CPU.
     pub cpu: u32,
     /// Packets dropped because the backlog was full, wrapping.
     pub dropped: u32,
-    /// Times when it put packets off because it had done enough, wrapping.
+    /// Times when the CPU put packets off because it had done enough, wrapping.
     pub squeezed: u32,
     /// Packets that wait.
     pub backlog: u32,
@@ -149,7 +149,8 @@ pub fn running(loadavg: &str) -> Option<u32> {
     running.parse().ok()
 }
 
-/// What a thread does, as a letter, of `/proc/PID/stat`: `R` is running, or waiting for a CPU.
+/// Returns the state of a thread as a letter, of `/proc/PID/stat`: `R` is running, or waiting for a
+/// CPU.
 pub fn state(stat: &str) -> Option<char> {
     // Its name, in parentheses, may hold anything.
     let (_, rest) = stat.rsplit_once(") ")?;
@@ -262,7 +263,7 @@ pub fn share(quota: u64, period: u64) -> Option<f64> {
     (quota > 0 && period > 0).then(|| quota as f64 / period as f64)
 }
 
-/// How many CPUs a list such as `0-3,8` has, of `cpuset.cpus.effective`.
+/// Returns the number of CPUs in a list such as `0-3,8`, of `cpuset.cpus.effective`.
 pub fn cpu_list(text: &str) -> Option<u32> {
     let mut count = 0u32;
     for range in text.trim().split(',') {
@@ -274,16 +275,16 @@ pub fn cpu_list(text: &str) -> Option<u32> {
     Some(count)
 }
 
-/// What a cgroup did at a block device, or may do there: bytes and operations, read and
+/// Transfers of a cgroup at a block device, or their limits: bytes and operations, read and
 /// written.
 pub type Transfers = [u64; 4];
 
-/// What a cgroup did at each device, of `io.stat`.
+/// Returns the transfers of a cgroup at each device, of `io.stat`.
 pub fn io_stat(text: &str) -> impl Iterator<Item = (&str, Transfers)> {
     by_device(text, ["rbytes", "wbytes", "rios", "wios"])
 }
 
-/// What a cgroup may do per second at each device, of `io.max`; 0 is no limit.
+/// Returns the limits of a cgroup per second at each device, of `io.max`; 0 is no limit.
 pub fn io_max(text: &str) -> impl Iterator<Item = (&str, Transfers)> {
     by_device(text, ["rbps", "wbps", "riops", "wiops"])
 }
@@ -303,7 +304,7 @@ fn by_device<'t>(
     })
 }
 
-/// What a cgroup of version 1 read and wrote at each device, of
+/// Returns the amounts that a cgroup of version 1 read and wrote at each device, of
 /// `blkio.throttle.io_service_bytes` or `blkio.throttle.io_serviced`.
 pub fn blkio(text: &str) -> impl Iterator<Item = (&str, bool, u64)> {
     text.lines().filter_map(|line| {
@@ -319,7 +320,7 @@ pub fn blkio(text: &str) -> impl Iterator<Item = (&str, bool, u64)> {
     })
 }
 
-/// What a cgroup of version 1 may do per second at each device, of a file such as
+/// Returns the limits of a cgroup of version 1 per second at each device, of a file such as
 /// `blkio.throttle.read_bps_device`.
 pub fn blkio_limit(text: &str) -> impl Iterator<Item = (&str, u64)> {
     text.lines().filter_map(|line| {
@@ -329,7 +330,7 @@ pub fn blkio_limit(text: &str) -> impl Iterator<Item = (&str, u64)> {
     })
 }
 
-/// Whether `text` names a block device as `MAJOR:MINOR`.
+/// Returns true if `text` names a block device as `MAJOR:MINOR`.
 fn is_device(text: &str) -> bool {
     let number = |text: &str| text.parse::<u32>().is_ok();
     text.split_once(':')
@@ -350,7 +351,7 @@ pub fn cgroup<'t>(text: &'t str, controller: Option<&str>) -> Option<&'t str> {
     })
 }
 
-/// Where a hierarchy of cgroups is mounted.
+/// Mount of a hierarchy of cgroups.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
     /// The cgroup that is at the mount point.

@@ -20,15 +20,15 @@ use crate::record::{BadRecord, Record};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(u64);
 
-/// How often a page is read again that was being written.
+/// Number of attempts to read a page that is being written.
 const READS: u32 = 4;
-/// How long the network may take to find a back-end, and then for a connection to come about.
+/// Time limit for the network to find a back-end, and then for a connection to come about.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long a read may take. The device gives up long before: see [`set_ack_timeout`].
+/// Time limit of a read. The device gives up long before: see [`set_ack_timeout`].
 const READ: Duration = Duration::from_secs(3);
-/// Until another attempt to connect: doubles from the first to the last.
+/// Pause before another attempt to connect: doubles from the first to the last.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// How often limits of time are looked at.
+/// Interval between checks of time limits.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Reads the pages of many back-ends from one task. Nothing blocks, and no back-end holds up
@@ -63,14 +63,14 @@ pub struct Reader {
 // methods that have the reader for themselves.
 unsafe impl Send for Reader {}
 
-/// What was read.
+/// Record that was read, and how.
 #[derive(Debug)]
 pub struct Answer<'a> {
     /// The record, with its totals made from the entries of its CPUs where these are newer.
     pub record: Record<'a>,
-    /// From asking to having it.
+    /// Time from asking for the record to having it.
     pub round_trip: Duration,
-    /// How often it was read until it was whole.
+    /// Number of times that the page was read until the record was whole.
     pub reads: u32,
 }
 
@@ -172,16 +172,15 @@ impl Reader {
         }
     }
 
-    /// Whether there is a connection.
+    /// Returns true if there is a connection.
     pub fn is_connected(&self, id: ConnectionId) -> bool {
         let link = self.connections.get(&id.0);
         link.and_then(|connection| connection.link.as_ref())
             .is_some_and(|link| link.offer.is_some())
     }
 
-    /// Does what there is to do, and hands out what was read and what went wrong. It is to be
-    /// called when [the descriptor](AsFd) can be read, and every 20 ms or so beside that, for
-    /// the limits of time.
+    /// Does the pending work, and hands out what was read and what went wrong. Call it when [the
+    /// descriptor](AsFd) can be read, and every 20 ms or so beside that, for the time limits.
     ///
     /// # Errors
     ///
@@ -321,7 +320,7 @@ impl Drop for Reader {
     }
 }
 
-/// Why there is no connection, as the other side says.
+/// Makes an error of the reason that the other side gives for refusing a connection.
 fn refusal(private_data: &[u8]) -> Error {
     let reason = check_greeting(private_data)
         .ok()
@@ -367,7 +366,7 @@ impl Link {
         }
     }
 
-    /// Whether something has to happen before its limit.
+    /// Returns true if the link waits for something that has a time limit.
     fn is_waiting(&self) -> bool {
         self.offer.is_none() || self.reading.is_some()
     }

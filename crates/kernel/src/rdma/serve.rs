@@ -17,21 +17,21 @@ use crate::record::{CPU, CPUS};
 ///
 /// # Safety
 ///
-/// It can be read and written (RDMA devices refuse to register what is mapped for reading
-/// alone), stays where it is, and lives as long as this.
+/// The memory can be read and written (RDMA devices refuse to register what is mapped for reading
+/// alone), stays where it is, and lives as long as the value of this type.
 pub unsafe trait Memory: Send + Sync {
-    /// Where it begins.
+    /// Address at which the memory begins.
     fn address(&self) -> *mut u8;
-    /// Bytes in it.
+    /// Number of bytes in the memory.
     fn length(&self) -> usize;
 }
 
-/// How many connections a server bears.
+/// Limits to the connections of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// In all.
+    /// Most connections in all.
     pub connections: usize,
-    /// From one source.
+    /// Most connections from one source.
     pub per_source: usize,
 }
 
@@ -44,7 +44,7 @@ impl Default for Limits {
     }
 }
 
-/// What a server has done.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Connections made.
@@ -59,10 +59,10 @@ pub struct Counters {
     pub ended: u64,
 }
 
-/// How often the other side of a connection is asked whether it is alive.
+/// Interval between checks that the other side of a connection is alive.
 const PROBE: Duration = Duration::from_secs(10);
 
-/// Why a request is refused, in its private data after the greeting.
+/// Reasons why a request is refused, in its private data after the greeting.
 pub(super) const NOT_ALLOWED: u8 = 1;
 pub(super) const FULL: u8 = 2;
 pub(super) const BAD: u8 = 3;
@@ -98,7 +98,7 @@ struct Connection {
     waiting: bool,
 }
 
-/// What is needed of a device: the page is registered once for each.
+/// Resources of a device: the page is registered once for each.
 struct Device {
     api: &'static Api,
     domain: *mut sys::Domain,
@@ -160,12 +160,12 @@ impl Server {
         u16::from_be(unsafe { (self.api.rdma_get_src_port)(self.listener) })
     }
 
-    /// What it has done.
+    /// Returns the counters of the server.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Connections that there are.
+    /// Returns the number of connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }

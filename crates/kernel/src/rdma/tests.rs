@@ -58,7 +58,8 @@ fn addresses_are_the_same_in_c() {
     assert_eq!(ip(&mapped), Some("10.1.2.3".parse().unwrap()));
 }
 
-/// Where there is no device this says so, and how to get one; where there is one it works.
+/// Checks that the reader says how to get a device where there is none, and works where there is
+/// one.
 #[test]
 fn without_a_device_it_says_how_to_get_one() {
     match Reader::new() {

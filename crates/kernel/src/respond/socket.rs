@@ -59,7 +59,7 @@ pub struct Batch {
     headers: Box<[libc::mmsghdr]>,
 }
 
-/// As the headers in it want it.
+/// Buffer for control messages, aligned for the headers in it.
 #[derive(Clone, Copy)]
 #[repr(align(8))]
 struct Control([u8; CONTROL]);
