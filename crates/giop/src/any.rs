@@ -13,21 +13,21 @@ use crate::hex;
 use crate::ior::Ior;
 use crate::typecode::{Kind, Node, Ref, Switch, TypeCode, end_of_aliases, unalias};
 
-/// How deep values (structs, sequences, Anys in Anys) may be nested.
+/// Greatest depth to which values (structs, sequences, Anys in Anys) may be nested.
 pub const MAX_DEPTH: usize = 64;
 
-/// How many parts of a value may take no bytes, such as empty structs in a sequence. The
-/// work for the others is bounded by the bytes of their message ([`STEPS_PER_BYTE`]).
+/// Most parts of a value that may take no bytes, such as empty structs in a sequence. The work for
+/// the other parts is bounded by the bytes of their message ([`STEPS_PER_BYTE`]).
 ///
 /// [`STEPS_PER_BYTE`]: crate::cdr::STEPS_PER_BYTE
 pub const MAX_EMPTY: usize = 1024;
 
-/// A type that can be put into an Any: those that IDL describes.
+/// A type that can be put into an Any: the types that IDL describes.
 pub trait Idl: Sized {
     /// Bytes that the shortest value takes, at least: bounds lengths of sequences.
     const LEAST: usize;
 
-    /// Its TypeCode.
+    /// Returns the TypeCode of the type.
     fn type_code() -> TypeCode;
 
     /// Reads a value.
@@ -108,14 +108,14 @@ impl Any {
         })
     }
 
-    /// How many bytes it has in CDR, with its type.
+    /// Returns the number of bytes that the value has in CDR, with its type.
     pub fn size(&self) -> usize {
         let mut writer = Writer::new(Endian::NATIVE);
         self.write(&mut writer);
         writer.bytes().len()
     }
 
-    /// Writes it.
+    /// Writes the value.
     pub fn write(&self, writer: &mut Writer) {
         self.type_code.write(writer);
         let mut walk = Walk::default();
@@ -129,8 +129,8 @@ impl Any {
     }
 }
 
-/// As text: an encapsulation in hexadecimal digits. [`FromStr`] reads it, however much work
-/// that is: it was accepted once.
+/// Writes the Any as text: an encapsulation in hexadecimal digits. [`FromStr`] reads this text,
+/// however much work that is: the value was accepted once.
 impl fmt::Display for Any {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut writer = Writer::encapsulation(Endian::NATIVE);
@@ -142,10 +142,10 @@ impl fmt::Display for Any {
 /// A text that stands for no Any.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    /// It is not in hexadecimal.
+    /// The text is not in hexadecimal.
     #[error("character {at} is no hexadecimal digit of a whole byte")]
     NoHex {
-        /// Which character.
+        /// Position of the character.
         at: usize,
     },
     /// The bytes are those of no Any.
@@ -277,7 +277,7 @@ impl<T: Idl> Idl for Vec<T> {
 /// Copies values from one form into another.
 #[derive(Default)]
 struct Walk {
-    /// How many parts took no bytes.
+    /// Number of parts that took no bytes.
     empty: usize,
 }
 
@@ -482,8 +482,8 @@ fn bounded(bound: u32, len: usize, at: usize) -> Result<(), CdrError> {
     }
 }
 
-/// Whether `bytes` are a decimal of so many digits: two in a byte, and last the sign. If
-/// that leaves half a byte at the start, it is zero.
+/// Returns true if `bytes` are a decimal of `digits` digits: two in a byte, and last the sign. If
+/// that leaves half a byte at the start, this half is zero.
 fn is_packed_decimal(bytes: &[u8], digits: u16) -> bool {
     let mut halves = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
     let sign = halves.next_back();

@@ -34,42 +34,42 @@ impl Endian {
 /// Bytes that are no valid CDR.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CdrError {
-    /// They end in the middle of a value, or a length says that there are more.
+    /// The bytes end in the middle of a value, or a length says that there are more.
     #[error("{wanted} more bytes are needed at offset {at} for {what}")]
     Short {
-        /// What was being read.
+        /// Name of the value that was being read.
         what: &'static str,
-        /// Where, from the start of the alignment.
+        /// Offset of the value, from the start of the alignment.
         at: usize,
-        /// How many bytes are missing.
+        /// Number of missing bytes.
         wanted: usize,
     },
     /// A value that its type does not have.
     #[error("{what} at offset {at} is not valid: {found}")]
     Invalid {
-        /// What was being read.
+        /// Name of the value that was being read.
         what: &'static str,
-        /// Where, from the start of the alignment.
+        /// Offset of the value, from the start of the alignment.
         at: usize,
-        /// What stands there.
+        /// Description of the value found there.
         found: String,
     },
-    /// More than is believed.
+    /// A length or number above its limit.
     #[error("{what} at offset {at} is too large: more than {most}")]
     TooLarge {
-        /// What was being read.
+        /// Name of the value that was being read.
         what: &'static str,
-        /// Where, from the start of the alignment.
+        /// Offset of the value, from the start of the alignment.
         at: usize,
         /// The limit.
         most: usize,
     },
-    /// What its bytes ask for is out of proportion to their number.
+    /// The bytes ask for work that is out of proportion to their number.
     #[error("{what} at offset {at} takes more work than its message may")]
     TooCostly {
-        /// What was being read.
+        /// Name of the value that was being read.
         what: &'static str,
-        /// Where, from the start of the alignment.
+        /// Offset of the value, from the start of the alignment.
         at: usize,
     },
 }
@@ -91,9 +91,9 @@ pub struct Reader<'a> {
     before: usize,
     endian: Endian,
     minor: u8,
-    /// Where the fragments begin that are still to come ([`Reader::of_fragments`]).
+    /// Positions at which the fragments begin that are still to come ([`Reader::of_fragments`]).
     joints: &'a [usize],
-    /// What is added to a position for its alignment, in the fragment that is being read.
+    /// Number that is added to a position for its alignment, in the fragment that is being read.
     shift: usize,
     /// Steps of work that may still be taken.
     work: usize,
@@ -164,12 +164,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// How many [steps](STEPS_PER_BYTE) of work what is still to be read may take.
+    /// Returns the [steps](STEPS_PER_BYTE) of work that the rest of the message may take.
     pub fn work_left(&self) -> usize {
         self.work
     }
 
-    /// Takes so many steps of work.
+    /// Takes `steps` steps of work.
     #[inline]
     pub(crate) fn work(&mut self, steps: usize, what: &'static str) -> Result<(), CdrError> {
         match self.work.checked_sub(steps) {
@@ -225,12 +225,12 @@ impl<'a> Reader<'a> {
         self.endian
     }
 
-    /// Where the next byte stands, from the start of the alignment.
+    /// Returns the position of the next byte, from the start of the alignment.
     pub fn position(&self) -> usize {
         self.before + self.position
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes that are left.
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.position
     }
@@ -415,18 +415,18 @@ impl Writer {
         self.endian
     }
 
-    /// Where the next byte will stand, from the start of the alignment.
+    /// Returns the position of the next byte to be written, from the start of the alignment.
     pub fn position(&self) -> usize {
         // `before` is negative, in two's complement, after `append`.
         self.before.wrapping_add(self.bytes.len())
     }
 
-    /// What has been written.
+    /// Returns the bytes that have been written.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What has been written.
+    /// Returns the bytes that have been written.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

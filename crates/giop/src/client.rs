@@ -27,9 +27,9 @@ use connection::{Connection, Failure, Outgoing};
 /// Limits of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// How long one attempt to connect may take.
+    /// Time limit of one attempt to connect.
     pub connect_timeout: Duration,
-    /// A connection on which nothing is outstanding for so long is closed.
+    /// Time after which a connection on which nothing is outstanding is closed.
     pub idle_timeout: Duration,
     /// Longest reply, in bytes.
     pub max_message: usize,
@@ -58,11 +58,12 @@ pub struct Call<'a> {
     pub target: &'a Ior,
     /// The operation.
     pub operation: &'a str,
-    /// Its arguments, in this machine's byte order, written from the start of an alignment.
+    /// Arguments of the operation, in this machine's byte order, written from the start of an
+    /// alignment.
     pub arguments: Vec<u8>,
-    /// When the caller gives up; then the server gets a CancelRequest.
+    /// Time when the caller gives up; then the server gets a CancelRequest.
     pub deadline: Instant,
-    /// Whether to follow forwards; if not, a forward is [`CallError::Forward`].
+    /// True if the client follows forwards; if not, a forward is [`CallError::Forward`].
     pub follow: bool,
 }
 
@@ -125,7 +126,7 @@ impl fmt::Debug for Body {
     }
 }
 
-/// Why a call has no results.
+/// Reason why a call has no results.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CallError {
     /// The object raised a system exception.
@@ -153,29 +154,29 @@ pub enum CallError {
     Unreachable {
         /// The last address that was tried.
         address: String,
-        /// What went wrong there.
+        /// Error at that address.
         error: String,
-        /// Whether all addresses refused the connection: nobody listens there.
+        /// True if all addresses refused the connection: nobody listens there.
         refused: bool,
     },
-    /// This process, or machine, has run out of something, which says nothing about the
+    /// A resource of this process, or machine, has run out. The error says nothing about the
     /// object.
     #[error("cannot call {}: {shortage}", address.escape_debug())]
     Exhausted {
-        /// Where the call was to go.
+        /// Address to which the call was to go.
         address: String,
-        /// What has run out.
+        /// Resource that has run out.
         shortage: Shortage,
-        /// Whether the call may have been carried out: it ran out while the call was under
-        /// way.
+        /// True if the call may have been carried out: the resource ran out while the call was
+        /// under way.
         sent: bool,
     },
     /// The connection broke; the call may have been carried out.
     #[error("lost the connection to {}: {error}", address.escape_debug())]
     Lost {
-        /// Where.
+        /// Address of the connection.
         address: String,
-        /// What went wrong.
+        /// Error of the connection.
         error: String,
     },
     /// The deadline has passed; the call may have been carried out.
@@ -196,7 +197,7 @@ impl From<CdrError> for CallError {
 }
 
 impl CallError {
-    /// Whether the operation was carried out: after `No` it may be called again.
+    /// Returns whether the operation was carried out: after `No` it may be called again.
     pub fn completed(&self) -> Completion {
         match self {
             CallError::System(exception) => exception.completed,
@@ -215,7 +216,7 @@ impl CallError {
     }
 }
 
-/// Where calls go: host, port, and the version of GIOP that is spoken there.
+/// Address for calls: host, port, and the version of GIOP that is spoken there.
 type Address = (String, u16, Version);
 
 /// The connection to an address, or a place for it. Who connects holds the lock, so that the
@@ -246,17 +247,17 @@ impl fmt::Debug for Client {
     }
 }
 
-/// One way to the target of a call.
+/// A way to the target of a call.
 struct Way {
     address: Address,
     key: Vec<u8>,
-    /// What to send as CodeSets context in the first request of a connection.
+    /// Code sets to send as CodeSets context in the first request of a connection.
     code_sets: Option<CodeSets>,
-    /// Which profile of the reference it is.
+    /// Number of the profile in the reference.
     selected: usize,
 }
 
-/// What came of one attempt.
+/// Result of one attempt.
 enum Attempt {
     Done(Body),
     Forward(Ior),
@@ -466,7 +467,7 @@ impl Client {
     }
 }
 
-/// Why `address` was not connected to.
+/// Makes the error for an `address` to which no connection was made.
 fn not_connected(address: String, error: &std::io::Error) -> CallError {
     match Shortage::of(error) {
         Some(shortage) => {
@@ -533,7 +534,7 @@ fn code_sets(profile: &IiopProfile, version: Version) -> Option<CodeSets> {
     })
 }
 
-/// What a reply means.
+/// Turns a reply into the result of an attempt, or into an error.
 fn judge((status, body): (ReplyStatus, Body)) -> Result<Attempt, CallError> {
     let mut reader = body.reader();
     match status {

@@ -16,10 +16,10 @@ pub const UTF_16: u32 = 0x0001_0109;
 /// UCS-2 level 1, for `wchar`.
 pub const UCS_2: u32 = 0x0001_0100;
 
-/// One service context.
+/// A service context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceContext<'a> {
-    /// What it is.
+    /// Id of the context, which tells its kind.
     pub id: u32,
     /// An encapsulation, by convention.
     pub data: &'a [u8],
@@ -31,16 +31,16 @@ pub struct Contexts<'a>(List<'a>);
 
 #[derive(Clone)]
 enum List<'a> {
-    /// That many, whole and in order: they have been read once.
+    /// Contexts on the wire: their number, whole and in order, because they have been read once.
     Wire(Reader<'a>, usize),
     Given(&'a [ServiceContext<'a>]),
 }
 
 impl<'a> Contexts<'a> {
-    /// None.
+    /// No service contexts.
     pub const NONE: Contexts<'static> = Contexts(List::Given(&[]));
 
-    /// These.
+    /// Makes a list of the given contexts.
     pub fn given(contexts: &'a [ServiceContext<'a>]) -> Self {
         Contexts(List::Given(contexts))
     }
@@ -72,7 +72,7 @@ impl<'a> Contexts<'a> {
         write_one(writer, more);
     }
 
-    /// How many.
+    /// Returns the number of contexts.
     pub fn len(&self) -> usize {
         match &self.0 {
             List::Wire(_, count) => *count,
@@ -80,17 +80,17 @@ impl<'a> Contexts<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no contexts.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One after the other.
+    /// Iterates over the contexts, in order.
     pub fn iter(&self) -> ContextIter<'a> {
         ContextIter(self.0.clone())
     }
 
-    /// The data of the first one with that id.
+    /// Returns the data of the first context with that id.
     pub fn get(&self, id: u32) -> Option<&'a [u8]> {
         self.iter().find(|c| c.id == id).map(|c| c.data)
     }
@@ -182,7 +182,7 @@ impl CodeSets {
     }
 }
 
-/// What a server says about its code sets in a reference: component
+/// Code sets of a server, as it names them in a reference: component
 /// [`ior::TAG_CODE_SETS`](crate::ior::TAG_CODE_SETS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeSetInfo {
@@ -195,14 +195,14 @@ pub struct CodeSetInfo {
 /// The code sets of a server for narrow or for wide characters.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CodeSetChoice {
-    /// Its own; 0 if there is none.
+    /// Native code set of the server; 0 if there is none.
     pub native: u32,
-    /// Those that it converts, best first.
+    /// Code sets that the server converts, best first.
     pub conversion: Vec<u32>,
 }
 
 impl Default for CodeSetInfo {
-    /// What a server here takes: UTF-8 or ISO 8859-1, and UTF-16.
+    /// Returns the code sets of a server here: UTF-8 or ISO 8859-1, and UTF-16.
     fn default() -> Self {
         CodeSetInfo {
             chars: CodeSetChoice {

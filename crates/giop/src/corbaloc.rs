@@ -35,19 +35,19 @@ pub enum Reference {
 /// A string that is no reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    /// It starts otherwise.
+    /// The string starts with another scheme.
     #[error("a reference starts with \"IOR:\", \"corbaloc:\" or \"corbaname:\"")]
     Scheme,
-    /// After `IOR:`.
+    /// Error after `IOR:`.
     #[error(transparent)]
     Ior(#[from] IorError),
-    /// One of the addresses.
+    /// An address that is not valid.
     #[error("{0:?} is not an address: write iiop:1.2@HOST:PORT, version and port may be left out")]
     Address(String),
     /// `rir:` and another address.
     #[error("rir: stands alone, without other addresses")]
     Alone,
-    /// In the object key or the name.
+    /// An object key or a name that is not valid.
     #[error("{0:?} is not valid: write other characters than those of URLs as %41")]
     Escape(String),
 }
@@ -55,7 +55,7 @@ pub enum ReferenceError {
 /// A name that cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// [`Reference::Initial`].
+    /// A reference of the form [`Reference::Initial`], which has no address.
     #[error(
         "\"rir:\" is not an address here: write the address of {0:?}, as in corbaloc::HOST:PORT/{0}"
     )]
@@ -65,7 +65,7 @@ pub enum ResolveError {
     Name {
         /// The name.
         name: String,
-        /// Why.
+        /// Error of the naming service.
         #[source]
         error: Box<CallError>,
     },

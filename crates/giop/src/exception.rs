@@ -7,12 +7,12 @@ use crate::cdr::{CdrError, Reader, Writer};
 /// Base of the minor codes that the OMG has assigned.
 pub const OMG_MINOR: u32 = 0x4f4d_0000;
 
-/// Whether an operation had been carried out when its exception was raised.
+/// Completion status: was the operation carried out when its exception was raised?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Completion {
-    /// It was.
+    /// The operation was carried out.
     Yes,
-    /// It was not: the request may be sent again, elsewhere too.
+    /// The operation was not carried out: the request may be sent again, elsewhere too.
     No,
     /// Nobody knows.
     Maybe,
@@ -21,11 +21,11 @@ pub enum Completion {
 /// An exception that any operation can raise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SystemException {
-    /// Which.
+    /// Kind of the exception.
     pub kind: Kind,
-    /// Tells apart causes; meaningful together with its vendor's base ([`OMG_MINOR`]).
+    /// Number that tells apart causes; meaningful together with its vendor's base ([`OMG_MINOR`]).
     pub minor: u32,
-    /// Whether the operation was carried out.
+    /// Completion status of the operation.
     pub completed: Completion,
 }
 
@@ -41,14 +41,14 @@ macro_rules! kinds {
             /// All of them.
             pub const ALL: &'static [Kind] = &[$(Kind::$kind),*];
 
-            /// Its name in IDL: `TRANSIENT`.
+            /// Returns the name of the exception in IDL: `TRANSIENT`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Kind::$kind => $name,)*
                 }
             }
 
-            /// Its repository id: `IDL:omg.org/CORBA/TRANSIENT:1.0`.
+            /// Returns the repository id of the exception: `IDL:omg.org/CORBA/TRANSIENT:1.0`.
             pub fn repository_id(self) -> &'static str {
                 match self {
                     $(Kind::$kind => concat!("IDL:omg.org/CORBA/", $name, ":1.0"),)*
@@ -121,17 +121,17 @@ impl SystemException {
         }
     }
 
-    /// The same with that minor code.
+    /// Returns this exception with that minor code.
     pub fn minor(self, minor: u32) -> Self {
         SystemException { minor, ..self }
     }
 
-    /// The same with that completion status.
+    /// Returns this exception with that completion status.
     pub fn completed(self, completed: Completion) -> Self {
         SystemException { completed, ..self }
     }
 
-    /// Reads the body of a reply with status SYSTEM_EXCEPTION. One that is not of the
+    /// Reads the body of a reply with status SYSTEM_EXCEPTION. An exception that is not of the
     /// standard is [`Kind::Unknown`].
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError> {
         let id = reader.read_string("repository id of an exception")?;

@@ -22,24 +22,24 @@ pub struct Assembler {
     /// Messages that lack fragments, and how many bytes they take in all.
     open: Vec<Partial>,
     held: usize,
-    /// What was handed out last.
+    /// Message that was handed out last.
     done: Partial,
 }
 
 #[derive(Debug, Default)]
 struct Partial {
-    /// What its fragments say: none in 1.1.
+    /// Request id that the fragments of the message name: none in 1.1.
     named: Option<u32>,
-    /// Of the request; none if it is not in the first one.
+    /// Id of the request; none if the id is not in the first fragment.
     request_id: Option<u32>,
     bytes: Vec<u8>,
-    /// In 1.1 only.
+    /// Positions at which fragments were joined, in 1.1 only.
     joints: Vec<usize>,
 }
 
 impl Partial {
-    /// What it takes: a joint costs as well, so that there cannot be many of them for
-    /// nothing.
+    /// Returns the bytes that the message takes: a joint costs as well, so that there cannot be
+    /// many joints for nothing.
     fn size(&self) -> usize {
         self.bytes.len() + mem::size_of_val(self.joints.as_slice())
     }
@@ -58,7 +58,7 @@ impl Assembler {
         }
     }
 
-    /// Whether a message lacks fragments.
+    /// Returns true if a message lacks fragments.
     pub fn is_open(&self) -> bool {
         !self.open.is_empty()
     }

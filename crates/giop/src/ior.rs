@@ -37,7 +37,7 @@ pub struct IiopProfile {
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// What names the object there; opaque.
+    /// Key that names the object at the server; opaque.
     pub object_key: Vec<u8>,
     /// Tagged components (none in version 1.0).
     pub components: Vec<Tagged>,
@@ -55,13 +55,13 @@ pub struct Tagged {
 /// A string that is no reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IorError {
-    /// It starts with something else than `IOR:`.
+    /// The string starts with something else than `IOR:`.
     #[error("a reference starts with \"IOR:\"")]
     NoIor,
-    /// What follows is no hexadecimal number of whole bytes.
+    /// The text after `IOR:` is no hexadecimal number of whole bytes.
     #[error("character {at} of the reference is no hexadecimal digit of a whole byte")]
     NoHex {
-        /// Which character, from 0.
+        /// Position of the character, from 0.
         at: usize,
     },
     /// The bytes are no reference.
@@ -95,18 +95,18 @@ impl Ior {
         self.type_id.len() + profiles.sum::<usize>()
     }
 
-    /// Whether it is nil: it refers to nothing.
+    /// Returns true if the reference is nil: it refers to nothing.
     pub fn is_nil(&self) -> bool {
         self.profiles.is_empty()
     }
 
-    /// Its profiles for IIOP 1.x, best first.
+    /// Returns the profiles for IIOP 1.x, best first.
     pub fn iiop_profiles(&self) -> impl Iterator<Item = IiopProfile> {
         let iiop = self.profiles.iter().filter(|p| p.tag == TAG_INTERNET_IOP);
         iiop.filter_map(|profile| IiopProfile::decode(&profile.data).ok().flatten())
     }
 
-    /// Reads one as it stands in messages. A profile for IIOP that cannot be read is an
+    /// Reads a reference as it stands in messages. A profile for IIOP that cannot be read is an
     /// error.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError> {
         let type_id = reader.read_string("type id of a reference")?.into_owned();
@@ -253,8 +253,8 @@ impl IiopProfile {
         CodeSetInfo::decode(self.component(TAG_CODE_SETS)?).ok()
     }
 
-    /// Where the server listens: host and port, and then those of its alternate addresses
-    /// that can be read.
+    /// Returns the addresses at which the server listens: host and port, and then the readable ones
+    /// of its alternate addresses.
     pub fn addresses(&self) -> impl Iterator<Item = (String, u16)> {
         let more = self.components.iter().filter_map(|component| {
             if component.tag != TAG_ALTERNATE_IIOP_ADDRESS {

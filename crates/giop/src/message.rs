@@ -32,11 +32,11 @@ pub use request::{LocateRequest, Request, Target};
 /// A version of GIOP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// 1.0.
+    /// GIOP 1.0.
     V1_0,
-    /// 1.1.
+    /// GIOP 1.1.
     V1_1,
-    /// 1.2.
+    /// GIOP 1.2.
     V1_2,
 }
 
@@ -63,7 +63,7 @@ impl Version {
 /// A message that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GiopError {
-    /// It does not start with `GIOP`.
+    /// The message does not start with `GIOP`.
     #[error("this is not GIOP: a message starts with {0:02x?}")]
     NotGiop([u8; 4]),
     /// A version that is not spoken here.
@@ -77,10 +77,10 @@ pub enum GiopError {
     /// No such type of message.
     #[error("there is no message of type {0} in this version of GIOP")]
     Type(u8),
-    /// More than is taken.
+    /// A message above the limit.
     #[error("a message of {size} bytes is too large: the limit is {limit}")]
     TooLarge {
-        /// Its size, without the header.
+        /// Size of the message, without the header.
         size: usize,
         /// The limit.
         limit: usize,
@@ -98,7 +98,7 @@ pub enum GiopError {
     #[error("GIOP {} has no {what}", match .version {
         Version::V1_0 => "1.0", Version::V1_1 => "1.1", Version::V1_2 => "1.2" })]
     NotInVersion {
-        /// What.
+        /// Name of the part that the version does not have.
         what: &'static str,
         /// The version.
         version: Version,
@@ -146,20 +146,20 @@ pub struct Header {
     pub version: Version,
     /// The byte order.
     pub endian: Endian,
-    /// Whether fragments follow (never in 1.0).
+    /// True if fragments follow (never in 1.0).
     pub more: bool,
-    /// What it is.
+    /// Type of the message.
     pub kind: Kind,
     /// Bytes that follow the header.
     pub size: u32,
 }
 
 impl Header {
-    /// Its length.
+    /// Length of a header in bytes.
     pub const LEN: usize = 12;
 
-    /// Reads the header at the start of `buffer`; none if it has not come yet. What can be
-    /// told wrong from fewer bytes is. `limit` is for the size.
+    /// Reads the header at the start of `buffer`; none if it has not come yet. Errors that show in
+    /// fewer bytes are told at once. `limit` is for the size.
     pub fn peek(buffer: &[u8], limit: usize) -> Result<Option<Self>, GiopError> {
         let magic = buffer.get(..4).unwrap_or(buffer);
         if !b"GIOP".starts_with(magic) {
@@ -201,7 +201,7 @@ impl Header {
         }))
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the header.
     pub fn encode(&self) -> [u8; Header::LEN] {
         let [a, b, c, d] = match self.endian {
             Endian::Big => self.size.to_be_bytes(),
@@ -233,17 +233,17 @@ pub fn set_request_id(message: &mut [u8], at: usize, endian: Endian, id: u32) {
 /// A whole message in a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// Its header.
+    /// Header of the message.
     pub header: Header,
     /// All of its bytes, with the header.
     pub bytes: &'a [u8],
-    /// Where fragments of 1.1 were joined ([`crate::fragment`]); empty otherwise.
+    /// Positions at which fragments of 1.1 were joined ([`crate::fragment`]); empty otherwise.
     pub joints: &'a [usize],
 }
 
 impl<'a> Message<'a> {
-    /// The message with that header, which has been read from the start of `bytes`, and as
-    /// many bytes as it says.
+    /// Makes the message with that header, which has been read from the start of `bytes`, and as
+    /// many bytes as the header says.
     pub fn new(header: Header, bytes: &'a [u8]) -> Self {
         let joints = &[];
         Message {
@@ -294,23 +294,23 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What is in a message.
+/// Content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
     /// A call.
     Request(Request<'a>),
-    /// Its answer.
+    /// Answer to a call.
     Reply(Reply<'a>),
     /// The client does not wait for an answer any more.
     CancelRequest {
-        /// Of the request or locate request.
+        /// Id of the request or locate request.
         request_id: u32,
     },
     /// A question where an object is.
     LocateRequest(LocateRequest<'a>),
-    /// Its answer.
+    /// Answer to such a question.
     LocateReply(LocateReply<'a>),
-    /// The sender closes; what it has not answered, it has not begun.
+    /// The sender closes the connection. It has not begun the requests that it has not answered.
     CloseConnection,
     /// The sender could not read a message.
     MessageError,

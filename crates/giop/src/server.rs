@@ -29,16 +29,17 @@ use crate::cdr::Endian;
 use crate::message::{GiopError, Header, Kind, Message, Version};
 use crate::wire::{Buffers, Stop, Wire};
 
-/// What answers the messages.
+/// Service that answers the messages.
 pub trait Service: 'static {
-    /// What the service keeps of a connection. Dropped when the connection is gone.
+    /// State that the service keeps of a connection. The state is dropped when the connection is
+    /// gone.
     type Connection;
 
     /// A client has connected.
     fn connected(&self, peer: SocketAddr) -> Self::Connection;
 
     /// A whole message (fragments are joined) has arrived: a Request, a LocateRequest or a
-    /// CancelRequest. What is not valid gets a MessageError, and the connection ends.
+    /// CancelRequest. A message that is not valid gets a MessageError, and the connection ends.
     fn message(
         &self,
         connection: &mut Self::Connection,
@@ -65,9 +66,9 @@ pub struct Settings {
     pub idle_timeout: Duration,
     /// A message that has begun must be there within this time.
     pub message_timeout: Duration,
-    /// A client that takes none of its output for so long is cut off.
+    /// Time after which a client that takes none of its output is cut off.
     pub write_timeout: Duration,
-    /// How long the answers that are outstanding at an orderly shutdown may take.
+    /// Time limit for the outstanding answers at an orderly shutdown.
     pub drain_timeout: Duration,
 }
 
@@ -87,18 +88,18 @@ impl Default for Settings {
     }
 }
 
-/// What has happened so far, over all workers.
+/// Counters over all workers.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Connections that were accepted.
     pub accepted: AtomicU64,
     /// Connections that are open.
     pub open: AtomicUsize,
-    /// Requests.
+    /// Requests that have arrived.
     pub requests: AtomicU64,
-    /// LocateRequests.
+    /// LocateRequests that have arrived.
     pub locates: AtomicU64,
-    /// CancelRequests.
+    /// CancelRequests that have arrived.
     pub cancels: AtomicU64,
     /// Connections that ended with a MessageError, of theirs or ours.
     pub message_errors: AtomicU64,
@@ -115,12 +116,12 @@ fn count(counter: &AtomicU64) {
 
 /// Most messages of one connection that are handled before the others get their turn.
 const MESSAGES_PER_TURN: usize = 32;
-/// How often time limits are looked at.
+/// Interval between checks of time limits.
 const TICK: Duration = Duration::from_millis(250);
-/// How long a client may take to close its side after we have closed ours.
+/// Time limit for a client to close its side after we have closed ours.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// What all workers of a server share.
+/// State that all workers of a server share.
 #[derive(Debug)]
 pub struct Server {
     settings: Settings,
@@ -139,7 +140,7 @@ impl Server {
         })
     }
 
-    /// What has happened so far.
+    /// Returns the counters of the server.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -241,7 +242,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// What the connections of one [`Server::serve`] share.
+/// State that the connections of one [`Server::serve`] share.
 struct Worker {
     server: Arc<Server>,
     buffers: Rc<Buffers>,
@@ -278,7 +279,7 @@ impl Worker {
 struct Outbox {
     worker: Rc<Worker>,
     bytes: RefCell<Vec<u8>>,
-    /// How many [`Later`]s there are.
+    /// Number of outstanding [`Later`]s.
     pending: Cell<usize>,
     waker: RefCell<Option<Waker>>,
     deadline: Cell<Option<Instant>>,
@@ -300,7 +301,7 @@ impl Outbox {
         append(&mut bytes)
     }
 
-    /// Whether enough is outstanding that nothing more should be read.
+    /// Returns true if so much is outstanding that nothing more should be read.
     fn is_full(&self) -> bool {
         let settings = &self.worker.server.settings;
         self.bytes.borrow().len() >= settings.max_output
@@ -308,7 +309,7 @@ impl Outbox {
     }
 }
 
-/// Where a service puts the answers to a message.
+/// Output to which a service appends the answers to a message.
 pub struct Out<'a> {
     outbox: &'a Rc<Outbox>,
 }
@@ -337,7 +338,7 @@ pub struct Later {
 }
 
 impl Later {
-    /// Whether the connection is gone, so that nobody waits for the answer.
+    /// Returns true if the connection is gone, so that nobody waits for the answer.
     pub fn is_gone(&self) -> bool {
         self.outbox.gone.get()
     }
@@ -375,21 +376,21 @@ impl Drop for Later {
     }
 }
 
-/// Why a connection ends.
+/// Reason why a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The client is gone, or is not worth another word.
     Gone,
-    /// It is told so: the message is in the output already.
+    /// The client is told that the connection ends: the message is in the output already.
     Told,
 }
 
-/// What a connection waits for, which says how long it may.
+/// Event that a connection waits for; each has a time limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    /// For the next message.
+    /// The next message.
     Idle,
-    /// For the rest of a message.
+    /// The rest of a message.
     Rest,
     /// For the client to take output.
     Output,
@@ -444,7 +445,7 @@ impl<C> Connection<C> {
         }
     }
 
-    /// One turn: sends, reads and handles what is there, up to a bound.
+    /// Takes a turn: sends, reads and handles what is there, up to a bound.
     fn turn<S: Service<Connection = C>>(&mut self, service: &S, cx: &mut Context<'_>) -> Poll<End> {
         self.listen(cx);
         let mut budget = MESSAGES_PER_TURN;
@@ -611,9 +612,9 @@ impl<C> Connection<C> {
     }
 }
 
-/// Why a message ends the connection.
+/// Reason why a message ends the connection.
 enum Refusal {
-    /// It cannot be read, or is not for a server.
+    /// The message cannot be read, or is not for a server.
     NotValid(GiopError),
     /// The client says that it goes.
     Leaves,

@@ -19,17 +19,17 @@ use encoding::{Decoder, Encoder, invalid};
 pub(crate) use node::{Member, Node, Ref, end_of_aliases, unalias};
 pub(crate) use switch::Switch;
 
-/// How deep TypeCodes may be nested, and how long a chain of aliases may be.
+/// Greatest depth to which TypeCodes may be nested, and greatest length of a chain of aliases.
 pub const MAX_DEPTH: usize = 64;
 
-/// How many TypeCodes with parameters one TypeCode may consist of.
+/// Most TypeCodes with parameters of which one TypeCode may consist.
 pub const MAX_NODES: usize = 4096;
 
-/// How many pairs of nodes, and of what they refer to, are compared before two TypeCodes are
+/// Number of pairs of nodes, and of their references, that are compared before two TypeCodes are
 /// taken for different.
 const MAX_COMPARED: usize = 1 << 20;
 
-/// What a TypeCode describes: CORBA's `TCKind`, whose numbers these are.
+/// Kind of type that a TypeCode describes: CORBA's `TCKind`, with the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[allow(missing_docs)]
@@ -231,7 +231,7 @@ impl TypeCode {
         }
     }
 
-    /// What kind of type it is.
+    /// Returns the kind of the type.
     pub fn kind(&self) -> Kind {
         match self.root {
             Ref::Basic(kind) => kind,
@@ -239,7 +239,7 @@ impl TypeCode {
         }
     }
 
-    /// Its repository id, empty if it has none.
+    /// Returns the repository id of the type, empty if it has none.
     pub fn id(&self) -> &str {
         match self.node() {
             Some(node) => node.id(),
@@ -256,15 +256,15 @@ impl TypeCode {
         }
     }
 
-    /// Whether values of both look the same on the wire and mean the same: aliases and
-    /// names do not count, but repository ids do, where both have one. Unlike CORBA's
-    /// operation of that name, types whose ids are the same but whose structure is not
-    /// are not equivalent: a TypeCode from the network can say anything.
+    /// Returns true if values of both types look the same on the wire and mean the same: aliases
+    /// and names do not count, but repository ids do, where both have one. Unlike CORBA's operation
+    /// of that name, types whose ids are the same but whose structure is not are not equivalent: a
+    /// TypeCode from the network can say anything.
     pub fn equivalent(&self, other: &TypeCode) -> bool {
         self.equivalent_if(other, |one, other| one == other)
     }
 
-    /// As [`TypeCode::equivalent`], with the caller's word on which repository ids (none of
+    /// Compares like [`TypeCode::equivalent`], but the caller decides which repository ids (none of
     /// them empty) are the same.
     pub fn equivalent_if(&self, other: &TypeCode, same_id: impl Fn(&str, &str) -> bool) -> bool {
         let matching = |one: &Node, other: &Node| {
@@ -274,8 +274,8 @@ impl TypeCode {
         self.all_pairs(other, unalias, matching)
     }
 
-    /// Whether `matching` holds for this node and `other`'s, and for all that they refer
-    /// to, pair by pair. What is seen again holds if nothing speaks against it.
+    /// Returns true if `matching` holds for this node and `other`'s, and for all nodes that they
+    /// refer to, pair by pair. A pair that is seen again holds if nothing speaks against it.
     fn all_pairs(
         &self,
         other: &TypeCode,

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use crate::fragment::Assembler;
 use crate::message::{GiopError, Header, Kind, Message};
 
-/// How much is read at once.
+/// Most bytes that are read at once.
 const READ: usize = 32 << 10;
 /// Buffers up to this capacity are used again.
 const KEEP: usize = 64 << 10;
@@ -25,7 +25,7 @@ const MOST_OPEN: usize = 16;
 
 /// Buffers that the connections of a thread share.
 pub struct Buffers {
-    /// Where everything is read to first.
+    /// Buffer to which all data is read first.
     scratch: RefCell<Box<[u8]>>,
     free: RefCell<Vec<Vec<u8>>>,
     /// Bytes of messages that have not come in full, over all connections.
@@ -60,14 +60,14 @@ impl Buffers {
     }
 }
 
-/// Why no more messages come.
+/// Reason why no more messages come.
 #[derive(Debug)]
 pub enum Stop<E> {
     /// The other side has closed the connection, or it broke.
     Gone(Option<io::Error>),
-    /// What came is no message.
+    /// The bytes that came are no message.
     NotValid(GiopError),
-    /// Who handles the messages has had enough.
+    /// The handler of the messages wants no more.
     Handler(E),
 }
 
@@ -77,13 +77,13 @@ pub struct Wire<S = TcpStream> {
     buffers: Rc<Buffers>,
     /// Longest message.
     limit: usize,
-    /// What has been read of the next messages, if not all is handled yet.
+    /// Bytes that have been read of the next messages, if not all is handled yet.
     held: Vec<u8>,
     /// Messages that lack fragments.
     assembler: Option<Box<Assembler>>,
-    /// What of this connection is counted in the buffers' sum.
+    /// Bytes of this connection that are counted in the buffers' sum.
     charged: usize,
-    /// How much of the output is sent.
+    /// Bytes of the output that are sent.
     sent: usize,
 }
 
@@ -101,14 +101,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Whether a message has begun to arrive, or waits to be handled.
+    /// Returns true if a message has begun to arrive, or waits to be handled.
     pub fn is_holding(&self) -> bool {
         !self.held.is_empty() || self.assembler.as_ref().is_some_and(|open| open.is_open())
     }
 
-    /// Sends `out` as far as the other side takes it; answers how many bytes it took. What
-    /// is sent is removed at some later time: until `out` is empty, more may be appended
-    /// but nothing else changed.
+    /// Sends `out` as far as the other side takes it; answers how many bytes it took. The bytes
+    /// that are sent are removed at some later time: until `out` is empty, more may be appended but
+    /// nothing else changed.
     pub fn send(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> io::Result<usize> {
         let before = self.sent;
         while let Some(rest) = out.get(self.sent..).filter(|rest| !rest.is_empty()) {

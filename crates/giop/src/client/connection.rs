@@ -1,4 +1,4 @@
-//! One connection of the client, with the calls that are under way on it.
+//! A connection of the client, with the calls that are under way on it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use crate::message::{Content, GiopError, Header, Message, ReplyStatus, Request, 
 const QUEUE: usize = 64;
 /// Most replies that lack fragments at a time.
 const MOST_OPEN: usize = 64;
-/// How much is read at once, and written.
+/// Most bytes that are read, or written, at once.
 const CHUNK: usize = 64 << 10;
 
 /// A request to be sent.
@@ -30,27 +30,28 @@ pub(super) struct Outgoing<'a> {
     pub(super) target: Target<'a>,
     pub(super) arguments: &'a [u8],
     pub(super) code_sets: Option<CodeSets>,
-    /// Whether there is to be a reply.
+    /// True if the client expects a reply.
     pub(super) reply: bool,
 }
 
-/// Why there is no reply.
+/// Reason why there is no reply.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
-    /// The server has certainly not carried it out, so it may be sent again.
+    /// The server has certainly not carried out the request, so it may be sent again.
     NotSent(String),
-    /// The server may have carried it out.
+    /// The server may have carried out the request.
     Lost(String),
-    /// The connection broke for want of something here. The server may have carried it out.
+    /// The connection broke for want of a resource here. The server may have carried out the
+    /// request.
     Exhausted(Shortage),
-    /// The server could not read it.
+    /// The server could not read the request.
     MessageError,
-    /// It cannot be sent, or the reply cannot be read.
+    /// The request cannot be sent, or the reply cannot be read.
     NotValid(GiopError),
 }
 
 impl Failure {
-    /// A connection broke with `error`.
+    /// Makes the failure of a connection that broke with `error`.
     fn of(error: &std::io::Error) -> Self {
         match Shortage::of(error) {
             Some(shortage) => {
@@ -67,7 +68,7 @@ type Answer = Result<(ReplyStatus, Body), Failure>;
 /// A call that waits for its reply.
 struct Waiting {
     answer: oneshot::Sender<Answer>,
-    /// Whether it has been, or is being, written.
+    /// True if the request has been, or is being, written.
     written: bool,
 }
 
@@ -240,7 +241,8 @@ impl Connection {
         }
     }
 
-    /// Whether a message is still to be written. If it is, it counts as written from now on.
+    /// Returns true if a message is still to be written. If so, the message counts as written from
+    /// now on.
     fn is_wanted(&self, id: Option<u32>) -> bool {
         let Some(id) = id else {
             return true;

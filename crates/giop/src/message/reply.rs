@@ -1,4 +1,4 @@
-//! What a server sends: replies, and where an object is.
+//! Messages that a server sends: replies, and answers to the question where an object is.
 
 use super::{GiopError, Header, Kind, Version, frame, misaligned, read_body, write_aligned_body};
 use crate::cdr::{CdrError, Endian, Reader, Writer};
@@ -44,7 +44,7 @@ macro_rules! status {
 }
 
 status! {
-    /// How a request ended, and what the reply's body is.
+    /// Status of a reply: how the request ended, and what the reply's body is.
     ReplyStatus, "reply status";
     /// The results.
     NoException V1_0;
@@ -61,13 +61,13 @@ status! {
 }
 
 status! {
-    /// Where an object is, and what the locate reply's body is.
+    /// Status of a locate reply: where the object is, and what the locate reply's body is.
     LocateStatus, "locate status";
-    /// Nobody knows it. No body.
+    /// Nobody knows the object. No body.
     UnknownObject V1_0;
-    /// Here. No body.
+    /// The object is here. No body.
     ObjectHere V1_0;
-    /// An [`Ior`]: there.
+    /// The object is elsewhere. The body is an [`Ior`].
     ObjectForward V1_0;
     /// An [`Ior`]: there, for good.
     ObjectForwardPerm V1_2;
@@ -82,22 +82,22 @@ status! {
 pub struct Reply<'a> {
     /// The client's number of the request.
     pub request_id: u32,
-    /// Where the id stands in the message that was read (see [`set_request_id`]); not
-    /// looked at in encoding.
+    /// Position of the id in the message that was read (see [`set_request_id`]); encoding ignores
+    /// this field.
     pub request_id_at: usize,
-    /// How it ended.
+    /// Status with which the request ended.
     pub status: ReplyStatus,
     /// Service contexts.
     pub contexts: Contexts<'a>,
     /// Results, exception or reference.
     pub body: &'a [u8],
-    /// Where the body stands in the message. In encoding what counts is its remainder by
-    /// 8, as with [`Request::body_at`].
+    /// Position of the body in the message. In encoding, the remainder of the position by 8 counts,
+    /// as with [`Request::body_at`].
     pub body_at: usize,
 }
 
-/// Id of a service context without meaning, which fills a header of 1.0 or 1.1 up: what
-/// is not known is passed over. The letters `EvK`, of no range that the OMG has assigned.
+/// Id of a service context without meaning, which fills a header of 1.0 or 1.1 up: receivers pass
+/// over contexts that they do not know. The letters `EvK`, of no range that the OMG has assigned.
 const FILLER: u32 = 0x4576_4b00;
 
 impl<'a> Reply<'a> {
@@ -178,12 +178,12 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Where an object is.
+/// Answer to the question where an object is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocateReply<'a> {
     /// The client's number of the question.
     pub request_id: u32,
-    /// Where.
+    /// Status of the answer: where the object is.
     pub status: LocateStatus,
     /// A reference, an exception, or nothing. None of these is aligned to more than 4, so
     /// the same bytes are good in any reply.
@@ -191,9 +191,9 @@ pub struct LocateReply<'a> {
 }
 
 impl<'a> LocateReply<'a> {
-    /// Where the request id stands in each such message.
+    /// Position of the request id in each such message.
     pub const REQUEST_ID_AT: usize = Header::LEN;
-    /// Where the body stands in each such message: it is not aligned to 8, unlike that of
+    /// Position of the body in each such message: the body is not aligned to 8, unlike the body of
     /// a reply.
     pub const BODY_AT: usize = Header::LEN + 8;
 

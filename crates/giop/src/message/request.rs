@@ -1,20 +1,20 @@
-//! What a client sends: requests, and questions where an object is.
+//! Messages that a client sends: requests, and questions where an object is.
 
 use super::{GiopError, Header, Kind, Version, frame, read_body, write_aligned_body};
 use crate::cdr::{CdrError, Endian, Reader, Writer};
 use crate::context::Contexts;
 use crate::ior::{self, Ior};
 
-/// Which object a request is for.
+/// The object that a request is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
     /// By its key: the usual way, and the only one before 1.2.
     Key(&'a [u8]),
     /// By a profile of its reference.
     Profile {
-        /// Which kind of profile.
+        /// Kind of the profile.
         tag: u32,
-        /// Its data.
+        /// Data of the profile.
         data: &'a [u8],
     },
     /// By its whole reference.
@@ -95,28 +95,28 @@ impl<'a> Target<'a> {
 /// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The client's number for it.
+    /// The client's number of the request.
     pub request_id: u32,
-    /// Where the id stands in the message that was read (see [`set_request_id`]); not
-    /// looked at in encoding.
+    /// Position of the id in the message that was read (see [`set_request_id`]); encoding ignores
+    /// this field.
     pub request_id_at: usize,
-    /// Whether there is to be a reply, as it stands in the message; see
-    /// [`Request::response_expected`]. In 1.2: 0 for none, 1 for one as soon as the server
-    /// has got it, 3 for one from the object; before: 0 for none, 1 for one.
+    /// Flags that tell whether the client expects a reply, as they stand in the message; see
+    /// [`Request::response_expected`]. In 1.2: 0 for none, 1 for a reply as soon as the server has
+    /// got the request, 3 for a reply from the object; before: 0 for none, 1 for a reply.
     pub response_flags: u8,
-    /// For whom.
+    /// Object that the request is for.
     pub target: Target<'a>,
-    /// What is called.
+    /// Operation that is called.
     pub operation: &'a str,
     /// Service contexts.
     pub contexts: Contexts<'a>,
-    /// Who calls, in 1.0 and 1.1; nobody uses it.
+    /// Caller, in 1.0 and 1.1; nobody uses this field.
     pub principal: &'a [u8],
     /// The arguments, with the byte order of the message.
     pub body: &'a [u8],
-    /// Where the body stands in the message. In encoding what counts is its remainder by
-    /// 8, which is kept: the principal is filled up for that in 1.0 and 1.1. In 1.2 it has
-    /// to be 0, and is, unless the body comes from a message of an older version.
+    /// Position of the body in the message. In encoding, the remainder of the position by 8 counts,
+    /// and is kept: the principal is filled up for that in 1.0 and 1.1. In 1.2 the remainder has to
+    /// be 0, and is, unless the body comes from a message of an older version.
     pub body_at: usize,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether the client waits for a reply.
+    /// Returns true if the client waits for a reply.
     pub fn response_expected(&self) -> bool {
         self.response_flags & 1 != 0
     }
@@ -235,7 +235,7 @@ pub struct LocateRequest<'a> {
 }
 
 impl<'a> LocateRequest<'a> {
-    /// Where the request id stands in each such message.
+    /// Position of the request id in each such message.
     pub const REQUEST_ID_AT: usize = Header::LEN;
 
     pub(super) fn read(version: Version, reader: &mut Reader<'a>) -> Result<Self, CdrError> {

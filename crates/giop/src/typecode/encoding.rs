@@ -17,13 +17,13 @@ const INDIRECTION: u32 = 0xffff_ffff;
 pub(super) struct Decoder {
     /// While what is in it is being read, a node is an alias of itself: of no type yet.
     pub(super) nodes: Vec<Node>,
-    /// Where each TypeCode begins, in order: offsets in the outermost stream.
+    /// Positions at which the TypeCodes begin, in order: offsets in the outermost stream.
     starts: Vec<(usize, Ref)>,
 }
 
 impl Decoder {
-    /// Reads the next one. `base` is where position 0 of `reader` is in the outermost
-    /// stream, in which indirections count.
+    /// Reads the next TypeCode. `base` is where position 0 of `reader` is in the outermost stream,
+    /// in which indirections count.
     pub(super) fn read(
         &mut self,
         reader: &mut Reader<'_>,
@@ -255,10 +255,10 @@ fn text(reader: &mut Reader<'_>, what: &'static str) -> Result<String, CdrError>
     Ok(reader.read_string(what)?.into_owned())
 }
 
-/// Writes a TypeCode with all that are in it.
+/// Writes a TypeCode with all TypeCodes that are in it.
 pub(super) struct Encoder<'a> {
     pub(super) nodes: &'a [Node],
-    /// Where each node was written: offset in the outermost stream.
+    /// Position at which each node was written: offset in the outermost stream.
     pub(super) written: HashMap<u32, usize>,
 }
 

@@ -7,9 +7,9 @@ use super::{Kind, MAX_DEPTH};
 /// A type, as part of a TypeCode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ref {
-    /// One without parameters.
+    /// Type without parameters.
     Basic(Kind),
-    /// One of the nodes.
+    /// Number of a node: a type with parameters.
     Node(u32),
 }
 
@@ -149,7 +149,8 @@ impl Node {
         }
     }
 
-    /// Whether both are the same apart from names and from what they refer to.
+    /// Returns true if both nodes are the same apart from names and from the nodes that they refer
+    /// to.
     pub(super) fn same_form(&self, other: &Node) -> bool {
         if self.kind() != other.kind() {
             return false;
@@ -195,12 +196,12 @@ impl Node {
     }
 }
 
-/// What is left of `of` without its aliases; `None` if there is no end of them.
+/// Returns `of` without its aliases; `None` if there is no end of them.
 pub(crate) fn unalias(nodes: &[Node], of: Ref) -> Option<Ref> {
     end_of_aliases(nodes, of).0
 }
 
-/// The same, and how many aliases there are.
+/// Returns `of` without its aliases, as [`unalias`] does, and the number of aliases.
 pub(crate) fn end_of_aliases(nodes: &[Node], mut of: Ref) -> (Option<Ref>, usize) {
     for aliases in 0..=MAX_DEPTH {
         match of {

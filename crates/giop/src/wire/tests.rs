@@ -6,7 +6,7 @@ use super::*;
 use crate::cdr::Endian;
 use crate::message::{Request, Target, Version};
 
-/// What the other side sends, so many bytes at a time.
+/// Stream on which the other side sends `bytes`, `piece` bytes at a time.
 struct Drip {
     bytes: Vec<u8>,
     at: usize,

@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-/// What the test server has seen.
+/// Counts of what the test server has seen.
 #[derive(Default)]
 struct Seen {
     connections: AtomicU32,
@@ -381,7 +381,9 @@ async fn answer(stream: &mut TcpStream, bytes: &[u8]) {
     stream.write_all(&out).await.unwrap();
 }
 
-/// How a server that misbehaves ends a connection on which a request is outstanding.
+/// Calls a server that misbehaves: it ends a connection, on which a request is outstanding, with
+/// `last_words`, and answers further connections only if `then_serve`. Returns the result of the
+/// call and the number of accepted connections.
 async fn after(last_words: &'static [u8], then_serve: bool) -> (Result<(), CallError>, usize) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = reference(listener.local_addr().unwrap(), 2);

@@ -1,5 +1,5 @@
-//! What omniORB and JacORB really send (`tests/golden/README.md`) is read as it is meant, and
-//! written again to the same bytes.
+//! Golden tests: messages that omniORB and JacORB really send (`tests/golden/README.md`) are read
+//! as they are meant, and written again to the same bytes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -26,7 +26,7 @@ fn folder() -> PathBuf {
 
 /// Bytes of one side of a connection.
 struct Piece {
-    /// What the comment above says.
+    /// Text of the comment above the bytes.
     about: String,
     /// Which connection of the file.
     connection: usize,
@@ -403,7 +403,7 @@ fn locate_requests_and_their_answers() {
     }
 }
 
-/// What an ORB answered to what a script sent.
+/// Returns the answers of an ORB to the messages of a script.
 fn answers(file: &str, about: &str) -> Vec<(ReplyStatus, Vec<u8>, Endian)> {
     let mut answers = Vec::new();
     messages(file, |piece, message| {

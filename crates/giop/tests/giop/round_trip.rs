@@ -1,5 +1,5 @@
-//! What is encoded is decoded to the same, in all versions and byte orders, and no bytes
-//! make a decoder panic.
+//! Round trips: encoded values are decoded to the same, in all versions and byte orders, and no
+//! bytes make a decoder panic.
 
 #![allow(clippy::unwrap_used)]
 
@@ -192,7 +192,8 @@ impl Parts {
     }
 }
 
-/// The same without what encoding fills up and where things stand.
+/// Returns the content without the bytes that encoding fills up and without positions in the
+/// message.
 fn plain<'a>(content: Content<'a>, given: &Content<'a>) -> Content<'a> {
     match (content, given) {
         (Content::Request(got), Content::Request(given)) => {

@@ -120,7 +120,7 @@ fn expect(stream: &mut TcpStream, wanted: &[u8]) {
     assert_eq!(got, wanted);
 }
 
-/// Whether nothing follows but the end, in order or not.
+/// Returns true if the stream ends here, in order or not.
 fn ends(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 64]) {
         Ok(len) => len == 0,
