@@ -55,18 +55,18 @@ pub trait Council: Send + Sync {
     fn share_loads(&self, group: &Group, now: Instant);
 }
 
-/// What this balancer would do.
+/// Alerts that this balancer proposes for a group.
 #[derive(Debug)]
 pub struct Proposal<'a> {
     /// The group's name.
     pub group: &'a str,
-    /// Its locations.
+    /// Locations of the group.
     pub locations: &'a [Arc<str>],
-    /// Those of them that should be under alert, by their places there, the most loaded first.
+    /// Locations that should be under alert, as indices into `locations`, the most loaded first.
     pub wanted: &'a [usize],
-    /// Whether each is now.
+    /// For each location, true if it is under alert now.
     pub raised: &'a [bool],
-    /// How many there may be.
+    /// Number of locations that may be under alert.
     pub allowed: usize,
     /// The moment.
     pub now: Instant,
@@ -84,7 +84,7 @@ pub struct Alerts {
     raised: HashMap<Arc<str>, Alert>,
     count: u64,
     pulses: Pulses,
-    /// When a member last took clients again that had sent them away.
+    /// Time at which a member that had sent clients away last took clients again.
     opened: Option<Instant>,
     /// For each member of the group, whether it is to send its clients away. Its slot may
     /// still say so when it is not: as long as its server does not know.
@@ -97,7 +97,7 @@ impl Alerts {
         &self.raised
     }
 
-    /// How many alerts it has ever raised.
+    /// Returns the number of alerts that the group has ever raised.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -108,7 +108,7 @@ impl Alerts {
         self.count += 1;
     }
 
-    /// What goes on when the group has other members.
+    /// Returns the state that is kept when the group has other members.
     pub(crate) fn next(&self) -> Self {
         Alerts {
             sheds: Vec::new(),
@@ -183,7 +183,8 @@ impl Alerts {
         }
     }
 
-    /// The same for a group that raises no alerts: others are told so, if this balancer decides.
+    /// Does the same for a group that raises no alerts. If this balancer decides, others are told
+    /// that there are none.
     fn raise_none(&mut self, group: &Group, council: Option<&dyn Council>, now: Instant) {
         self.raised.clear();
         if let Some(council) = council {
@@ -198,8 +199,8 @@ impl Alerts {
         }
     }
 
-    /// The same for a group whose alerts are pulses; without a threshold they come at a fixed
-    /// interval.
+    /// Does the same for a group whose alerts are pulses. Without a threshold the pulses come at a
+    /// fixed interval.
     fn pulse(
         &mut self,
         group: &Group,
@@ -327,7 +328,7 @@ fn settle(
     council.settle(&proposal).unwrap_or(wanted)
 }
 
-/// Whether alerts move clients of the group that are bound already.
+/// Returns true if alerts move clients of the group that are already bound.
 fn moves(settings: &GroupSettings) -> bool {
     let bound = settings.granularity != Granularity::PerRequest;
     let on_demand = settings.granularity == Granularity::OnDemand;
@@ -431,16 +432,16 @@ pub(crate) fn tell(
 /// The members at a location that is under alert.
 #[derive(Debug, Default)]
 struct There {
-    /// One of a group that moves what is bound sends its clients away.
+    /// True if a group that moves bound clients sends its clients away from the location.
     sheds: bool,
-    /// One is to do so for a moment.
+    /// True if a group is to send its clients away for a moment.
     pulses: bool,
-    /// One does not, although clients are bound to it.
+    /// True if a group does not send its clients away, although clients are bound to the location.
     serves: bool,
 }
 
-/// How long after one member takes clients again others that are to send theirs away
-/// go on taking them. Servers that send clients back hear of the end of an alert over the
-/// network. Until then the old way must be open, or clients would be sent around between
-/// a server that does not take them yet and the one who sends them there.
+/// Time for which members that are to send their clients away go on taking them, after another
+/// member takes clients again. Servers that send clients back hear of the end of an alert over the
+/// network. Until then the old way must be open. Otherwise clients would be sent around between a
+/// server that does not take them yet and the server that sends them there.
 pub const HANDOVER: Duration = Duration::from_secs(1);

@@ -21,9 +21,9 @@ use evenkeel_core::load::LoadId;
 pub struct Site {
     /// Effective load; `None` is unknown.
     pub load: Option<f32>,
-    /// Whether a member of the group takes new traffic there.
+    /// True if a member of the group takes new traffic at the location.
     pub takes_traffic: bool,
-    /// What the last answer was: whether the group has it under alert, or sheds there.
+    /// The last answer: true if the group has the location under alert, or sheds there.
     pub alerted: bool,
 }
 
@@ -60,9 +60,9 @@ fn levels(
     }
 }
 
-/// Whether the loads differ by so little that a relative threshold means nothing: where nearly
-/// nothing is to do, twice as much still is nothing, and clients would be sent around for it. Only
-/// of a utilisation it is known how much is little.
+/// Returns true if the loads differ by so little that a relative threshold means nothing. If there
+/// is nearly nothing to do, twice as much still is nothing, and clients would be sent around for
+/// it. Only for a utilisation is it known how much is little.
 pub fn is_negligible(threshold: Threshold, id: LoadId, sites: &[Site]) -> bool {
     if matches!(threshold, Threshold::Critical(_)) || !id.is_utilization() {
         return false;
@@ -72,7 +72,7 @@ pub fn is_negligible(threshold: Threshold, id: LoadId, sites: &[Site]) -> bool {
     most - least <= NEGLIGIBLE
 }
 
-/// So much of a utilisation is no difference.
+/// Largest difference of a utilisation that counts as none.
 const NEGLIGIBLE: f32 = 0.05;
 
 /// Which of `sites` are to be under alert, one answer for each.
@@ -89,7 +89,7 @@ pub fn analyze(threshold: Threshold, settings: &AlertSettings, sites: &[Site]) -
     most_loaded(critical.collect(), allowed, sites.len())
 }
 
-/// Who has a location under alert.
+/// The party that has a location under alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// A group that has members there, because of the load.
@@ -133,13 +133,13 @@ fn taking(sites: &[Site]) -> impl Iterator<Item = (usize, &Site)> + Clone {
     sites.filter(|(_, site)| site.takes_traffic)
 }
 
-/// How many locations may be under alert.
+/// Returns the number of locations that may be under alert.
 pub fn allowed(settings: &AlertSettings, sites: &[Site]) -> usize {
     (settings.max_share * taking(sites).count() as f32) as usize
 }
 
-/// Where not all can have an alert, whoever has one keeps it against others that are only a
-/// little worse.
+/// Returns the load by which a location competes for an alert. If not all can have an alert, a
+/// location that has one keeps it against others that are only a little worse.
 fn rank(settings: &AlertSettings, site: &Site, load: f32) -> f32 {
     if site.alerted {
         load * (2.0 - settings.release)

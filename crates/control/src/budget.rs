@@ -35,7 +35,8 @@ impl RetryBudget {
         self.tokens = (self.tokens + f64::from(share)).min(CAPACITY);
     }
 
-    /// Whether a retry may be made now; if so, it is paid for.
+    /// Takes a retry from the budget. Returns true if the retry may be made now; it is then paid
+    /// for.
     pub fn try_retry(&mut self, now: Instant) -> bool {
         let seconds = now.since(self.refilled).as_secs_f64();
         self.refilled = now;

@@ -1,4 +1,5 @@
-//! What rounds of control have done, for whoever keeps a log or wakes those who wait.
+//! Events: reports of what rounds of control have done, for code that keeps a log or wakes waiting
+//! requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +11,9 @@ use crate::outlier::Cause;
 pub enum Event {
     /// A member is out for so long.
     Ejected {
-        /// Which.
+        /// Index of the member.
         member: usize,
-        /// Why.
+        /// Cause of the ejection.
         cause: Cause,
         /// For how long.
         time: Duration,
@@ -34,24 +35,24 @@ pub enum Event {
     },
     /// A location is under alert.
     AlertRaised {
-        /// Which.
+        /// Name of the location.
         location: Arc<str>,
-        /// Its effective load.
+        /// Effective load of the location.
         load: f32,
         /// The level that it exceeds.
         level: f32,
-        /// Whether the alert ends when so many clients have left as are to.
+        /// True if the alert ends as soon as the wanted number of clients has left.
         is_pulse: bool,
     },
-    /// It is not any more.
+    /// A location is no longer under alert.
     AlertLifted {
-        /// Which.
+        /// Name of the location.
         location: Arc<str>,
-        /// Its effective load; `None` is unknown.
+        /// Effective load of the location; `None` is unknown.
         load: Option<f32>,
         /// The level that it exceeded.
         level: f32,
-        /// How long it was under alert.
+        /// Time for which the location was under alert.
         after: Duration,
     },
 }
@@ -59,7 +60,7 @@ pub enum Event {
 /// Which part of the requests stays in the zone that comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// All.
+    /// All requests stay.
     All,
     /// Some; others go to other zones.
     Part,
@@ -68,7 +69,7 @@ pub enum Stay {
 }
 
 impl Event {
-    /// Whether requests that wait may find a member now.
+    /// Returns true if waiting requests may find a member now.
     pub fn makes_room(&self) -> bool {
         matches!(self, Event::Returned(_) | Event::Panic)
     }

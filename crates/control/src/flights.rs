@@ -1,8 +1,9 @@
-//! What requests in flight of other balancers count for, when they are told once a second.
+//! Weight of other balancers' requests in flight, whose numbers arrive once a second.
 //!
-//! A number that is told says what was, and all who hear it send the next requests where it is smallest
-//! (Mitzenmacher, "How Useful Is Old Information?", IEEE TPDS 11(1), 2000): if requests are over long before the
-//! next one is told, that is worse than not to know it. So it counts where requests take long: where they do so by
+//! A number that arrives describes the past, and every balancer that hears the number sends its
+//! next requests where it is smallest (Mitzenmacher, "How Useful Is Old Information?", IEEE TPDS
+//! 11(1), 2000). If requests are over long before the next number arrives, knowing it is worse than
+//! not knowing it. The number therefore counts where requests take long: where they do so by
 //! nature, and at members that are slow or have too much to do.
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use evenkeel_core::group::Group;
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::time::Instant;
 
-/// How often balancers tell each other.
+/// Interval at which balancers tell each other their numbers.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The share of the requests of others that counts, if requests take so many seconds: *D / (D + 1)* with *D*

@@ -9,63 +9,64 @@ use evenkeel_core::load::Location;
 use evenkeel_core::relocation::{Client, Move};
 use evenkeel_core::time::Instant;
 
-/// What the manager remembers of a client of one group, as long as it can tell that it is
-/// the same one: by its connection to the manager. The client counts as there until the
-/// trail is dropped. A trail is for one group.
+/// State that the manager keeps of a client of one group, as long as it can tell by the connection
+/// to the manager that the client is the same. The client counts as present until the trail is
+/// dropped. A trail is for one group.
 #[derive(Debug, Default)]
 pub struct Trail {
     client: Option<Arc<Client>>,
-    /// Where its member was when last looked for.
+    /// Index of the client's member when it was last looked up.
     index: usize,
     waits: Option<Waits>,
     knocks_since: Option<Instant>,
-    /// When it was last sent to a member and came back, and how often that happened in a row.
+    /// Time at which the client was last sent to a member and came back, and how often that
+    /// happened in a row.
     in_vain: Option<(Instant, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waits {
     since: Instant,
-    /// Where it goes when it may.
+    /// Move that the client makes when it may.
     goes: Move,
 }
 
-/// What a [pulse](crate::pulse) says of a client that has come.
+/// Advice of a [pulse](crate::pulse) for a client that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// Nothing: the strategy chooses.
     Free,
-    /// It goes to the member at this index, and is new there.
+    /// The client goes to the member at this index, and is new there.
     To(usize),
-    /// It goes back to the member at this index, where it was.
+    /// The client goes back to the member at this index, where it was.
     Back(usize),
-    /// It asks again after about [`Advice::PAUSE`], with the same trail: others are to leave
-    /// rather than this one, or the member that it is meant for does not take anybody yet.
+    /// The client asks again after about [`Advice::PAUSE`], with the same trail. Other clients are
+    /// to leave rather than this one, or the member that it is meant for takes nobody yet.
     Wait,
 }
 
 impl Advice {
-    /// How long a client waits until it is looked at again.
+    /// Time that a client waits until it is looked at again.
     pub const PAUSE: Duration = Duration::from_millis(2);
 
-    /// How long it waits for others to leave in its place.
+    /// Time that a client waits for others to leave in its place.
     pub const PATIENCE: Duration = Duration::from_millis(50);
 
-    /// How long it waits in all: then it goes wherever it can.
+    /// Longest time that a client waits in all; after it the client goes wherever it can.
     pub const LONGEST: Duration = Duration::from_millis(250);
 
-    /// How long one waits, at the most, that was sent back each time it had waited: twice as long
-    /// each time.
+    /// Longest wait of a client that was sent back each time it had waited. The wait doubles each
+    /// time up to this limit.
     pub const LONGEST_IN_VAIN: Duration = Duration::from_secs(4);
 
-    /// How long such a client is remembered to have waited in vain.
+    /// Time for which a client is remembered to have waited in vain.
     const MEMORY: Duration = Duration::from_secs(10);
 }
 
 impl Trail {
-    /// What a pulse says of a client that has come, in a group that
-    /// [pulses](evenkeel_core::alert::AlertSettings::pulses) and while one is on: who leaves,
-    /// for where, and who stays. Otherwise it costs next to nothing.
+    /// Returns the advice of a pulse for a client that has come: who leaves, for where, and who stays.
+    /// There is advice in a group that [pulses](evenkeel_core::alert::AlertSettings::pulses), while a
+    /// pulse is on. Otherwise the call costs next to nothing.
     #[inline]
     pub fn advise(&mut self, group: &Group, now: Instant) -> Advice {
         if self.waits.is_some() || group.state().is_relocating() {
@@ -117,10 +118,10 @@ impl Trail {
         }
     }
 
-    /// Whether the client that was to go to a member at `location` asks again later
-    /// ([`Advice::Wait`]), because whoever comes there is sent back. It does so for
-    /// [`Advice::LONGEST`], and for longer if it comes back from there: where nobody else can
-    /// take it, it would go to and fro otherwise as fast as it can.
+    /// Returns true if the client that was to go to a member at `location` asks again later
+    /// ([`Advice::Wait`]), because whoever comes to the location is sent back. The client does so
+    /// for [`Advice::LONGEST`], and for longer if it comes back from there: if nobody else could
+    /// take it, it would otherwise go to and fro as fast as it can.
     #[inline]
     pub fn knocks(&mut self, location: &Location, now: Instant) -> bool {
         if !location.is_shut() {
@@ -136,7 +137,7 @@ impl Trail {
         knocks
     }
 
-    /// How often it had come back of late when this began, at `since`.
+    /// Returns how often the client had recently come back when this wait began, at `since`.
     fn in_vain_at(&self, since: Instant) -> u32 {
         let lately = |(at, _): &(Instant, u32)| since.since(*at) < Advice::MEMORY;
         self.in_vain.filter(lately).map_or(0, |(_, times)| times)
@@ -147,8 +148,8 @@ impl Trail {
         (Advice::LONGEST * (1 << times)).min(Advice::LONGEST_IN_VAIN)
     }
 
-    /// How long the client that is to [wait](Advice::Wait) waits at the most before it asks
-    /// again, if nothing changes.
+    /// Returns the longest time until a client that is to [wait](Advice::Wait) asks again, if
+    /// nothing changes.
     pub fn longest_wait(&self, now: Instant) -> Duration {
         let of_pulse = self.waits.map(|waits| {
             let patience = waits.since.after(Advice::PATIENCE);
@@ -181,7 +182,7 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    /// When a client that comes at `from` goes to a member that sends it back.
+    /// Returns the time at which a client that comes at `from` goes to a member that sends it back.
     fn goes(trail: &mut Trail, location: &Location, from: u64) -> u64 {
         let mut now = from;
         while trail.knocks(location, at(now)) {

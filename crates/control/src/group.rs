@@ -1,4 +1,4 @@
-//! What control keeps of one group, and what it does to it in a round.
+//! Control of one group: the state that is kept, and the work of a round.
 
 use evenkeel_core::effective::Shaping;
 use evenkeel_core::group::Group;
@@ -10,24 +10,24 @@ use crate::health;
 use crate::outlier::{self, Ejection, Outliers, Told};
 use crate::zones::Zones;
 
-/// What the configuration says of a group, as far as rounds need it and
-/// [`GroupSettings`](evenkeel_core::group::GroupSettings) do not say it.
+/// Settings of a group that rounds need and that
+/// [`GroupSettings`](evenkeel_core::group::GroupSettings) do not have.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// How the strategy makes an effective load of a reported one.
+    /// Shaping by which the strategy turns a reported load into an effective load.
     pub shaping: Shaping,
-    /// Whether it was made by something else than the configuration, whose clients reach
+    /// True if something other than the configuration made the group. Clients of such a group reach
     /// members directly and may be sent from one to another.
     pub is_owned: bool,
 }
 
-/// What is kept of a group from round to round, and from one snapshot of it to the next.
+/// State of a group that is kept from round to round, and from one snapshot of it to the next.
 #[derive(Clone, Debug)]
 pub struct GroupControl {
     pub(crate) rules: Rules,
-    /// Its ejections.
+    /// Ejections of the group.
     pub outliers: Outliers,
-    /// Its load alerts.
+    /// Load alerts of the group.
     pub alerts: Alerts,
     zones: Zones,
 }
@@ -43,8 +43,8 @@ impl GroupControl {
         }
     }
 
-    /// What goes on when the group has other members, or the configuration says something
-    /// else.
+    /// Returns the state that is kept when the group has other members, or the configuration says
+    /// something else.
     pub fn next(&self, rules: Rules) -> Self {
         GroupControl {
             rules,
@@ -54,7 +54,8 @@ impl GroupControl {
         }
     }
 
-    /// What a round does to the group by itself: ejections, alerts, panic, zones, slow start.
+    /// Does the part of a round that concerns the group by itself: ejections, alerts, panic, zones,
+    /// slow start.
     pub(crate) fn round(
         &mut self,
         group: &Group,

@@ -12,7 +12,7 @@ use evenkeel_core::member::{self, Reason, Slot, Weight};
 use evenkeel_core::time::Instant;
 use evenkeel_core::zone::RANKS;
 
-/// How many results in a row change a member's state.
+/// Number of results in a row that change a member's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Failed checks in a row until an up member is down, at least 1.
@@ -29,14 +29,14 @@ const RETRY: Duration = Duration::from_secs(1);
 /// the first time, each at a random moment.
 const START_SPREAD: Duration = Duration::from_secs(1);
 
-/// When a member is checked for the first time that is to be checked every `interval`. `luck` is
+/// Returns the delay of the first check of a member that is checked every `interval`. `luck` is
 /// random, from 0 to 1.
 pub fn first_check(interval: Duration, luck: f32) -> Duration {
     interval.min(START_SPREAD).mul_f32(luck)
 }
 
-/// How long after the begin of a check the next one begins, which is to be `soon` if the member is
-/// dead, or nothing was found out. `luck` is random, from 0 to 1.
+/// Returns the time from the begin of a check to the begin of the next one. The next check is to be
+/// `soon` if the member is dead, or nothing was found out. `luck` is random, from 0 to 1.
 pub fn next_check(interval: Duration, soon: bool, luck: f32) -> Duration {
     let interval = if soon { interval.min(RETRY) } else { interval };
     // A little earlier or later each time, so that checks do not fall into step.
@@ -63,31 +63,31 @@ enum State {
 /// A member changed its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is in again.
+    /// The member is in again.
     Up,
-    /// It is out.
+    /// The member is out.
     Down,
 }
 
-/// What an active check has found.
+/// Result of an active check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
     /// The member is well.
     Passed,
-    /// It is not.
+    /// The member is not well.
     Failed,
     /// Certainly not alive: where clients would be sent nobody listens, or whoever answers says so.
     Certain,
 }
 
-/// What a check has done.
+/// Effects of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Whether the member has changed its state.
+    /// Change of the member's state, if any.
     pub change: Option<Change>,
     /// True if the member is dead: down, for certain. That is no matter of opinion, and panic must not override it.
     pub dead: bool,
-    /// Whether requests that wait may find a member now.
+    /// True if waiting requests may find a member now.
     pub makes_room: bool,
 }
 
@@ -158,8 +158,8 @@ impl Health {
         self.publish(slot, now)
     }
 
-    /// Whether checks have found the member up, and how many results in a row contradict that;
-    /// `None` before the first one.
+    /// Returns whether checks have found the member up, and how many results in a row contradict
+    /// that; `None` before the first check.
     pub fn found(&self) -> Option<(bool, u32)> {
         match self.state {
             State::Unknown => None,
@@ -175,7 +175,7 @@ impl Health {
         slot.set(Reason::Down, !is_up);
     }
 
-    /// Whether checks say that the member is down.
+    /// Returns true if checks say that the member is down.
     pub fn is_down(&self) -> bool {
         self.state == State::Down
     }
@@ -203,19 +203,19 @@ pub fn end_slow_start(slot: &Slot, slow_start: Duration, now: Instant) -> bool {
     over
 }
 
-/// Whether a group is in panic: more than the share `threshold` (0 to 1) of its
-/// members is down or ejected, so that these opinions count no more and all are
-/// routed to. When that many members look dead, it is more likely that the checks, or
-/// a shared dependency, are at fault than that the few others can take all the load.
+/// Returns true if a group is in panic: more than the share `threshold` (0 to 1) of its members is
+/// down or ejected. These opinions then count no more, and all members are routed to. If that many
+/// members look dead, it is more likely that the checks, or a shared dependency, are at fault than
+/// that the few others can take all the load.
 ///
 /// `reasons` are the [bits](Slot::bits) of each member. A load alert speaks of no one's health
 /// ([`Reason::SOFT`]). Members that are out for a fact
 /// (drained, in maintenance, unresolved, dead) do not count at all: panic cannot bring
 /// them back. With a threshold of 1 a group never panics.
 ///
-/// Where there are backups ([`Reason::Standby`]) they are there for members that are down, so the
-/// share is to be exceeded among them as well as among the others. The same is true of zones of
-/// different ranks: there are others for one that is down.
+/// If there are backups ([`Reason::Standby`]), they are there for members that are down, so the
+/// share must be exceeded among the backups as well as among the others. The same is true of zones
+/// of different ranks: there are others for a zone that is down.
 pub fn panics(reasons: impl IntoIterator<Item = u32>, threshold: f32) -> bool {
     // Of members, and of backups, of each rank: how many count, and how many of those are out.
     let mut counts = [[(0u32, 0u32); 2]; RANKS];

@@ -1,10 +1,9 @@
-//! What happens to groups between decisions: health, ejection, panic, slow start and load
-//! alerts; and who may be served: the queue and the retry budget.
+//! Control of groups between decisions: health, ejection, panic, slow start and load alerts; and
+//! admission: the queue and the retry budget.
 //!
-//! Pure, as `core` is: results of checks and the time come in as arguments, what changes is
-//! said in the slots that decisions look at, and what others have to do about it, such as a
-//! line in the log or waking those who wait, is the answer. So hours can be tested in
-//! milliseconds.
+//! This crate is pure, as `core` is: results of checks and the time come in as arguments. Changes
+//! are written to the slots that decisions look at. The answer says what others have to do, such as
+//! write a line to the log or wake waiting requests. Hours can therefore be tested in milliseconds.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What back-ends, and those beside them, say about a member.
+//! Opinions of back-ends, and of programs beside them, about a member.
 //!
 //! Health is the AND of its sources: a member is out as soon as one of them says so, and
 //! is in again when none does. A source can never bring a member back that another one,
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use evenkeel_core::member::{Reason, Slot, Weight};
 use evenkeel_core::time::Instant;
 
-/// Who has an opinion about members.
+/// Source of opinions about members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// An agent, by the reporting protocol.
@@ -21,7 +21,7 @@ pub enum Source {
     AgentCheck,
     /// The health check: whether the member is down for certain.
     HealthCheck,
-    /// Whether a CORBA object says that it is there.
+    /// The liveness of a CORBA object, which says that it is there.
     Liveness,
     /// The CORBA load manager, of a member that it is about to take away.
     Membership,
@@ -40,28 +40,28 @@ impl Source {
     }
 }
 
-/// What one source says about a member. The default says nothing against it.
+/// Opinion of one source about a member. The default says nothing against the member.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Opinion {
-    /// It does not work ([`Reason::ReportedDown`]).
+    /// The member does not work ([`Reason::ReportedDown`]).
     pub down: bool,
-    /// It certainly does not work, whatever others think ([`Reason::Dead`]).
+    /// The member certainly does not work, whatever other sources think ([`Reason::Dead`]).
     pub dead: bool,
-    /// It wants no new clients ([`Reason::ReportedDrain`]).
+    /// The member wants no new clients ([`Reason::ReportedDrain`]).
     pub drain: bool,
-    /// It is being worked on ([`Reason::ReportedMaintenance`]).
+    /// The member is being worked on ([`Reason::ReportedMaintenance`]).
     pub maintenance: bool,
     /// The part of its weight that it wants: a factor, 1 is all of it. 0 is the same as
     /// `drain`.
     pub weight: Option<Weight>,
     /// The most requests or connections that it wants at once.
     pub max_connections: Option<NonZeroU32>,
-    /// What the source adds, for people.
+    /// Note of the source for people.
     pub note: Option<Arc<str>>,
 }
 
 impl Opinion {
-    /// Whether the member should get no new clients.
+    /// Returns true if the member should get no new clients.
     fn drains(&self) -> bool {
         self.drain || self.weight.is_some_and(|factor| factor.get() == 0.0)
     }
@@ -98,11 +98,11 @@ impl fmt::Display for Opinion {
 /// An opinion that counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
-    /// Whose.
+    /// Source of the opinion.
     pub source: Source,
-    /// What it says.
+    /// Opinion of the source.
     pub opinion: Opinion,
-    /// When it was last said.
+    /// Time at which the source last gave the opinion.
     pub at: Instant,
 }
 
@@ -110,7 +110,7 @@ pub struct Held {
 #[derive(Clone, Debug, Default)]
 pub struct Opinions(Vec<Held>);
 
-/// What [`Opinions::publish`] has changed.
+/// Changes that [`Opinions::publish`] has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
     /// A reason holds now that did not, or the other way round.
@@ -145,7 +145,7 @@ impl Opinions {
         self.0.iter()
     }
 
-    /// What `source` says.
+    /// Returns the opinion of `source`.
     pub fn of(&self, source: Source) -> Option<&Opinion> {
         let held = self.0.iter().find(|held| held.source == source);
         held.map(|held| &held.opinion)

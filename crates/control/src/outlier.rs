@@ -40,7 +40,7 @@ use evenkeel_core::member::{Member, MemberId, Reason};
 use evenkeel_core::strategy::Sees;
 use evenkeel_core::time::Instant;
 
-/// What is known about the ejections of a group's members.
+/// Ejections of a group's members, as far as they are known.
 #[derive(Clone, Debug, Default)]
 pub struct Outliers {
     histories: HashMap<MemberId, Ejection>,
@@ -53,23 +53,24 @@ pub struct Outliers {
 pub struct Ejection {
     /// Until when.
     pub until: Instant,
-    /// How long it is.
+    /// Length of the ejection.
     pub time: Duration,
-    /// What it was judged by.
+    /// Requests by which the member was judged.
     pub seen: Seen,
 }
 
 /// Requests at a member by which it is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// How many there were.
+    /// Number of requests.
     pub requests: u32,
-    /// How many of them failed.
+    /// Number of requests that failed.
     pub failures: u32,
 }
 
 impl Seen {
-    /// Whether it is enough to eject a member, if nobody knows what others have seen.
+    /// Returns true if the requests are enough to eject a member, when nobody knows what other
+    /// balancers have seen.
     fn is_enough(self, settings: &EjectionSettings) -> bool {
         let failures = self.failures.min(self.requests);
         let share = f64::from(failures) / f64::from(self.requests.max(1));
@@ -78,25 +79,26 @@ impl Seen {
     }
 }
 
-/// What another balancer says of a member: that it has ejected it.
+/// Word of another balancer that it has ejected a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
     /// Name of the balancer.
     pub of: Arc<str>,
     /// Until when.
     pub until: Instant,
-    /// What it has seen.
+    /// Requests that the balancer has seen.
     pub seen: Seen,
 }
 
-/// What this balancer says of a group's members.
+/// Ejections that this balancer tells others about a group's members.
 #[derive(Debug)]
 pub struct Told<'a> {
     /// The group's name.
     pub group: &'a str,
-    /// Its members.
+    /// Members of the group.
     pub members: &'a [Member],
-    /// Those that it has ejected for what its own requests say, by their places there.
+    /// Members that this balancer has ejected for what its own requests say, as indices into
+    /// `members`.
     pub ejected: &'a [(usize, Ejection)],
     /// The moment.
     pub now: Instant,
@@ -107,33 +109,33 @@ pub struct Told<'a> {
 pub struct Change {
     /// Index of the member in the group's snapshot.
     pub index: usize,
-    /// What happened.
+    /// Event of the member.
     pub event: Event,
 }
 
-/// What happened to a member.
+/// Event of a member.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// It is out.
+    /// The member is out.
     Ejected {
-        /// Why.
+        /// Cause of the ejection.
         cause: Cause,
         /// For how long.
         time: Duration,
     },
-    /// It is in again.
+    /// The member is in again.
     Returned,
 }
 
-/// Why a member is ejected.
+/// Cause of an ejection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
-    /// So many failures in a row.
+    /// Number of failures in a row.
     InARow(u32),
-    /// This share of its recent requests failed, against the other share of those of all
-    /// other members.
+    /// Share of the member's recent requests that failed, and the share of those of all other
+    /// members.
     Share(f64, f64),
-    /// This other balancer has ejected it, for what it has seen.
+    /// Name of another balancer that has ejected the member, and the requests that it has seen.
     Word(Arc<str>, Seen),
 }
 
@@ -281,7 +283,7 @@ impl Outliers {
         changes
     }
 
-    /// Who should be ejected, the worst first.
+    /// Returns the members that should be ejected, the worst first.
     fn candidates(&self, group: &Group, now: Instant) -> Vec<(usize, Cause, Seen)> {
         let (members, settings) = (group.members(), &group.settings().ejection);
         let is_bound = group.settings().granularity != Granularity::PerRequest
@@ -315,8 +317,8 @@ impl Outliers {
         candidates
     }
 
-    /// What counts of the member's recent requests: what came before its last return
-    /// has been paid for.
+    /// Counts the member's recent requests that still matter: those before its last return have
+    /// been paid for.
     fn recent(&self, member: &Member, window: Duration, now: Instant) -> Counts {
         let span = match self.histories.get(&member.id) {
             Some(history) => {
@@ -354,7 +356,8 @@ impl Outliers {
         time
     }
 
-    /// How many more members may be ejected, if nobody were for the word of others.
+    /// Returns the number of further members that could be ejected if none were ejected by the word
+    /// of others.
     fn ejectable(&self, group: &Group) -> usize {
         let (mut all, mut out) = (0usize, 0usize);
         for member in group.members() {
@@ -374,9 +377,9 @@ impl Outliers {
     }
 }
 
-/// What is said of each member by the one that says it for the longest time. What says nothing here is
-/// left out: what is over, what is seen by too few requests, and what would take longer than any
-/// ejection here.
+/// Returns for each member the word of the balancer that ejects it for the longest time. Words that
+/// mean nothing here are left out: those that are over, those based on too few requests, and those
+/// that would last longer than any ejection here.
 fn loudest<'w>(
     group: &Group,
     words: &'w [(usize, Word)],
@@ -406,7 +409,7 @@ fn take_back(member: &Member, now: Instant) -> Event {
     Event::Returned
 }
 
-/// Whether a request of this balancer has succeeded at a member within the window.
+/// Returns true if a request of this balancer has succeeded at a member within the window.
 fn succeeds(member: &Member, group: &Group, now: Instant) -> bool {
     let window = group.settings().ejection.window;
     let recent = member.slot.record().recent(now, window);
@@ -432,7 +435,8 @@ impl Counts {
         self.failures as f64 / self.total.max(1) as f64
     }
 
-    /// What others are told of it; so many failures there were at least.
+    /// Returns the figures that others are told of these requests, with at least this number of
+    /// `failures`.
     fn seen(&self, failures: u32) -> Seen {
         let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         let failures = count(self.failures).max(failures);
@@ -443,7 +447,7 @@ impl Counts {
     }
 }
 
-/// Whether a member fails much more than the others do.
+/// Returns the cause of an ejection if a member fails much more than the others do.
 fn exceeds(own: &Counts, all: &Counts, settings: &EjectionSettings) -> Option<Cause> {
     if own.total < u64::from(settings.min_requests) {
         return None;
@@ -455,8 +459,8 @@ fn exceeds(own: &Counts, all: &Counts, settings: &EjectionSettings) -> Option<Ca
     exceeds.then_some(Cause::Share(own_share, others))
 }
 
-/// Whether the clients of the member at `index` have seen it fail, and not just one that sees
-/// failures wherever it goes. `others` are the requests at the other members.
+/// Returns true if the clients of the member at `index` have seen it fail, and not just a client
+/// that sees failures wherever it goes. `others` are the requests at the other members.
 fn clients_agree(group: &Group, index: usize, others: &Counts, now: Instant) -> bool {
     let (members, settings) = (group.members(), &group.settings().ejection);
     let bits = |member: &Member| member.slot.record().clients(now);
@@ -1054,7 +1058,7 @@ mod tests {
         assert_eq!(ejected(&group), [false; 4]);
     }
 
-    /// What was seen in a row may have taken longer than the window.
+    /// Requests seen in a row may have taken longer than the window.
     #[test]
     fn others_are_told_what_was_seen() {
         let (group, mut outliers) = (group(2, 0.5), Outliers::default());

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use evenkeel_core::time::Instant;
 
-/// What has passed, for threads together.
+/// Amount that has passed, shared by threads.
 #[derive(Debug, Default)]
 pub struct Pace(AtomicU64);
 
 impl Pace {
-    /// Whether more may pass now, if that may be ahead of the rate by `ahead`.
+    /// Returns true if more may pass now, where the amount may be ahead of the rate by `ahead`.
     #[inline]
     pub fn is_open(&self, now: Instant, ahead: Duration) -> bool {
         self.0.load(Ordering::Relaxed) <= now.after(ahead).as_nanos()

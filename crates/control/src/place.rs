@@ -18,7 +18,7 @@ pub(crate) struct Place<'a> {
     pub first: &'a Member,
     /// Effective load, and the report that it goes back to.
     pub reading: Option<(f32, u32)>,
-    /// Whether a member of the group takes new traffic there.
+    /// True if a member of the group takes new traffic at the location.
     pub takes_traffic: bool,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Places<'a> {
         places
     }
 
-    /// What the analyzer is told of them; `alerted` says what its last answer was.
+    /// Returns the sites for the analyzer; `alerted` says what the last answer for a location was.
     pub(crate) fn sites(&self, alerted: impl Fn(&Place<'_>) -> bool) -> Vec<Site> {
         let site = |place: &Place<'_>| Site {
             load: place.reading.map(|(load, _)| load),

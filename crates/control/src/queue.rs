@@ -1,8 +1,8 @@
 //! The queue of a group: requests that wait for a member, because all are at their limits or because
 //! a busy one will have them done before any that is idle.
 //!
-//! It says whose turn it is to look for room, and how many are before it; how one waits is a matter
-//! of whoever carries requests, which leaves a [`Waker`].
+//! The queue says whose turn it is to look for room, and how many requests are before it. How a
+//! request waits is a matter of the code that carries requests, which leaves a [`Waker`].
 //!
 //! - Order: by class, the highest number first; within a class first come, first served.
 //! - A member's place that has become free ([`Queue::vacate`]) calls one request, the first. If that
@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use evenkeel_core::time::Instant;
 
-/// How urgent a request is: of those that wait, the ones with the highest number are served first.
+/// Urgency of a request: of those that wait, the requests with the highest number are served first.
 pub type Class = u8;
 
 /// The highest class.
@@ -41,7 +41,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(5);
 /// Requests before one are counted up to this number, as counting takes time.
 const MOST_AHEAD: usize = 255;
 
-/// How many may wait, and for how long before that is an overload.
+/// Number of requests that may wait, and the waiting time from which there is an overload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Requests that may wait.
@@ -55,7 +55,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// So many requests may wait, and nothing is an overload.
+    /// Returns a policy by which `limit` requests may wait, and nothing is an overload.
     pub fn of(limit: usize) -> Self {
         Policy {
             limit,
@@ -82,11 +82,11 @@ struct Line {
     seats: BTreeMap<Key, Seat>,
     /// Requests that were refused and do not know it yet.
     refused: BTreeSet<u64>,
-    /// Those that are to look: see [`Seat::is_called`].
+    /// Requests that are to look: see [`Seat::is_called`].
     called: BTreeSet<Key>,
-    /// Those that have not looked since they came, because others were called at that time.
+    /// Requests that have not looked since they came, because others were called at that time.
     fresh: BTreeSet<Key>,
-    /// Those to whom not all vacancies that are outstanding will be offered, since they came after and
+    /// Requests that will not be offered all outstanding vacancies, since they came after them and
     /// stand before others.
     skipped: BTreeSet<Key>,
     arrivals: u64,
@@ -99,15 +99,15 @@ struct Line {
     refusals: u64,
 }
 
-/// One that waits.
+/// Seat of a waiting request.
 #[derive(Debug)]
 struct Seat {
     since: Instant,
     /// Vacancies that it was told of and has not answered yet.
     vacancies: usize,
-    /// Whether it is to look in any case.
+    /// True if the request is to look in any case.
     looks: bool,
-    /// Whether it waits though there is room: see [`Place::hold`].
+    /// True if the request waits though there is room: see [`Place::hold`].
     is_held: bool,
     /// Absent until it has waited for the first time.
     waker: Option<Waker>,
@@ -125,7 +125,7 @@ impl Seat {
     }
 }
 
-/// Why there is no place in the queue.
+/// Reason why there is no place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The queue is full.
@@ -134,7 +134,7 @@ pub enum Refused {
     Overload,
 }
 
-/// What one that waits is to do.
+/// Instruction to a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Look for room; so many wait before it.
@@ -142,7 +142,7 @@ pub enum Turn {
         /// Their number, 255 at most.
         ahead: u32,
     },
-    /// Leave.
+    /// Leave the queue.
     Refused,
 }
 
@@ -180,12 +180,12 @@ impl Queue {
         answer
     }
 
-    /// What holds now.
+    /// Returns the policy in force.
     pub fn policy(&self) -> Policy {
         self.lock().policy
     }
 
-    /// What holds from now on. Those that wait already may stay.
+    /// Sets the policy that holds from now on. Requests that already wait may stay.
     pub fn set_policy(&self, policy: Policy) {
         self.lock().policy = policy;
     }
@@ -196,7 +196,7 @@ impl Queue {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Whether there is an overload.
+    /// Returns true if there is an overload.
     pub fn is_overloaded(&self) -> bool {
         self.waiting() > 0 && self.lock().is_overloaded
     }
@@ -264,7 +264,7 @@ impl Queue {
 }
 
 impl Line {
-    /// Those that wait after `last`, or all, in the order in which they are served.
+    /// Returns the requests that wait after `last`, or all, in the order in which they are served.
     fn in_order(&self, last: Option<Key>) -> Box<dyn Iterator<Item = Key> + '_> {
         if !self.is_overloaded {
             let after = last.map_or(Unbounded, Excluded);
@@ -285,7 +285,7 @@ impl Line {
         Box::new(rest.chain(others))
     }
 
-    /// How many are before `key`.
+    /// Returns the number of requests before `key`, up to [`MOST_AHEAD`].
     fn ahead(&self, key: Key) -> usize {
         let before = |(class, number): Key| match self.is_overloaded {
             false => (class, number) < key,
@@ -327,8 +327,8 @@ impl Line {
         self.settle(vacancies);
     }
 
-    /// So many vacancies are not outstanding any more. After the last one those look who came
-    /// meanwhile.
+    /// Notes that this number of vacancies is no longer outstanding. After the last vacancy, the
+    /// requests that came meanwhile look.
     fn settle(&mut self, vacancies: usize) {
         self.outstanding = self.outstanding.saturating_sub(vacancies);
         if self.outstanding == 0 {
@@ -377,7 +377,7 @@ impl Line {
         }
     }
 
-    /// One that had waited for so long was served.
+    /// Notes that a request was served that had `waited` for this time.
     fn served_after(&mut self, waited: Duration, now: Instant) {
         let Some(target) = self.policy.target else {
             return;
@@ -442,7 +442,7 @@ pub struct Place<Q: Deref<Target = Queue>> {
     since: Instant,
     /// Vacancies that it looks for.
     vacancies: usize,
-    /// Whether it would look without them.
+    /// True if the request would look without vacancies.
     looks_anyway: bool,
     is_held: bool,
 }
@@ -501,17 +501,17 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
         })
     }
 
-    /// Its number, which no other place in this queue has.
+    /// Returns the number of the place, which no other place in this queue has.
     pub fn number(&self) -> u64 {
         self.key.1
     }
 
-    /// What leads to the queue.
+    /// Returns the pointer to the queue.
     pub fn queue(&self) -> &Q {
         &self.queue
     }
 
-    /// What it is to do now; `None` is to wait until `waker` is woken.
+    /// Returns what the request is to do now; `None` means to wait until `waker` is woken.
     pub fn turn(&mut self, now: Instant, waker: &Waker) -> Option<Turn> {
         let key = self.key;
         let mut looks_anyway = false;
@@ -563,8 +563,8 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
         now.since(self.since).max(LEAST_PATIENCE)
     }
 
-    /// It is to look again, though nothing has happened: time has passed. Not while others that
-    /// were called have not looked yet: these come first.
+    /// Lets the request look again, though nothing has happened: time has passed. It does not look
+    /// while others that were called have not looked yet: these come first.
     pub fn look_again(&mut self) {
         let key = self.key;
         let line = &mut *self.queue.lock();
@@ -576,13 +576,13 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
         }
     }
 
-    /// It has found nothing: the next one may look.
+    /// Notes that the request has found nothing: the next one may look.
     pub fn pass(&mut self) {
         self.leave_to_the_next(false);
     }
 
-    /// It has found room, and waits for a better place: the next one may look. This is no
-    /// overload, however long it takes.
+    /// Notes that the request has found room, and waits for a better place: the next one may look.
+    /// This wait is no overload, however long it takes.
     pub fn hold(&mut self) {
         self.leave_to_the_next(true);
     }
@@ -599,7 +599,7 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
         }
     }
 
-    /// It has found a member, and leaves.
+    /// Notes that the request has found a member, and leaves.
     pub fn served(mut self, now: Instant) {
         let vacancies = std::mem::take(&mut self.vacancies);
         let (key, waited) = match self.is_held {
@@ -840,16 +840,16 @@ mod tests {
         );
     }
 
-    /// What happens in a random run.
+    /// Step of a random run.
     #[derive(Clone, Debug)]
     enum Step {
-        /// One comes that can use the members of this bit mask only.
+        /// A request comes that can use the members of this bit mask only.
         Comes { wants: u8, class: Class },
         /// The request of a member ends.
         Ends(usize),
-        /// One that waits goes away.
+        /// A waiting request goes away.
         Leaves(usize),
-        /// One of those that are called looks.
+        /// A called request looks.
         Looks(usize),
     }
 
@@ -945,7 +945,8 @@ mod tests {
             }
         }
 
-        /// Those who want the same are served by class, and within one in the order in which they came.
+        /// Requests that want the same are served by class, and within a class in the order in
+        /// which they came.
         #[test]
         fn first_come_first_served(classes in prop::collection::vec(0..=HIGHEST, 1..50)) {
             let queue = Queue::new(Policy::of(100));

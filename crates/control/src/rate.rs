@@ -1,4 +1,4 @@
-//! How often something may happen for each of many keys, such as the addresses of clients.
+//! Rates and counts for each of many keys, such as the addresses of clients.
 //!
 //! A [`RateTable`] has a fixed number of places, shared by all threads without a lock. A place is
 //! a key and one word of state (the generic cell rate algorithm: the time at which the key will
@@ -21,7 +21,7 @@ use evenkeel_core::time::Instant;
 pub struct Rate {
     /// Nanoseconds that one takes.
     interval: u64,
-    /// How far ahead of the rate a key may be.
+    /// Time by which a key may be ahead of the rate.
     tolerance: u64,
 }
 
@@ -43,9 +43,9 @@ const WAYS: usize = 4;
 
 #[derive(Debug, Default)]
 struct Place {
-    /// Whose it is, or will be: the [owner](owner_of), or a [claim](claim_of); 0 is nobody.
+    /// Key of the place, now or soon: the [owner](owner_of), or a [claim](claim_of); 0 is nobody.
     key: AtomicU64,
-    /// When the key will have used nothing, in nanoseconds.
+    /// Time at which the key will have used nothing, in nanoseconds.
     due: AtomicU64,
 }
 
@@ -105,11 +105,11 @@ impl RateTable {
         }
     }
 
-    /// Whether [`RateTable::take`] would find one for `key`. Nothing is remembered for that.
+    /// Checks that [`RateTable::take`] would find one for `key`. Nothing is remembered for that.
     ///
     /// # Errors
     ///
-    /// It has none left. After this time it has one.
+    /// The key has none left. After the time in the error it has one.
     #[inline]
     pub fn check(&self, key: u64, now: Instant, rate: &Rate) -> Result<(), Duration> {
         let Some(place) = self.find(owner_of(key)) else {
@@ -267,20 +267,21 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 #[repr(align(64))]
 struct Counts([AtomicU64; COUNTS]);
 
-/// How many of something each of many keys has, such as open connections.
+/// Counts of something for each of many keys, such as open connections.
 ///
-/// A key may be in one of sixteen places. If others have all of them, it is not counted: it is not
-/// limited then, but nobody is kept out. That is [counted](CountTable::overflows), too.
+/// A key may be in one of sixteen places. If other keys have all of them, the key is not counted:
+/// it is not limited then, but nobody is kept out. Such cases are [counted](CountTable::overflows),
+/// too.
 #[derive(Debug)]
 pub struct CountTable {
     lines: Box<[Counts]>,
     overflows: AtomicU64,
 }
 
-/// What [`CountTable::enter`] answers.
+/// Answer of [`CountTable::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// One more; to be given back by [`CountTable::leave`].
+    /// The key has one more; [`CountTable::leave`] gives it back.
     Counted(u32),
     /// There is no place for the key.
     Uncounted,
@@ -352,7 +353,7 @@ impl CountTable {
         }
     }
 
-    /// One less where [`CountTable::enter`] has counted.
+    /// Takes one away where [`CountTable::enter`] has counted.
     pub fn leave(&self, index: u32) {
         let index = index as usize;
         let place = self
@@ -374,7 +375,7 @@ impl CountTable {
         u32::try_from(offset / size_of::<AtomicU64>()).ok()
     }
 
-    /// How often a key was not counted.
+    /// Returns how often a key was not counted.
     pub fn overflows(&self) -> u64 {
         self.overflows.load(Ordering::Relaxed)
     }

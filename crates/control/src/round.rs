@@ -16,12 +16,12 @@ use crate::alerts::{self, Alerted, AllThere, Council, Forced, Locations};
 use crate::event::Event;
 use crate::group::GroupControl;
 
-/// How often a decision of each group is traced and kept as the last one. Tracing allocates, so
-/// not every decision is traced.
+/// Interval at which a decision of each group is traced and kept as the last one. Tracing
+/// allocates, so not every decision is traced.
 const TRACE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often times that wrap are kept from seeming new again ([`keep_age`]), and figures for the
-/// history of members are stored.
+/// Interval at which times that wrap are kept from seeming new again ([`keep_age`]), and figures
+/// for the history of members are stored.
 ///
 /// [`keep_age`]: evenkeel_core::member::Slot::keep_age
 pub const KEEP_INTERVAL: Duration = Duration::from_millis(2_500);
@@ -32,15 +32,15 @@ pub trait Controlled {
     fn controlled(&mut self) -> (&Group, &mut GroupControl);
 }
 
-/// What a round needs beside the groups.
+/// Data that a round needs beside the groups.
 pub struct Surroundings<'a> {
     /// All locations.
     pub locations: &'a Locations,
-    /// What an administrator says.
+    /// Alerts that an administrator has forced or suppressed.
     pub forced: &'a Forced,
     /// Locations whose servers are told of an alert, or of its end, whatever pulses say.
     pub told: &'a mut HashSet<Arc<str>>,
-    /// Who decides upon alerts beside this balancer.
+    /// Council that decides upon alerts beside this balancer.
     pub council: Option<&'a dyn Council>,
 }
 
@@ -52,14 +52,14 @@ impl std::fmt::Debug for Surroundings<'_> {
     }
 }
 
-/// When what is not done in every round was done last.
+/// Times at which the work that is not done in every round was last done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Due {
     trace: Option<Instant>,
     keep: Option<Instant>,
 }
 
-/// Where a round is.
+/// State of a round in progress.
 #[derive(Debug)]
 pub struct Round {
     now: Instant,
@@ -69,18 +69,18 @@ pub struct Round {
     next: usize,
     /// Locations that groups have put under alert.
     raised: HashSet<Arc<str>>,
-    /// Who is under alert, once all groups have been looked at.
+    /// Locations under alert, once all groups have been looked at.
     alerted: Option<Alerted>,
     /// The members there.
     there: AllThere,
 }
 
-/// What a step of a round has done.
+/// Result of a step of a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The groups that were looked at by themselves.
     pub looked: Range<usize>,
-    /// Whether there is more to do.
+    /// True if there is more to do.
     pub more: bool,
 }
 
@@ -105,12 +105,12 @@ impl Round {
         }
     }
 
-    /// When it began.
+    /// Returns the time at which the round began.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Whether whoever keeps figures of the past is to keep those of this moment.
+    /// Returns true if figures for the history are to be kept at this moment.
     pub fn keeps(&self) -> bool {
         self.keep
     }

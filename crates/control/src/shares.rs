@@ -17,22 +17,23 @@ use evenkeel_core::group::{Group, Request, View};
 use evenkeel_core::member::{MemberId, Reason};
 use evenkeel_core::time::Instant;
 
-/// Whether a member may get requests, and if not, why.
+/// State that says whether a member may get requests, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
-    /// It may.
+    /// The member may get requests.
     Serving,
-    /// It is drained, by an administrator, by its own report, or by a weight of 0: nothing new, but clients
-    /// that are bound may stay.
+    /// The member is drained, by an administrator, by its own report, or by a weight of 0: it gets
+    /// nothing new, but bound clients may stay.
     Draining,
-    /// It is in maintenance, by an administrator or by its own report: nothing at all.
+    /// The member is in maintenance, by an administrator or by its own report: it gets nothing at
+    /// all.
     Maintenance,
-    /// It is thought not to work: its checks fail, it was ejected, refuses connections, or has no
-    /// address.
+    /// The member is thought not to work: its checks fail, it was ejected, refuses connections, or
+    /// has no address.
     Down,
-    /// Its location is under a load alert, and others can serve.
+    /// The member's location is under a load alert, and others can serve.
     Shedding,
-    /// It is a backup that is not needed, or in a zone to which no request goes.
+    /// The member is a backup that is not needed, or in a zone to which no request goes.
     Standby,
 }
 
@@ -68,29 +69,31 @@ impl Standing {
     }
 }
 
-/// What is not an opinion about a member: its own word or an administrator's, or that it has no address.
+/// Reasons that are no opinions about a member: its own word or an administrator's, or a missing
+/// address.
 const FACTS: u32 = Reason::Maintenance as u32
     | Reason::ReportedMaintenance as u32
     | Reason::Draining as u32
     | Reason::ReportedDrain as u32
     | Reason::Unresolved as u32;
 
-/// What a member should get at a moment.
+/// Weight and standing that a member should get at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
     /// Which member.
     pub id: MemberId,
-    /// Its weight relative to that of the others, in any unit; above 0 if it is serving.
+    /// Weight of the member relative to that of the others, in any unit; above 0 if it is serving.
     pub weight: f32,
-    /// Whether it may serve.
+    /// Standing of the member.
     pub standing: Standing,
 }
 
-/// What each member of `group` should get `now`, in the order of [`Group::members`].
+/// Finds what each member of `group` should get `now`, in the order of [`Group::members`].
 ///
-/// Who may serve is what a decision would find: if no member is fit, backups are, then those under
-/// a load alert. If there is nobody even then, all serve that were not taken out on purpose (as
-/// whoever forwards the requests may reach them when we cannot, and sees by itself who answers).
+/// The members that may serve are those that a decision would find. If no member is fit, backups
+/// are used, then members under a load alert. If there is nobody even then, all members serve that
+/// were not taken out on purpose: whoever forwards the requests may reach them when we cannot, and
+/// sees by itself who answers.
 ///
 /// Where members are of [zones](evenkeel_core::zone) with different ranks, those of a rank get together
 /// what decisions send there, and are [on standby](Standing::Standby) if that is nothing.
@@ -99,7 +102,8 @@ pub fn look(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
     spread_over_zones(group, seen);
 }
 
-/// The same for somebody who chooses among zones without us, and may be in another one: all are alike.
+/// Does the same for somebody who chooses among zones without us, and may be in another zone: all
+/// zones are alike.
 pub fn look_without_zones(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
     let request = Request::at(now);
     let view = group.view(&request);
@@ -169,8 +173,8 @@ fn spread_over_zones(group: &Group, seen: &mut [Seen]) {
     }
 }
 
-/// What each member of `group` should get if nobody looks after it any more: its configured weight, or
-/// what was set live, unless it was taken out on purpose.
+/// Finds what each member of `group` should get if nobody looks after the group any more: its
+/// configured weight, or the weight that was set live, unless the member was taken out on purpose.
 pub fn configured(group: &Group, seen: &mut Vec<Seen>) {
     seen.clear();
     seen.extend(group.members().iter().map(|member| {
@@ -187,7 +191,7 @@ pub fn configured(group: &Group, seen: &mut Vec<Seen>) {
     }));
 }
 
-/// How shares become messages.
+/// Settings by which shares become messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// The weight of the member that is to get most; at least 1. The others' are in proportion to it,
@@ -219,14 +223,14 @@ impl Default for Settings {
     }
 }
 
-/// What a member's weight is, as it is said.
+/// Weight and standing of a member, as the receiver is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Which member.
     pub id: MemberId,
     /// From 1 to [`Settings::highest`] if it serves, else 0.
     pub weight: u32,
-    /// Whether it may serve.
+    /// Standing of the member.
     pub standing: Standing,
 }
 
@@ -235,7 +239,7 @@ pub struct Share {
 struct Damped {
     id: MemberId,
     weight: f64,
-    /// Whether the member served when that was looked at.
+    /// True if the member served when it was last looked at.
     served: bool,
 }
 
@@ -246,13 +250,13 @@ pub struct Shares {
     /// In the order of the members.
     damped: Vec<Damped>,
     damped_at: Option<Instant>,
-    /// What was said last, in the order of the members then.
+    /// Shares that were said last, in the order of the members then.
     said: Vec<Share>,
-    /// When that was; `None` is never, or that it has to be said again.
+    /// Time at which `said` was said; `None` is never, or that it has to be said again.
     said_at: Option<Instant>,
     /// Which of `said` the member at the same place is; made anew when members change.
     places: Vec<Option<usize>>,
-    /// How often anything was said.
+    /// Number of messages.
     messages: u64,
 }
 
@@ -273,17 +277,17 @@ impl Shares {
         }
     }
 
-    /// What was said last, in the order of the members at that time.
+    /// Returns the shares that were said last, in the order of the members at that time.
     pub fn said(&self) -> &[Share] {
         &self.said
     }
 
-    /// How often anything was said.
+    /// Returns the number of messages.
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// How shares become messages.
+    /// Returns the settings by which shares become messages.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -402,7 +406,7 @@ impl Shares {
         }
     }
 
-    /// What was said of the member at `index`.
+    /// Returns the share that was last said of the member at `index`.
     fn before(&self, index: usize) -> Option<&Share> {
         let place = self.places.get(index).copied().flatten()?;
         self.said.get(place)
@@ -546,7 +550,7 @@ mod tests {
         assert_eq!(weights(shares.said()), [100, 20]);
     }
 
-    /// What is left of weights that were known once does not decide who gets how much.
+    /// Remains of weights that were known once do not decide who gets how much.
     #[test]
     fn members_of_whom_nothing_is_known_any_more_get_the_same_and_that_is_said_once() {
         let mut shares = Shares::new(Settings {
@@ -934,7 +938,7 @@ mod tests {
             }
         }
 
-        /// Where nothing changes any more, there soon is nothing to say, and what was said is right
+        /// If nothing changes any more, there soon is nothing to say, and the last message is right
         /// within what is too small to be said.
         #[test]
         fn what_stays_as_it_is_is_said_once_and_is_right(

@@ -34,7 +34,7 @@ use crate::event::{Event, Stay};
 /// The shortest time constant of what stays.
 const REACTION: Duration = Duration::from_secs(2);
 
-/// How many times the age of load reports it is at least.
+/// Least time constant, as a multiple of the age of load reports.
 const AGES: f32 = 8.0;
 
 /// Time constant of the mean of loads: what is in flight changes from round to round.
@@ -55,7 +55,7 @@ const ALL: f32 = 1.0 - 1.0 / zone::WHOLE as f32;
 /// The longest time between two rounds that counts.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// What is kept of a group's zones from round to round.
+/// State of a group's zones that is kept from round to round.
 #[derive(Clone, Debug)]
 pub struct Zones {
     ranks: [Rank; RANKS],
@@ -203,11 +203,11 @@ fn by_health(measured: &Measured, least: f32) -> f32 {
 /// A step of the part that stays by the load.
 #[derive(Clone, Copy, Debug)]
 struct Step {
-    /// That of the rank.
+    /// Load of the rank.
     load: Option<f32>,
-    /// That of the next one.
+    /// Load of the next rank.
     next: Option<f32>,
-    /// How many times more members it has than the next one.
+    /// Usable weight of the rank, divided by that of the next rank.
     ratio: f32,
     threshold: f32,
     /// Time since the last step, by the time constant.
@@ -236,7 +236,8 @@ impl Step {
 }
 
 impl Stay {
-    /// What it is if this part stays now. What is almost all is so again only when it is all.
+    /// Returns the stay after this part is kept now. A part that is almost all counts as all again
+    /// only when it is all.
     fn after(self, kept: f32) -> Stay {
         match kept {
             kept if kept <= 0.0 => Stay::Nothing,
@@ -467,8 +468,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// What stays gets to where the load is at the threshold, passes that by little, and rests there,
-        /// however much is asked for and however seldom load is reported; and comes back.
+        /// The part that stays gets to where the load is at the threshold, passes that by little,
+        /// and rests there, however much is asked for and however seldom load is reported; and
+        /// comes back.
         #[test]
         fn what_stays_settles_and_comes_back(
             own in 0.1f32..3.0,

@@ -1,4 +1,5 @@
-//! Who is to leave which location in a pulse: what clients are told as they come.
+//! Departures: which clients are to leave which location in a pulse, as they are told when they
+//! come.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -19,13 +20,13 @@ impl Drop for Plan {
     }
 }
 
-/// Who leaves which location in a round, and for where.
+/// Departures from all locations in a round, with their targets.
 #[derive(Debug)]
 pub(super) struct Plan {
     departures: Vec<Departures>,
 }
 
-/// Who leaves a location.
+/// Departures from one location.
 #[derive(Debug)]
 pub(super) struct Departures {
     location: Arc<Location>,
@@ -41,7 +42,7 @@ pub(super) struct Departures {
     rebinds: bool,
 }
 
-/// So many clients that bring such a load go to member `target`.
+/// Order for a number of clients that bring such a load to go to member `target`.
 #[derive(Debug)]
 pub(super) struct Order {
     loads: RangeInclusive<f32>,
@@ -79,8 +80,8 @@ impl Plan {
         Plan::of(vec![departures])
     }
 
-    /// So many of the clients of `location`, where `member` is, are bound anew. Nobody
-    /// knows how many strangers there are: for them it has no end.
+    /// Returns a plan by which `wanted` clients of `location`, where `member` is, are bound anew.
+    /// Nobody knows how many strangers there are: for strangers the plan has no end.
     pub(super) fn rebinding(location: &Arc<Location>, wanted: u32, member: MemberId) -> Plan {
         let order = Order::new(0.0..=f32::INFINITY, member, wanted);
         let mut departures = Departures::new(location, 0.0, vec![order]);
@@ -119,7 +120,7 @@ impl Plan {
         on.map(|departures| (&departures.location, departures.load))
     }
 
-    /// When the last client left.
+    /// Returns the time at which the last client left.
     pub(super) fn moved_at(&self) -> Option<u32> {
         let times = self.departures.iter();
         let times = times.map(|d| d.moved_at.load(Ordering::Relaxed));
@@ -148,7 +149,7 @@ impl Departures {
         }
     }
 
-    /// Where a client goes that brings `load`, if it is one of those who leave.
+    /// Returns the member to which a client goes that brings `load`, if the client is to leave.
     pub(super) fn leave(&self, load: Option<f32>, now: Instant) -> Option<MemberId> {
         let Some(load) = load else {
             return self.leave_any(now);
@@ -189,7 +190,7 @@ impl Departures {
         }
     }
 
-    /// Whether clients may come now that were sent away before the server heard of the end.
+    /// Returns true if clients may come now that were sent away before the server heard of the end.
     pub(super) fn echoes(&self, now: Instant) -> bool {
         let ended = self.ended.load(Ordering::Relaxed);
         self.location.is_shut() || ended != 0 && millis_since(ended, now) < ECHO_MS

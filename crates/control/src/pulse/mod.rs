@@ -45,19 +45,20 @@ mod plan;
 
 use departures::{Departures, Plan};
 
-/// How much above what reports differ by, in standard deviations, an excess must be.
+/// Least excess that counts, in standard deviations of the reports.
 const SIGNIFICANCE: f32 = 2.5;
 
 /// Share of the mean load by which a location may be above it, whatever the threshold.
 const CLOSE: f32 = 0.05;
 
-/// How far a report must be from the mean, in the same, to be the first of another load.
+/// Distance of a report from the mean, in standard deviations, from which the report is the first
+/// of another load.
 const CHANGE: f32 = 6.0;
 
 /// Reports that a mean goes back over at most.
 const MEMORY: f32 = 16.0;
 
-/// How long the effects of a move take to get to where loads are counted: two messages.
+/// Time that the effects of a move take to get to where loads are counted: two messages.
 const GRACE_MS: u32 = 6;
 
 /// The longest that a pulse lasts: clients that are silent cannot be moved.
@@ -78,12 +79,13 @@ const DEAF: Duration = Duration::from_millis(100);
 const STRANGE: f32 = 0.2;
 const CALL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is remembered of a location.
+/// State that is remembered of a location.
 #[derive(Clone, Debug, Default)]
 struct Track {
     /// The last report that was seen; 0 is none.
     at: u32,
-    /// When clients were last moved to it or away, if no report is only from later.
+    /// Time at which clients were last moved to the location or away, if no report is only from
+    /// later.
     moved: Option<u32>,
     /// Mean of the reports since then, and how many these are.
     mean: f32,
@@ -96,11 +98,11 @@ struct Track {
     /// Clients that should be known to be there, and [`Location::came`] at that time.
     known: i64,
     counted: u32,
-    /// When its clients were last called.
+    /// Time at which the location's clients were last called.
     called: Option<Instant>,
 }
 
-/// What a group that pulses keeps from one step to the next.
+/// State that a group that pulses keeps from one step to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Pulses {
     tracks: HashMap<Arc<str>, Track>,
@@ -135,7 +137,7 @@ enum State {
 pub struct Raised {
     /// The location.
     pub location: Arc<Location>,
-    /// Its load when the pulse began.
+    /// Load of the location when the pulse began.
     pub load: f32,
     /// The level that loads exceeded.
     pub level: f32,
@@ -175,13 +177,13 @@ impl Pulses {
         self.raised()
     }
 
-    /// The same for groups that
-    /// [rebind](evenkeel_core::group::GroupSettings::rebinds) without looking at loads. One
-    /// location after the other, each once in
-    /// [`rebind_interval`](evenkeel_core::group::GroupSettings::rebind_interval), has a pulse
-    /// in which half of those who are known to be there are bound anew, and elsewhere. If all
-    /// were, one location would always be empty, and clients that come to one just before its
-    /// turn would leave at once; with half, each is rebound about once in an interval.
+    /// Takes the next step for groups that [rebind](evenkeel_core::group::GroupSettings::rebinds)
+    /// without looking at loads. The locations take turns. Once in
+    /// [`rebind_interval`](evenkeel_core::group::GroupSettings::rebind_interval), each location has
+    /// a pulse in which half of the clients that are known to be there are bound anew, and
+    /// elsewhere. If all were, one location would always be empty, and clients that come to a
+    /// location just before its turn would leave at once; with half, each client is rebound about
+    /// once in an interval.
     pub fn turn(&mut self, group: &Group, shaping: &Shaping, now: Instant) -> Vec<Raised> {
         let places = Places::of(group, shaping, now);
         self.read(&places.all);

@@ -1,4 +1,4 @@
-//! Who goes where in a round of pulses: the planner.
+//! Planner of the moves in a round of pulses.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ struct Step {
 struct Model {
     loads: Vec<Option<f32>>,
     kinds: Vec<Vec<Kind>>,
-    /// How many more clients each may give away.
+    /// Number of clients that each location may still give away.
     budget: Vec<u32>,
     gives: Vec<bool>,
     allowed: usize,
@@ -107,7 +107,7 @@ impl Model {
         })
     }
 
-    /// How many of a kind go at once, where many small ones are to.
+    /// Returns how many clients of a kind go at once, where many small ones are to go.
     fn how_many(&self, from: usize, kind: &Kind, to: usize) -> u32 {
         let difference = self.loads[from].unwrap_or(0.0) - self.loads[to].unwrap_or(0.0);
         let half = difference / 2.0 / kind.load.max(f32::MIN_POSITIVE);
