@@ -1,4 +1,4 @@
-//! Who is logged in, and who tries too often.
+//! Sessions of users who are logged in, and counts of failed logins.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -48,13 +48,13 @@ const MAX_WAITING: usize = 16;
 /// Everything about who may come in.
 #[derive(Debug)]
 pub(crate) struct Access {
-    /// Those of the configuration that is in effect.
+    /// Users of the configuration that is in effect.
     users: Arc<ArcSwapOption<Users>>,
     sessions: Mutex<Sessions>,
     failures: Mutex<Failures>,
-    /// One for each password that is checked.
+    /// Permits, one for each password that is being checked.
     checks: Arc<Semaphore>,
-    /// The same, and those that wait.
+    /// Permits, one for each password that is being checked or waits to be checked.
     queue: Semaphore,
     idle: Duration,
     lifetime: Duration,
@@ -65,12 +65,12 @@ pub(crate) struct Access {
 pub(crate) struct Login {
     /// The value of the cookie.
     pub(crate) cookie: String,
-    /// What requests that change anything must carry.
+    /// Second secret of the session, which requests that change anything must carry.
     pub(crate) csrf: String,
     pub(crate) role: Role,
 }
 
-/// Why somebody is not let in.
+/// Reason why somebody is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoLogin {
     /// The name or the password is wrong.
@@ -221,7 +221,7 @@ impl Access {
         Some((session.clone(), session.was.role))
     }
 
-    /// The same, and it does not count as a use.
+    /// Returns the session of a cookie and what its user may do. That does not count as a use.
     pub(crate) fn look_at(&self, cookie: &str, now: Instant) -> Option<(Session, Role)> {
         let sessions = self.sessions.lock();
         let session = sessions.by_cookie.get(&sha256(cookie.as_bytes()))?;
@@ -229,7 +229,7 @@ impl Access {
         is_alive.then(|| (session.clone(), session.was.role))
     }
 
-    /// How long a login lasts at most.
+    /// Returns the longest time that a login lasts.
     pub(crate) fn lifetime(&self) -> Duration {
         self.lifetime
     }
@@ -256,7 +256,7 @@ impl Access {
 }
 
 impl Session {
-    /// Whether that is what its requests carry.
+    /// True if `given` is the second secret, which the session's requests carry.
     pub(crate) fn is_csrf(&self, given: &str) -> bool {
         self.csrf.as_bytes().ct_eq(given.as_bytes()).into()
     }
@@ -281,7 +281,7 @@ impl Sessions {
     }
 }
 
-/// Whose failures are counted.
+/// Address or user whose failures are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Whose {
     Address(IpAddr),
@@ -310,7 +310,7 @@ impl Failures {
         ]
     }
 
-    /// How long somebody must wait who comes from there.
+    /// Returns how long somebody who logs in as `name` from that address must wait.
     fn wait(&self, name: &str, from: IpAddr, now: Instant) -> Option<Duration> {
         let is_welcome = self
             .welcome

@@ -18,7 +18,7 @@ use evenkeel_proxy::access::Queue;
 /// Bytes after which a batch is written even if more lines wait.
 const BATCH: usize = 32 * 1024;
 
-/// How long the thread sleeps at most before it looks whether to reopen the file.
+/// Longest time that the thread sleeps before it looks whether to reopen the file.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The writing end of the access log.
@@ -28,7 +28,7 @@ pub struct Writer {
     thread: JoinHandle<()>,
 }
 
-/// What the thread is to do before it writes more.
+/// Things that the thread does before it writes more.
 #[derive(Debug, Default)]
 struct Next {
     /// Open this.
@@ -37,7 +37,7 @@ struct Next {
     before: Option<Writer>,
 }
 
-/// What became of records, over all writers of the process. Cheap to clone.
+/// Counters of written and lost records, over all writers of the process. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     written: Arc<AtomicU64>,
@@ -96,7 +96,7 @@ impl Writer {
     }
 }
 
-/// Where bytes go.
+/// Sink that the bytes are written to.
 #[derive(Debug)]
 enum Sink {
     Stdout,
@@ -139,7 +139,7 @@ impl Sink {
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
-    /// How much of them the sink has. If that ends within a line, the line comes first.
+    /// Number of these bytes that the sink has. If that number ends within a line, the line comes first.
     written: usize,
 }
 
@@ -237,7 +237,8 @@ fn write_all(lines: &Queue, sink: &mut Sink, next: &Mutex<Next>, counts: &Counts
     }
 }
 
-/// How many lines end in so few bytes that a byte counts them: that is done for many at once.
+/// Counts the lines that end in at most 255 bytes, so that a byte holds the number: many bytes are compared
+/// at once.
 fn ends(bytes: &[u8]) -> u8 {
     bytes.iter().map(|&byte| u8::from(byte == b'\n')).sum()
 }
@@ -246,7 +247,7 @@ fn ends(bytes: &[u8]) -> u8 {
 #[derive(Debug, Default)]
 struct Complaints {
     throttle: Throttle,
-    /// Whether the last batch could not be written whole.
+    /// True if the last batch could not be written whole.
     failing: bool,
     /// Records lost since it began.
     lost: u64,

@@ -1,11 +1,11 @@
-//! Who asks: the user behind a request, and what the user may do.
+//! The user behind a request, and what the user may do.
 
 use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a user may do. Each role may do what those before it may.
+/// Role of a user. Each role may do what the roles before it may.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
 )]
@@ -26,7 +26,7 @@ impl Role {
         all.into_iter().find(|role| role.name() == name)
     }
 
-    /// Its name, as in files of users and in answers.
+    /// Returns the role's name, as in files of users and in answers.
     pub fn name(self) -> &'static str {
         match self {
             Role::View => "view",
@@ -36,16 +36,18 @@ impl Role {
     }
 }
 
-/// Who has sent a request. The guard puts one into the extensions of each request that it lets through.
+/// User who has sent a request. The guard puts an actor into the extensions of each request that it lets
+/// through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Actor {
     /// The name of the user. `token` is whoever knows the token of the configuration, `local` somebody on this machine where nobody needs to
     /// say who it is, `certificate` somebody with a certificate.
     pub(crate) user: String,
-    /// What the user may do.
+    /// Role that says what the user may do.
     pub(crate) role: Role,
-    /// Where the request comes from.
+    /// Address that the request comes from.
     pub(crate) from: Option<IpAddr>,
-    /// What requests of a session that change anything carry; `None` where there is no session.
+    /// Second secret, which requests of a session that change anything carry; `None` where there is no
+    /// session.
     pub(crate) csrf: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Where the admin API listens, and its TLS.
+//! Address that the admin API listens on, and its TLS.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -23,22 +23,22 @@ use tokio::sync::watch;
 
 use crate::users::Users;
 
-/// What others need to know of the admin API: no member may be at its address.
+/// Address and TLS of the admin API, for the other parts of the process: no member may be at this address.
 #[derive(Debug, Default)]
 pub struct Address {
     bound: OnceLock<SocketAddr>,
     pub(crate) tls: Arc<Listener>,
-    /// Whether the process was started with TLS there; a change needs a restart.
+    /// True if the process was started with TLS there; a change needs a restart.
     has_tls: OnceLock<bool>,
-    /// Its users, if the configuration names a file with them.
+    /// Users of the API, if the configuration names a file with users.
     pub(crate) users: Arc<ArcSwapOption<Users>>,
     /// The listener, under another handle, for a process that takes over; until it is given up.
     handle: Mutex<Option<(SocketAddr, StdListener)>>,
-    /// Whether clients are left to that process.
+    /// True while clients are left to that process.
     rests: watch::Sender<bool>,
 }
 
-/// Whose the listener is.
+/// Owner of the listener, as the names of handed sockets say it.
 const WHOSE: &str = "admin";
 
 /// The part of a [`Handover`] with the keys of tickets.
@@ -78,7 +78,7 @@ impl Address {
         TcpListener::from_std(listener).map_err(cannot_listen)
     }
 
-    /// Whether clients are left to another process.
+    /// Returns a receiver that says whether clients are left to another process.
     pub(crate) fn rests(&self) -> watch::Receiver<bool> {
         self.rests.subscribe()
     }

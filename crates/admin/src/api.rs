@@ -55,13 +55,13 @@ pub(crate) type Answer<T> = Result<Json<T>, ApiError>;
 
 const DONE: Json<Done> = Json(Done { ok: true });
 
-/// What the router needs beside the sources.
+/// Parts that the router needs beside the sources.
 pub(crate) struct Doors {
     pub(crate) guard: Guard,
     pub(crate) access: Arc<Access>,
     pub(crate) audit: Arc<Audit>,
     pub(crate) cookies: Cookies,
-    /// Whether the console is served.
+    /// True if the console is served.
     pub(crate) console: bool,
 }
 
@@ -734,7 +734,7 @@ async fn certificates(State(sources): State<Arc<Sources>>) -> Json<Vec<Certifica
     Json(sources.manager.certificates())
 }
 
-/// What may stand in the configuration.
+/// Answers with the schema of the configuration.
 async fn config_schema() -> Json<Schema> {
     Json(Schema::new())
 }
@@ -790,7 +790,7 @@ struct ReadyQuery {
     rule: Option<String>,
 }
 
-/// Whether clients should be sent here.
+/// Answers whether clients should be sent to this process.
 async fn readyz(
     State(sources): State<Arc<Sources>>,
     query: Result<Query<ReadyQuery>, QueryRejection>,

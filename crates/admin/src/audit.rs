@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::actor::{Actor, Role};
 use crate::conn::Peer;
 
-/// So many are kept in memory.
+/// Number of entries that are kept in memory.
 const KEPT: usize = 500;
 
 /// Most of them that have no user: those of users are not pushed out by them.
@@ -47,25 +47,25 @@ const MAX_PATH: usize = 512;
 /// A change, or that somebody has tried one.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// When, as in `2026-05-04T12:00:00Z`.
+    /// Time of the request, as in `2026-05-04T12:00:00Z`.
     pub(crate) at: String,
-    /// Who; empty if nobody was logged in.
+    /// Name of the user; empty if nobody was logged in.
     pub(crate) user: String,
-    /// What the user may do.
+    /// Role of the user.
     pub(crate) role: Option<Role>,
     /// From which address.
     pub(crate) from: Option<IpAddr>,
     /// The method of the request.
     pub(crate) method: String,
-    /// Its path.
+    /// Path of the request.
     pub(crate) path: String,
     /// Status of the answer: 200 if it was done.
     pub(crate) status: u16,
-    /// What was to be done.
+    /// Description of the change that was asked for.
     pub(crate) what: String,
 }
 
-/// What a handler says of what it does, instead of the body of the request.
+/// Description by a handler of what it does, for the log instead of the body of the request.
 #[derive(Clone, Debug)]
 pub(crate) struct What(pub(crate) String);
 
@@ -133,7 +133,7 @@ impl Last {
 pub(crate) struct Audit {
     last: Mutex<Last>,
     file: Option<PathBuf>,
-    /// One line at a time.
+    /// Lock that lets one line at a time be written.
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -232,7 +232,7 @@ fn method_name(method: &Method) -> String {
     method.as_str().to_owned()
 }
 
-/// What a body says; nothing where it may hold secrets.
+/// Returns the text of a body for the log; nothing where the body may hold secrets.
 fn what_of(path: &str, body: &Bytes) -> String {
     let secret = path == "/v1/login" || path == LOGOUT || path.starts_with("/v1/config");
     match secret {

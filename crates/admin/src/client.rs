@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use self::session::{Login, Session};
 use crate::ErrorBody;
 
-/// Where the API is if nobody says otherwise.
+/// Address of the API if nobody gives another.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9900";
 
 /// The longest time that a question may take. The API answers from memory; what takes
@@ -32,7 +32,7 @@ const MAX_ANSWER: Limits = Limits {
 /// The longest time without a byte on a stream of events: there is a comment every 15 seconds.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Why a question was not answered.
+/// Reason why a question was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address makes no URL.
@@ -54,17 +54,17 @@ pub enum ClientError {
         "no answer from the admin API at {address}: {source}. Is evenkeel running, with [admin] in its configuration? --admin names another address"
     )]
     Unreachable {
-        /// Where.
+        /// Address that was asked.
         address: String,
-        /// Why.
+        /// Reason why no answer came.
         source: AskError,
     },
     /// Something answers, but it is no admin API of this version.
     #[error("the server at {address} is not an admin API of this version: {detail}")]
     NotTheApi {
-        /// Where.
+        /// Address that was asked.
         address: String,
-        /// What was wrong with the answer.
+        /// Description of what was wrong with the answer.
         detail: String,
     },
     /// The API refuses.
@@ -72,7 +72,7 @@ pub enum ClientError {
     Refused {
         /// HTTP status.
         status: u16,
-        /// What the API says.
+        /// Body of the API's answer.
         body: ErrorBody,
     },
 }
@@ -171,7 +171,7 @@ impl Client {
         self
     }
 
-    /// Where this client asks.
+    /// Returns the address that this client asks.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -215,7 +215,7 @@ impl Client {
         self.send("POST", path, None, body)
     }
 
-    /// The same, with a query.
+    /// Sends a body with `POST` and with a query.
     pub fn post_with<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -384,18 +384,18 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 /// A server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What kind of event.
+    /// Kind of the event.
     pub kind: String,
-    /// Its place among the others.
+    /// Place of the event among the others.
     pub id: String,
-    /// JSON.
+    /// Data of the event, as JSON.
     pub data: String,
 }
 
 /// Server-sent events as they come.
 #[derive(Debug, Default)]
 struct Events {
-    /// What is not read yet.
+    /// Bytes that are not read yet.
     text: Vec<u8>,
     kind: String,
     id: String,

@@ -15,7 +15,8 @@ pub(crate) const WIDE: u8 = 10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub head: Head,
-    /// Those with the highest rank leave a narrow terminal first; those of rank 0 stay.
+    /// Rank of the column. Columns with the highest rank leave a narrow terminal first; columns of rank 0
+    /// stay.
     rank: u8,
     /// The least and the usual width of a column whose cells may be cut.
     cut: Option<(usize, usize)>,
@@ -42,11 +43,11 @@ impl Column {
     }
 }
 
-/// What a cell says.
+/// Content of a cell.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     text: String,
-    /// The same in fewer characters.
+    /// Content in fewer characters.
     short: Option<String>,
     /// By which it is sorted; without it, by its text.
     number: Option<f64>,
@@ -62,7 +63,7 @@ impl Cell {
         }
     }
 
-    /// The same, with what is shown where that is too long.
+    /// Returns the cell with a shorter text, which is shown where the whole text is too long.
     pub(crate) fn or(mut self, short: String) -> Self {
         self.short = Some(short);
         self
@@ -81,7 +82,7 @@ impl From<String> for Cell {
 /// A row of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// What the row is about; no two rows have the same.
+    /// Name of the row's subject; no two rows have the same name.
     pub name: String,
     pub cells: Vec<Cell>,
     pub style: Style,

@@ -35,13 +35,13 @@ impl fmt::Display for Member {
 /// A change of what runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// What a member shall do.
+    /// State that a member gets.
     State(Member, AdminState),
     /// A member's weight, 0 to 1000.
     Weight(Member, f64),
-    /// Whether a member is a backup.
+    /// True if the member becomes a backup.
     Backup(Member, bool),
-    /// What the load alert of the location of this name shall be.
+    /// Setting of the load alert of the location of this name.
     Alert(String, AlertSetting),
 }
 
@@ -65,7 +65,7 @@ impl Command {
         }
     }
 
-    /// What holds when it is done.
+    /// Returns the sentence that holds when the command is done.
     pub fn effect(&self) -> String {
         match self {
             Command::State(member, AdminState::Ready) => format!("{member} takes traffic"),
@@ -88,7 +88,7 @@ impl Command {
         }
     }
 
-    /// What is asked before it is sent.
+    /// Returns the question that the user answers before the command is sent.
     pub(crate) fn question(&self) -> String {
         match self {
             Command::State(member, AdminState::Ready) => {

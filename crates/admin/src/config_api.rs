@@ -28,7 +28,7 @@ use crate::wire::{
     Proposed, PutConfig, Restore, RevisionText, RuleImage, Told, Undo,
 };
 
-/// Its operations.
+/// Adds the operations on the configuration.
 pub(crate) fn operations(all: Operations) -> Operations {
     let administer = Role::Administer;
     all.add(
@@ -393,7 +393,7 @@ async fn import(
     Ok((what, Json(changed)))
 }
 
-/// What is known of a configuration that was proposed.
+/// Findings about a configuration that was proposed.
 struct Looked {
     text: String,
     problems: Vec<Told>,
@@ -470,7 +470,7 @@ fn edited(sources: &Sources, old: &str, edits: &[edit::Edit]) -> Result<String, 
     }
 }
 
-/// What is wrong with files that a configuration names.
+/// Returns the problems of files that a configuration names.
 fn in_files(sources: &Sources, name: &str, config: &Config) -> Vec<Told> {
     let lists = evenkeel_manager::lists::check(config);
     let of_lists = lists
@@ -524,7 +524,7 @@ async fn diff(
     blocking(compare).await?.map(Json)
 }
 
-/// What has been done, in a form for the audit log, too: texts of configurations hold secrets.
+/// Result of a change, with a description for the audit log: texts of configurations hold secrets.
 type Done = Result<(Extension<What>, Json<Changed>), ApiError>;
 
 async fn put(

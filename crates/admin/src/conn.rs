@@ -22,7 +22,7 @@ pub(crate) struct ApiListener {
     listener: Bounded,
     /// Over when the address shall be given up; `None` after that.
     close: Option<oneshot::Receiver<()>>,
-    /// Whether clients are left to another process that has the socket, too.
+    /// True while clients are left to another process that has the socket, too.
     rests: watch::Receiver<bool>,
 }
 
@@ -82,7 +82,7 @@ impl Listener for ApiListener {
     }
 }
 
-/// Who has connected.
+/// Client that has connected.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,

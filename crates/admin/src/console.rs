@@ -15,15 +15,16 @@ use evenkeel_console::File;
 use crate::actor::Actor;
 use crate::error::ApiError;
 
-/// What pages may load and do: only what comes from here, and nothing that stands in the page itself.
+/// Policy for what pages may load and do: only what comes from this server, and nothing that stands in the
+/// page itself.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'";
 
-/// Where the login page is.
+/// Path of the login page.
 const LOGIN: &str = "/login/";
 
-/// Where the console is.
+/// Path of the console.
 const CONSOLE: &str = "/console/";
 
 /// The start: the console.
@@ -107,7 +108,7 @@ fn send(file: &'static File, headers: &HeaderMap) -> Response {
     }
 }
 
-/// What there is instead of the console where the program was built without it.
+/// Page that is shown instead of the console if the program was built without it.
 const MISSING: &str = "<!doctype html>\n<html lang=\"en\">\n<title>Evenkeel</title>\n<h1>No console in this program</h1>\n\
 <p>It was built without the web console, which needs Node.js and npm at build time. Everything else works: \
 <code>evenkeel top</code>, <code>evenkeel ctl</code> and the API do all that the console does.</p>\n\
@@ -121,7 +122,7 @@ fn missing() -> Response {
     (StatusCode::NOT_FOUND, html, MISSING).into_response()
 }
 
-/// What keeps others from using the pages.
+/// Adds the fields that keep other sites from using the pages.
 fn with_fields(mut response: Response) -> Response {
     let fields: [(HeaderName, &'static str); 4] = [
         (CONTENT_SECURITY_POLICY, POLICY),

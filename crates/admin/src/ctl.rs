@@ -18,9 +18,9 @@ use crate::wire::{Done, Explain, Reloaded, Upgraded};
 /// Asks the API, and puts its answers into words or JSON.
 #[derive(Debug)]
 pub struct Ctl {
-    /// Asks.
+    /// Client that asks the API.
     pub client: Client,
-    /// Whether answers are shown as they come.
+    /// True if answers are shown as they come.
     pub json: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Checks of who may ask.
 //!
 //! Without a token the API is bound to loopback, and everybody on the machine may use
 //! it, but no web page that a browser on the machine happens to show. A page cannot
@@ -42,7 +42,7 @@ use crate::actor::{Actor, Role};
 use crate::conn::Peer;
 use crate::error::ApiError;
 
-/// What a request must bring along.
+/// Requirements that a request must meet.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     listen: IpAddr,
@@ -51,16 +51,16 @@ pub(crate) struct Guard {
     behind_proxy: bool,
     /// Then no other name can lead to it: the certificate would not have that.
     has_tls: bool,
-    /// Whether there are users.
+    /// True if there are users.
     has_users: bool,
-    /// Whether who comes from this machine needs no proof.
+    /// True if clients on this machine need no proof.
     local_access: bool,
     access: Arc<Access>,
     /// Paths for which nobody needs to say who asks.
     open: Arc<HashSet<&'static str>>,
 }
 
-/// What a request of a session carries that changes anything.
+/// Field with the second secret, which a request of a session that changes anything carries.
 const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
 
 impl Guard {
@@ -98,7 +98,7 @@ impl Guard {
         self
     }
 
-    /// Who asks; `None` where that does not matter.
+    /// Returns the user who asks; `None` where the user does not matter.
     fn check(
         &self,
         method: &Method,
@@ -128,7 +128,7 @@ impl Guard {
         Ok(actor)
     }
 
-    /// Whether anybody must prove anything.
+    /// True if clients must prove who they are.
     fn asks(&self) -> bool {
         self.token.is_some() || self.has_users
     }
@@ -197,8 +197,8 @@ impl Guard {
         }
     }
 
-    /// Whether a client with these fields would still be let through, long after it has asked. That is no
-    /// use of its session.
+    /// True if a client with these fields would still be let through, long after its request. The check is no
+    /// use of the client's session.
     pub(crate) fn still(&self, headers: &HeaderMap, from: IpAddr, now: Instant) -> bool {
         let session = |cookie: &str| self.access.look_at(cookie, now);
         let actor = self.who(headers, false, from, session);
@@ -263,7 +263,7 @@ pub(crate) async fn guard(
 const NO_TOKEN: &str = "a token is needed: send Authorization: Bearer TOKEN, with the token of [admin] in the \
                         configuration, or that of a user";
 
-/// Whether a page of the console is asked for, which says by itself to whom it is shown.
+/// True if a page of the console is asked for; the page itself says to whom it is shown.
 fn is_page(path: &str) -> bool {
     path == "/"
         || path == "/console"

@@ -1,5 +1,5 @@
-//! What administrators use: the HTTP API with metrics and health, its client, the
-//! terminal view, the writer of the access log, and what sends traces to a collector.
+//! Interfaces for administrators: the HTTP API with metrics and health, its client, the terminal view, the
+//! writer of the access log, and the exporter that sends traces to a collector.
 //!
 //! The [`Manager`] does everything and knows everything; this crate gives it a form
 //! that programs (JSON, Prometheus) and people (tables) can read.
@@ -52,24 +52,24 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use evenkeel_net::http::ErrorBody;
 
-/// Where the API's answers come from.
+/// Sources of the API's answers.
 #[derive(Debug)]
 pub struct Sources {
     /// Knows and does everything, subsystems included.
     pub manager: Arc<Manager>,
-    /// What `POST /v1/reload` reads.
+    /// File that `POST /v1/reload` reads.
     pub config_file: PathBuf,
     /// Counters of the access log's writer.
     pub access_log: access_log::Counts,
-    /// What became of traces.
+    /// Counters of exported, lost and dropped traces.
     pub traces: otlp::Counts,
-    /// Where it listens.
+    /// Address that the API listens on.
     pub address: Arc<Address>,
     /// Set when the process begins to shut down: `/readyz` then says no.
     pub draining: AtomicBool,
-    /// What goes on now, for those who watch.
+    /// Samples and news of what goes on now, for clients who watch.
     pub live: Arc<live::Live>,
-    /// Who has another process take the place of this one.
+    /// Channel to the task that has another process take the place of this one.
     pub upgrades: mpsc::Sender<UpgradeWanted>,
 }
 
@@ -130,7 +130,7 @@ pub async fn serve(
     }
 }
 
-/// Who watches goes to whoever takes the address over.
+/// Ends the streams of clients who watch, so that they go to the process that takes the address over.
 async fn end_streams(
     live: &live::Live,
     close: oneshot::Receiver<()>,

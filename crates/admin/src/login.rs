@@ -20,28 +20,29 @@ use crate::error::ApiError;
 use crate::guard::{is_secure, session_cookie, session_of};
 use crate::wire::{Credentials, Done, LoggedIn};
 
-/// Who asks.
+/// User who asks, and the user's session.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct SessionStatus {
     /// The name; `null` if nobody is logged in.
     user: Option<String>,
     role: Option<Role>,
-    /// What requests that change anything must carry as `X-Csrf-Token`; `null` if that is not needed.
+    /// Second secret, which requests that change anything must carry as `X-Csrf-Token`; `null` if they need
+    /// none.
     csrf: Option<String>,
-    /// Whether users can log in: there are some.
+    /// True if users can log in: there are some.
     login: bool,
-    /// Whether the user needs no login here.
+    /// True if the user needs no login here.
     free: bool,
 }
 
-/// What the handlers need to know of the settings.
+/// Settings that the handlers of logins need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cookies {
-    /// Whether the API speaks TLS.
+    /// True if the API speaks TLS.
     pub(crate) has_tls: bool,
-    /// Whether a proxy may do so instead.
+    /// True if a proxy may speak TLS instead.
     pub(crate) behind_proxy: bool,
-    /// Whether there are users.
+    /// True if there are users.
     pub(crate) has_users: bool,
 }
 

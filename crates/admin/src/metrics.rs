@@ -1,4 +1,4 @@
-//! What `/metrics` says.
+//! Text of `/metrics`.
 //!
 //! Names and labels are an interface: dashboards depend on them. They are listed in
 //! `docs/admin-api.md`.
@@ -14,7 +14,7 @@ pub(crate) fn render(sources: &Sources) -> String {
     written(sources, Exposition::default())
 }
 
-/// The same as JSON.
+/// Returns the metrics as JSON.
 pub(crate) fn as_json(sources: &Sources) -> String {
     written(sources, Exposition::as_json())
 }

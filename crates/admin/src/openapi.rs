@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::operation::{Answer, Operation};
 
-/// Where schemas that others refer to stand in the document.
+/// Place in the document of the schemas that others refer to.
 const COMPONENTS: &str = "/components/schemas";
 
 /// The document.
@@ -108,7 +108,7 @@ fn id(operation: &Operation) -> String {
         .join("_")
 }
 
-/// What stands in braces.
+/// Returns the names that stand in braces.
 fn names(path: &str) -> impl Iterator<Item = &str> {
     let parts = path.split('/');
     parts.filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))

@@ -19,7 +19,7 @@ use crate::actor::{Actor, Role};
 use crate::audit::audited;
 use crate::error::ApiError;
 
-/// What comes back.
+/// Form of the answer.
 #[derive(Clone, Copy)]
 pub(crate) enum Answer {
     /// JSON of this form.
@@ -32,15 +32,15 @@ pub(crate) enum Answer {
 pub(crate) struct Operation {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
-    /// Who may ask for it; `None` is everybody, even without a session.
+    /// Role that may ask for the operation; `None` is everybody, even without a session.
     pub(crate) role: Option<Role>,
-    /// Whether it changes anything, so that it stands in the audit log.
+    /// True if the operation changes anything, so that it stands in the audit log.
     pub(crate) changes: bool,
-    /// What it does, in one sentence without its full stop.
+    /// Description of the operation, in one sentence without its full stop.
     pub(crate) summary: &'static str,
-    /// What may stand in the query.
+    /// Form of the query, if there may be one.
     pub(crate) query: Option<Described>,
-    /// What must stand in the body.
+    /// Form of the body, if there must be one.
     pub(crate) body: Option<Described>,
     pub(crate) answer: Answer,
 }
@@ -100,7 +100,7 @@ impl Operation {
         }
     }
 
-    /// The same, with JSON of the form `T`.
+    /// Describes a `GET` whose answer is JSON of the form `T`.
     pub(crate) fn show<T: JsonSchema>(path: &'static str, summary: &'static str) -> Self {
         Operation::get(path, summary, Answer::Json(Described::of::<T>()))
     }
@@ -164,7 +164,7 @@ impl Operation {
         }
     }
 
-    /// It takes a query of the form `Q`.
+    /// Adds a query of the form `Q`.
     pub(crate) fn with_query<Q: JsonSchema>(mut self) -> Self {
         self.query = Some(Described::of::<Q>());
         self

@@ -28,13 +28,13 @@ use spans::Attributes;
 /// Spans that are sent together at most.
 const BATCH: usize = 512;
 
-/// How long the thread sleeps at most before it looks whether there is something new.
+/// Longest time that the thread sleeps before it looks whether there is something new.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How often a batch is sent at most.
+/// Most times that a batch is sent.
 const TRIES: u32 = 4;
 
-/// How long the last batch of a process may take.
+/// Longest time that the last batch of a process may take.
 const LAST: Duration = Duration::from_secs(2);
 
 /// Most bytes of an answer.
@@ -43,7 +43,7 @@ const LIMITS: Limits = Limits {
     body: 64 * 1024,
 };
 
-/// What became of traces. Cheap to clone.
+/// Counters of exported, lost and dropped traces. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     exported: Arc<AtomicU64>,
@@ -67,19 +67,19 @@ impl Counts {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Where those are counted.
+    /// Returns the counter of these dropped requests.
     pub fn of_queue(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.dropped)
     }
 }
 
-/// What is wrong with the files that `[tracing]` names.
+/// Returns the problems of the files that `[tracing]` names.
 pub fn check(settings: &Tracing) -> Vec<Problem> {
     let tls = settings.client_tls().map(|tls| Client::load(&tls));
     tls.and_then(Result::err).unwrap_or_default()
 }
 
-/// What sends traces.
+/// Exporter that sends traces.
 #[derive(Debug)]
 pub struct Exporter {
     next: Arc<Mutex<Option<Tracing>>>,
@@ -141,7 +141,7 @@ impl Exporter {
     }
 }
 
-/// Who gets spans, and what is sent with them.
+/// Collector that gets the spans, and what is sent with them.
 struct Destination {
     settings: Tracing,
     tls: Option<Current>,
@@ -246,10 +246,10 @@ impl Destination {
     }
 }
 
-/// Why a batch was not taken.
+/// Refusal of a batch.
 struct Refusal {
     why: String,
-    /// Whether it may be another time.
+    /// True if the collector may take the batch another time.
     again: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What may stand in the configuration, for programs: made from the declarations that the
-//! parser and the manual's references come from.
+//! Schema of the configuration, for programs: made from the declarations that the parser and the manual's
+//! references come from.
 
 use evenkeel_core::strategy::{Kind, Param, REGISTRY};
 use evenkeel_manager::config::reference::{self, KeyDoc, TableDoc};
@@ -28,9 +28,9 @@ struct Key {
     default: Option<String>,
     example: &'static str,
     meaning: String,
-    /// Whether only administrators see its value.
+    /// True if only administrators see the key's value.
     secret: bool,
-    /// Whether a change has no effect until the process is restarted.
+    /// True if a change has no effect until the process is restarted.
     restart: bool,
 }
 

@@ -70,7 +70,7 @@ impl Balancer {
         Self::start_as(members, "", |admin| admin.token = token.map(str::to_owned))
     }
 
-    /// One with these lines before all tables, and these settings of the API.
+    /// Starts a balancer with these lines before all tables, and these settings of the API.
     fn start_as(members: &[SocketAddr], first: &str, change: impl FnOnce(&mut Admin)) -> Balancer {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -849,7 +849,7 @@ fn the_api_is_as_it_is_described() {
     assert!(seen > 15, "{seen}");
 }
 
-/// What is written down without the form of its answer would be accepted whatever it is.
+/// Answers that are described without a form would be accepted whatever they are.
 #[test]
 fn descriptions_refuse_what_is_not_so() {
     let balancer = Balancer::start(&["127.0.0.1:1".parse().unwrap()], None);

@@ -21,10 +21,10 @@ use crate::client::{Client, ClientError};
 use crate::command::Command;
 use crate::ctl::member_tables;
 
-/// How long news may wait to be shown.
+/// Longest time that news may wait to be shown.
 const FRAME: Duration = Duration::from_millis(100);
 
-/// How often an age on the screen changes.
+/// Interval in which an age on the screen changes.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Shows the balancer behind `client` until the user has seen enough.
@@ -97,7 +97,7 @@ pub fn once(client: &Client) -> Result<String, ClientError> {
     Ok(member_tables(&client.get(&["v1", "status"], &[])?))
 }
 
-/// What the thread that talks to the API shall do.
+/// Request to the thread that talks to the API.
 enum Ask {
     /// Look at something else, or as often as this from now on.
     Watch(Wish),

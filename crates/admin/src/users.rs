@@ -22,7 +22,7 @@ const MAX_FILE: u64 = 1024 * 1024;
 /// Most complaints about one file.
 const MAX_PROBLEMS: usize = 20;
 
-/// What proves that somebody is the user.
+/// Secret that proves that somebody is the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Proof {
     Password(Hash),
@@ -44,7 +44,7 @@ pub(crate) struct Users {
     by_token: HashMap<[u8; 32], String>,
 }
 
-/// What is wrong with a line.
+/// Fault of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum BadLine {
     #[error("not NAME:ROLE:HASH; `evenkeel users` writes such lines")]
@@ -104,13 +104,13 @@ impl Users {
         self.by_name.get(name)
     }
 
-    /// Whose token it is. Only hashes are compared, so that the time tells nothing about tokens.
+    /// Returns the user of a token. Only hashes are compared, so that the time tells nothing about tokens.
     pub(crate) fn of_token(&self, token: &str) -> Option<(&str, &User)> {
         let name = self.by_token.get(&sha256(token.as_bytes()))?;
         Some((name, self.by_name.get(name)?))
     }
 
-    /// Whether that is the user's password. It takes a tenth of a second of a CPU, and as long for a
+    /// True if that is the user's password. The check takes a tenth of a second of a CPU, and as long for a
     /// user who is not there or has a token.
     pub(crate) fn are(&self, name: &str, password: &str) -> bool {
         let known = self.by_name.get(name).map(|user| &user.proof);
@@ -169,13 +169,13 @@ fn of_hex(digits: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Why a file of users stays as it was.
+/// Reason why a file of users stays as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{0}: {1}")]
     Io(String, std::io::Error),
-    /// What is in it is wrong.
+    /// The content of the file is wrong.
     #[error("{0}")]
     Content(String),
     /// The name or the password cannot be one.
@@ -264,7 +264,7 @@ impl UsersFile<'_> {
         EditError::Io(self.0.display().to_string(), error)
     }
 
-    /// Its text; that of a file which is not there is empty.
+    /// Returns the file's text; the text of a file that is not there is empty.
     fn read(&self) -> Result<String, EditError> {
         match std::fs::read_to_string(self.0) {
             Ok(text) => Ok(text),
@@ -326,7 +326,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// One, called anna, with the password `secret`.
+    /// Returns a set of users: anna, with the password `secret`.
     pub(crate) fn users() -> Users {
         Users::parse(ANNA).unwrap()
     }

@@ -25,11 +25,11 @@ const OLD: f64 = 5.0;
 pub struct GroupView {
     /// Name of the group.
     pub name: String,
-    /// Who has made it; empty if it stands in the configuration.
+    /// Name of what has made the group; empty if the group stands in the configuration.
     pub owner: String,
-    /// Its strategy, with parameters that are not the default's.
+    /// Strategy of the group, with parameters that are not the default's.
     pub strategy: String,
-    /// So many members are out that health is ignored.
+    /// True if so many members are out that health is ignored.
     pub panic: bool,
     /// True while clients of rules get its maintenance page.
     pub maintenance: bool,
@@ -50,7 +50,7 @@ pub struct MemberView {
     pub member: String,
     /// `ready`, or why it gets no new traffic.
     pub state: String,
-    /// How much the state is worth worrying about.
+    /// Mood of the state: how much it is worth worrying about.
     pub mood: Mood,
     /// Current weight.
     pub weight: f64,
@@ -72,17 +72,18 @@ pub struct MemberView {
     pub failures: f64,
     /// The load that the group goes by, as its location reports it; empty if it does not.
     pub load: String,
-    /// Whether its location is under a load alert, and since when; empty if not.
+    /// Load alert of the member's location, and since when; empty if there is none.
     pub alert: String,
-    /// Why its last health check failed, or there was no TLS with it; empty otherwise.
+    /// Reason why the last health check failed, or why there was no TLS with the member; empty otherwise.
     pub check: String,
-    /// What sources of reports say that is more than `up`.
+    /// Reports of sources that say more than `up`.
     pub reports: String,
     /// Name of its location.
     pub location: String,
-    /// Where it listens; empty if that is its name, or is not known.
+    /// Address of the member; empty if its name is the address, or if the address is not known.
     pub address: String,
-    /// Its weight with what is reported and slow start applied; 0 if it gets no new traffic.
+    /// Weight of the member with reported weights and slow start applied; 0 if the member gets no new
+    /// traffic.
     pub effective_weight: f64,
     /// Smoothed latency.
     pub latency: Option<Duration>,
@@ -92,15 +93,15 @@ pub struct MemberView {
     pub requests: u64,
 }
 
-/// How a member is.
+/// Condition of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mood {
-    /// It takes traffic.
+    /// The member takes traffic.
     #[default]
     Good,
-    /// It takes none, or less, because somebody wants it so, or it has just come back.
+    /// The member takes no traffic, or less, because somebody wants it so, or the member has just come back.
     Meant,
-    /// It takes none because it does not work.
+    /// The member takes no traffic because it does not work.
     Bad,
 }
 
@@ -202,7 +203,7 @@ impl GroupView {
     }
 }
 
-/// Whether a group whose load is called so goes by this one.
+/// True if a group whose load is called `load` uses this load.
 fn is_meant(known: &LoadStatus, load: &str) -> bool {
     known.id == load || known.first && load == LoadId::FIRST.to_string()
 }
@@ -387,7 +388,7 @@ fn alert_word(location: &LocationStatus) -> String {
     }
 }
 
-/// Who has a location under a load alert, since when, and because of which load.
+/// Returns who has set a location's load alert, since when, and because of which load.
 pub fn alert_line(location: &LocationStatus) -> String {
     let mut words: Vec<String> = match location.alert_setting {
         AlertSetting::Auto => Vec::new(),
@@ -413,7 +414,7 @@ pub fn explain(explain: &Explain) -> String {
     explain_within(explain, usize::MAX)
 }
 
-/// The same in lines of `room` characters.
+/// Returns the explanation in lines of `room` characters.
 pub(crate) fn explain_within(explain: &Explain, room: usize) -> String {
     let mut text = decision("The next request would go to", &explain.next, room);
     match &explain.last {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::actor::Role;
 
-/// Why a group's requests go where they go.
+/// Reasons why a group's requests go to their members.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Explain {
     /// A decision that was taken for a real request, about one per second in which
@@ -45,7 +45,7 @@ pub(crate) struct LoggedIn {
     pub(crate) csrf: String,
 }
 
-/// What a member shall do.
+/// State that a member shall have.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetState {
@@ -61,19 +61,19 @@ pub struct SetWeight {
     pub weight: f64,
 }
 
-/// Whether a member shall be a backup.
+/// Backup setting that a member shall have.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetBackup {
-    /// Whether it is one: it serves while no other member may.
+    /// True if the member is a backup: it serves while no other member may.
     pub backup: bool,
 }
 
-/// Whether a rule shall accept clients.
+/// Setting of a rule that says whether it shall accept clients.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetEnabled {
-    /// Whether it does.
+    /// True if the rule accepts clients.
     pub enabled: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct SetEnabled {
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetMaintenance {
-    /// Whether it is.
+    /// True if maintenance is on.
     pub on: bool,
 }
 
@@ -91,12 +91,12 @@ pub struct SetMaintenance {
 pub struct SetStrategy {
     /// Name of the strategy.
     pub name: String,
-    /// Its parameters; those that are not named get their defaults.
+    /// Parameters of the strategy; parameters that are not named get their defaults.
     #[serde(default)]
     pub params: BTreeMap<String, f64>,
 }
 
-/// What a location's load alert shall be.
+/// Load alert setting that a location shall have.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetAlert {
@@ -112,7 +112,7 @@ pub struct Report {
     pub loads: BTreeMap<String, f64>,
 }
 
-/// What became of a reload.
+/// Result of a reload.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Reloaded {
     /// Counts the configurations of this process, from 1.
@@ -124,13 +124,13 @@ pub struct Reloaded {
 /// The process that has taken over.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Upgraded {
-    /// Its id.
+    /// Process id of the new process.
     pub pid: u32,
-    /// Its version.
+    /// Version of the new process.
     pub version: String,
 }
 
-/// What became of a command that has nothing to tell.
+/// Result of a command that has nothing to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Done {
     /// Always true; a failure is another answer.
@@ -140,17 +140,17 @@ pub struct Done {
 /// The configuration in force.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Configuration {
-    /// Its file.
+    /// File of the configuration.
     pub file: String,
-    /// What its text is known by: the first 16 hexadecimal digits of its SHA-256.
+    /// Revision of the text: the first 16 hexadecimal digits of its SHA-256.
     pub revision: String,
     /// Counts the configurations of this process, from 1.
     pub generation: u64,
-    /// Its text. Those who may not change it see secrets as `********`.
+    /// Text of the configuration. Users who may not change it see secrets as `********`.
     pub text: String,
-    /// What its file says now.
+    /// Content of the file now.
     pub on_disk: OnDisk,
-    /// What the text says, as a tree: tables, lists and values of TOML as those of JSON.
+    /// Values of the text, as a tree: tables, lists and values of TOML as tables, lists and values of JSON.
     pub values: serde_json::Value,
     /// The files that it includes, in their order, as they are now. They are changed on disk only.
     #[serde(default)]
@@ -160,20 +160,20 @@ pub struct Configuration {
 /// A file that the configuration includes.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Included {
-    /// Its name.
+    /// Name of the included file.
     pub file: String,
-    /// Its text, with secrets as in that of the configuration.
+    /// Text of the file, with secrets as in the text of the configuration.
     pub text: String,
 }
 
-/// What the file of the configuration says, beside what is in force.
+/// Content of the configuration's file, beside the configuration in force.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct OnDisk {
-    /// What its text is known by; `null` if it cannot be read.
+    /// Revision of the file's text; `null` if the file cannot be read.
     pub revision: Option<String>,
-    /// Whether it is not what is in force.
+    /// True if the file's text is not the text in force.
     pub differs: bool,
-    /// Why it cannot be read.
+    /// Reason why the file cannot be read.
     pub error: Option<String>,
     /// Reason why changes by the API cannot be written to it, and what to do; `null` if they can.
     #[serde(default)]
@@ -236,9 +236,9 @@ pub struct RuleImage {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PutConfig {
-    /// Its text.
+    /// Text of the new configuration.
     pub text: String,
-    /// Why it changes.
+    /// Reason for the change.
     #[serde(default)]
     pub comment: String,
     /// True if a text that takes all rules away is meant.
@@ -252,7 +252,7 @@ pub struct PutConfig {
 pub struct PatchConfig {
     /// The edits, one after the other: all of them or none.
     pub edits: Vec<Edit>,
-    /// Why it changes.
+    /// Reason for the change.
     #[serde(default)]
     pub comment: String,
 }
@@ -261,7 +261,7 @@ pub struct PatchConfig {
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Undo {
-    /// Why.
+    /// Reason for the change.
     #[serde(default)]
     pub comment: String,
 }
@@ -270,9 +270,9 @@ pub struct Undo {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restore {
-    /// Its revision.
+    /// Revision that is restored.
     pub revision: String,
-    /// Why.
+    /// Reason for the change.
     #[serde(default)]
     pub comment: String,
 }
@@ -288,11 +288,11 @@ pub struct Told {
     pub column: usize,
     /// Path of the key (`rule.web.members[1].weight`); empty if it is about none.
     pub key: String,
-    /// What is wrong.
+    /// Description of what is wrong.
     pub message: String,
-    /// What was found, as it stands in the file.
+    /// Text that was found, as it stands in the file.
     pub found: Option<String>,
-    /// What would be allowed.
+    /// Values that would be allowed.
     pub allowed: Option<String>,
 }
 
@@ -324,49 +324,49 @@ impl From<Told> for Problem {
     }
 }
 
-/// What is wrong with a configuration.
+/// Problems of a configuration.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Examined {
-    /// Whether it could be applied, as far as can be seen without doing it.
+    /// True if the configuration could be applied, as far as can be seen without applying it.
     pub ok: bool,
-    /// What is wrong, in the order of the file.
+    /// Problems, in the order of the file.
     pub problems: Vec<Told>,
-    /// What is allowed, but probably not meant.
+    /// Warnings: things that are allowed, but probably not meant.
     pub warnings: Vec<Told>,
-    /// What would have no effect until the process is restarted.
+    /// Changes that would have no effect until the process is restarted.
     pub needs_restart: Vec<String>,
 }
 
-/// What a configuration would change.
+/// Changes that a configuration would make.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Compared {
-    /// Whether it could be applied, as far as can be seen without doing it.
+    /// True if the configuration could be applied, as far as can be seen without applying it.
     pub ok: bool,
-    /// What is wrong, in the order of the file.
+    /// Problems, in the order of the file.
     pub problems: Vec<Told>,
-    /// What is allowed, but probably not meant.
+    /// Warnings: things that are allowed, but probably not meant.
     pub warnings: Vec<Told>,
     /// The lines that differ, as `diff -u` writes them.
     pub diff: String,
     /// The values that differ.
     pub changes: Vec<Change>,
-    /// What would have no effect until the process is restarted.
+    /// Changes that would have no effect until the process is restarted.
     pub needs_restart: Vec<String>,
-    /// What is in force, and compared with.
+    /// Revision of the text that is in force, which the configuration is compared with.
     pub revision: String,
     /// Result of the import, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import: Option<ImportOutcome>,
 }
 
-/// What became of a change of the configuration.
+/// Result of a change of the configuration.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Changed {
-    /// What the text in force is known by.
+    /// Revision of the text in force.
     pub revision: String,
     /// Counts the configurations of this process, from 1.
     pub generation: u64,
-    /// What is probably not meant, and changes that need a restart to take effect.
+    /// Notes about things that are probably not meant, and changes that need a restart to take effect.
     pub notes: Vec<String>,
     /// False if the text is in the store that balancers share: each puts it into effect when it is its turn.
     #[serde(default = "yes")]
@@ -383,10 +383,10 @@ fn yes() -> bool {
 /// The text of a configuration that is or was in force.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct RevisionText {
-    /// What it is known by.
+    /// Revision of the text.
     pub revision: String,
     /// The text. Those who may not change it see secrets as `********`.
     pub text: String,
-    /// What differs between it and the text in force, as `diff -u` writes it.
+    /// Differences between this text and the text in force, as `diff -u` writes them.
     pub diff: String,
 }

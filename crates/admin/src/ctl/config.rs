@@ -113,7 +113,7 @@ pub fn outcome(import: &ImportOutcome) -> String {
     lines.collect()
 }
 
-/// What the user should know, a line each.
+/// Returns the notes for the user, a line each.
 pub fn notes(notes: &[String]) -> String {
     notes.iter().map(|note| format!("note: {note}\n")).collect()
 }

@@ -1,4 +1,4 @@
-//! What the API answers about what goes on now.
+//! Answers of the API about what goes on now.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What goes on, as people and scripts read it on a terminal.
+//! Output about what goes on, as people and scripts read it on a terminal.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -57,7 +57,7 @@ impl Ctl {
         })
     }
 
-    /// What the process uses.
+    /// Returns what the process uses.
     pub fn process(&self) -> Result<String, ClientError> {
         self.show(&["v1", "process"], |process: &Process| {
             let number = |value: Option<u64>| value.map_or("-".into(), |value| value.to_string());

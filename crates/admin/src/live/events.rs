@@ -19,10 +19,10 @@ use super::{Live, locked};
 /// Time between two comments, so that nobody takes a quiet connection for a dead one.
 const COMMENT: Duration = Duration::from_secs(15);
 
-/// How soon who was cut off shall come back, in milliseconds.
+/// Field that says how soon a client that was cut off shall come back, in milliseconds.
 const RETRY: &[u8] = b"retry: 2000\n\n";
 
-/// Why there is no stream.
+/// Reason why there is no stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoStream {
     /// There are as many as there may be.
@@ -92,11 +92,11 @@ impl Live {
     }
 }
 
-/// Where events go.
+/// Stream that events are sent to.
 struct Events {
     sender: Sender<Bytes>,
     activity: Activity,
-    /// Whether its client may still see them: a session may have ended.
+    /// True as long as the client may still see the events: its session may have ended.
     may_stay: Box<dyn Fn() -> bool + Send + Sync>,
 }
 

@@ -1,5 +1,5 @@
-//! What goes on now, and in the last hour: one sample a second for all who watch, and news of changes and
-//! alerts.
+//! Samples of what goes on now, and in the last hour: one sample a second for all who watch, and news of
+//! changes and alerts.
 //!
 //! Nothing is sampled while nobody watches, but for the history, every five seconds.
 
@@ -46,13 +46,13 @@ const SETTLED: Duration = Duration::from_millis(100);
 /// For how long who has asked for a change is known until its news come.
 const ASKED: Duration = Duration::from_secs(1);
 
-/// What goes on.
+/// Samples, history and news of what goes on.
 #[derive(Debug)]
 pub struct Live {
     manager: Arc<Manager>,
     news: News,
     ticks: watch::Sender<Option<Arc<Tick>>>,
-    /// How many streams watch a group.
+    /// Number of streams that watch each group.
     watched: Mutex<HashMap<String, usize>>,
     /// Places for streams that are free.
     streams: Arc<Semaphore>,
@@ -61,11 +61,11 @@ pub struct Live {
     meter: Meter,
     workers: usize,
     rules: Mutex<RuleRates>,
-    /// Who has asked for the change that is not told of yet.
+    /// User who has asked for the change that has not been announced yet.
     asked: Mutex<Option<(Instant, String)>>,
     /// The place for a simulation.
     simulating: Arc<Semaphore>,
-    /// Whether the process ends.
+    /// True once the process ends.
     ended: watch::Sender<bool>,
 }
 
@@ -85,7 +85,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 impl Live {
-    /// What goes on in the rules and groups of `manager`, for which so many threads forward.
+    /// Samples what goes on in the rules and groups of `manager`, for which `workers` threads forward.
     pub fn new(manager: &Arc<Manager>, workers: usize) -> Arc<Self> {
         // Others must find a place beside the streams.
         let most_streams = MOST_STREAMS.min(Shares::of_process().admin / 2).max(1);
@@ -218,7 +218,7 @@ impl Live {
         }
     }
 
-    /// What the user has asked for has changed something.
+    /// Notes that a request of the user has changed something.
     pub(crate) fn asked(&self, user: &str) {
         *locked(&self.asked) = Some((Instant::now(), user.into()));
     }
@@ -242,7 +242,7 @@ impl Live {
         }
     }
 
-    /// What the process uses.
+    /// Returns what the process uses.
     pub(crate) fn process(&self) -> Process {
         self.meter.process(self.workers)
     }
@@ -277,7 +277,7 @@ fn within(mut sample: Sample) -> Sample {
     sample
 }
 
-/// How many more members the history keeps.
+/// Number of further members that the history can keep.
 struct Room(usize);
 
 impl Default for Room {
@@ -287,7 +287,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Whether there is room for a group of so many, which then has it.
+    /// True if there is room for a group of `members` members, which then takes it.
     fn takes(&mut self, members: usize) -> bool {
         let left = self.0.checked_sub(members);
         self.0 = left.unwrap_or(self.0);
@@ -300,7 +300,7 @@ impl Room {
 struct RuleRates(VecDeque<(Instant, HashMap<String, [u64; 3]>)>);
 
 impl RuleRates {
-    /// What happens to rules per second, given what was counted until `now`.
+    /// Returns the rates of the rules per second, given what was counted until `now`.
     fn rows(&mut self, rules: &[RuleSample], now: Instant) -> Vec<RuleRow> {
         let is_old = |at: &Instant| now.duration_since(*at) >= RATE_TIME;
         // The last one that is old enough is what the others are compared with.

@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use serde::Serialize;
 use tokio::sync::watch;
 
-/// How many are kept.
+/// Number of events that are kept.
 const KEPT: usize = 1024;
 
 /// A place in the news: the process that they are of, and how many there were.
@@ -25,7 +25,7 @@ impl fmt::Display for Id {
 }
 
 impl Id {
-    /// As a client says it.
+    /// Reads a place as a client writes it.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (process, number) = text.split_once('-')?;
         Some(Id {
@@ -46,16 +46,16 @@ pub(super) struct News {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// How many there were before the first of `events`.
+    /// Number of events before the first of `events`.
     before: u64,
     events: VecDeque<Bytes>,
 }
 
-/// What has happened since a place.
+/// Events since a place.
 pub(super) struct Since {
     /// Some of it is not known any more.
     pub(super) lost: bool,
-    /// What is.
+    /// Events that are still known.
     pub(super) events: Vec<Bytes>,
     /// The place behind it.
     pub(super) id: Id,
@@ -109,7 +109,7 @@ impl News {
         self.last.send_replace(number);
     }
 
-    /// What has happened since `id`.
+    /// Returns the events since `id`.
     pub(super) fn since(&self, id: Id) -> Since {
         let kept = self.kept();
         let last = kept.last();

@@ -34,7 +34,7 @@ const OF_GROUP: usize = 7;
 /// Numbers of a member: load, share, in flight, weight, alert.
 const OF_MEMBER: usize = 5;
 
-/// What an array takes beside its numbers, and a name beside its letters.
+/// Bytes that an array takes beside its numbers, and a name beside its letters.
 const ARRAY: usize = 48;
 
 /// The last hour.
@@ -42,7 +42,7 @@ const ARRAY: usize = 48;
 pub(super) struct Past {
     moments: VecDeque<Moment>,
     step: u64,
-    /// What they take.
+    /// Bytes that the moments take.
     bytes: usize,
     room: usize,
 }
@@ -55,7 +55,7 @@ struct Moment {
     values: Box<[f32]>,
 }
 
-/// Where the numbers of a group, and behind it of its members, begin.
+/// Places where the numbers of a group, and behind them the numbers of its members, begin.
 #[derive(Debug, PartialEq, Eq)]
 struct Layout(HashMap<Arc<str>, (usize, Vec<Names>)>);
 
@@ -122,7 +122,7 @@ impl Default for Past {
 }
 
 impl Past {
-    /// Whether a moment is due at that time.
+    /// True if a moment is due at the time `now`.
     pub(super) fn is_due(&self, now: u64) -> bool {
         let last = self.moments.back();
         // The clock may have been set back.
@@ -203,8 +203,8 @@ impl Past {
         bytes
     }
 
-    /// What is known of a group, or of all groups together if it is "", since a time; of one member only,
-    /// if it is named: by its name or its address.
+    /// Returns what is known since a time of a group, or of all groups together if `group` is ""; of one
+    /// member only, if it is named: by its name or its address.
     pub(super) fn tell(&self, group: &str, member: Option<&str>, since: u64) -> LastHour {
         let from = self.moments.partition_point(|moment| moment.at < since);
         let moments: Vec<&Moment> = self.moments.range(from..).collect();

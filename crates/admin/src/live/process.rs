@@ -1,4 +1,4 @@
-//! What the process uses: CPU time, memory, files.
+//! Resources that the process uses: CPU time, memory, files.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
@@ -157,8 +157,8 @@ fn open_files() -> Option<usize> {
     Some(files.count().saturating_sub(1))
 }
 
-/// When a process started, in seconds since 1970: its field `starttime` (proc_pid_stat(5)), which
-/// counts from the boot, and the line `btime` of the system (proc_stat(5)).
+/// Returns when a process started, in seconds since 1970: from its field `starttime` (proc_pid_stat(5)),
+/// which counts from the boot, and from the line `btime` of the system (proc_stat(5)).
 fn start_time(stat: &str, system: &str) -> Option<f64> {
     // The second field, the program's name in parentheses, may hold anything.
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -176,7 +176,7 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// What the system says of this process (proc_pid_status(5)).
+/// Returns what the system says of this process (proc_pid_status(5)).
 fn status() -> String {
     fs::read_to_string("/proc/self/status").unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What other strategies would make of a running group.
+//! Simulation of other strategies for a running group.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ const REQUESTS: u32 = 20_000;
 const FEWEST_REQUESTS: u32 = 100;
 const MOST_REQUESTS: u32 = 200_000;
 
-/// Members.
+/// Most members.
 const MEMBERS: usize = 10_000;
 
 /// Further members that are like the others.
@@ -37,7 +37,7 @@ const MORE_MEMBERS: u32 = 100;
 /// The longest time that it may take. Clients wait for ten seconds.
 const LONGEST: Duration = Duration::from_secs(8);
 
-/// How little its thread matters beside those that forward (nice).
+/// Priority of the simulation's thread beside the threads that forward (nice).
 const NICE: i32 = 10;
 
 pub(super) async fn simulate(
@@ -120,7 +120,7 @@ fn bad(detail: String) -> ApiError {
     ApiError::invalid("bad_simulation", detail)
 }
 
-/// What is played, and what of it was not measured.
+/// Returns the simulation to play, and what of it was not measured.
 fn question(
     measured: Measured,
     group: &str,
@@ -281,7 +281,7 @@ fn add_members(
     ));
 }
 
-/// What members are taken to be like, by what was measured of them.
+/// Returns the members that are assumed, by what was measured of them.
 fn assume(
     members: &[MeasuredMember],
     notes: &mut Vec<String>,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::rounded;
 use super::wire::{GroupRow, MemberRow, RuleRow, Usage};
 
-/// What goes on in a second.
+/// Sample of what goes on in a second.
 #[derive(Debug)]
 pub(super) struct Tick {
     /// Counts them.
@@ -42,7 +42,7 @@ struct Common<'a> {
     groups_left_out: usize,
 }
 
-/// As [`GroupMembers`](super::wire::GroupMembers), without copies.
+/// Members of a group for JSON: [`GroupMembers`](super::wire::GroupMembers) without copies.
 #[derive(Serialize)]
 struct Shown<'a> {
     name: &'a str,
@@ -53,7 +53,8 @@ struct Shown<'a> {
 }
 
 impl Tick {
-    /// What goes on at `t`. The members of those of `watched` that have rows are told of, too.
+    /// Makes the sample of the time `t`. The sample includes the members of those `watched` groups that have
+    /// rows.
     pub(super) fn new(
         before: Option<&Tick>,
         t: f64,

@@ -11,13 +11,13 @@ use crate::wire::SetStrategy;
 /// A check of a member that was asked for.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CheckDone {
-    /// Whether it passed.
+    /// True if the check passed.
     pub ok: bool,
-    /// Why not.
+    /// Reason why the check failed.
     pub error: Option<String>,
-    /// How long it took.
+    /// Duration of the check.
     pub took_ms: f64,
-    /// What was checked, and whether it counts.
+    /// Description of what was checked, and of whether the check counts.
     pub what: String,
 }
 
@@ -28,19 +28,19 @@ pub struct Family {
     pub name: String,
     /// `counter`, `gauge` or `histogram`.
     pub r#type: String,
-    /// What it counts.
+    /// Description of what the family counts.
     pub help: String,
-    /// One for each set of labels.
+    /// Samples, one for each set of labels.
     pub samples: Vec<Counted>,
 }
 
-/// What was counted.
+/// Sample of a metric.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Counted {
     /// Of histograms: `_bucket`, `_sum` or `_count`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suffix: Option<String>,
-    /// Whose it is.
+    /// Labels of the sample.
     pub labels: std::collections::BTreeMap<String, String>,
     /// Null where it is no finite number.
     pub value: Option<f64>,
@@ -49,19 +49,19 @@ pub struct Counted {
 /// The process of the balancer.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
     /// Since its admin API was there.
     pub uptime_seconds: f64,
     /// CPU time of all threads since it began.
     pub cpu_seconds: f64,
-    /// The same per second of late, in cores: 0.02 is 2 % of one.
+    /// CPU time per second of late, in cores: 0.02 is 2 % of a core.
     pub cpu_share: Option<f64>,
     /// Memory that it uses.
     pub resident_bytes: Option<u64>,
     /// Files and sockets.
     pub open_files: Option<usize>,
-    /// Threads.
+    /// Number of threads.
     pub threads: Option<u64>,
     /// Version of the program.
     pub version: String,
@@ -72,7 +72,7 @@ pub struct Process {
 /// Once a second: what goes on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampleEvent {
-    /// When, in seconds since 1970.
+    /// Time of the sample, in seconds since 1970.
     pub t: f64,
     /// The process.
     pub process: Usage,
@@ -88,23 +88,23 @@ pub struct SampleEvent {
     pub group: Option<GroupMembers>,
 }
 
-/// What the process uses.
+/// Resources that the process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Cores.
+    /// CPU use, in cores.
     pub cpu_share: Option<f64>,
-    /// Memory.
+    /// Memory use, in bytes.
     pub resident_bytes: Option<u64>,
 }
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleRow {
-    /// Name.
+    /// Name of the rule.
     pub name: String,
-    /// Whether it accepts clients.
+    /// True if the rule accepts clients.
     pub enabled: bool,
-    /// Whether it is in maintenance.
+    /// True if the rule is in maintenance.
     pub maintenance: bool,
     /// Requests (HTTP) or connections (TCP, FTP) per second; null until two samples are there.
     pub rate: Option<f64>,
@@ -117,7 +117,7 @@ pub struct RuleRow {
 /// A group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupRow {
-    /// Name.
+    /// Name of the group.
     pub name: Arc<str>,
     /// Requests, connections or negotiations per second.
     pub rate: f64,
@@ -148,11 +148,11 @@ pub struct GroupRow {
 pub struct GroupMembers {
     /// The group.
     pub name: Arc<str>,
-    /// Whether these are all members, and not only those that have changed since the last sample.
+    /// True if these are all members, and not only the members that have changed since the last sample.
     pub full: bool,
     /// The members.
     pub members: Vec<MemberRow>,
-    /// Those that are no members any more.
+    /// Names of members that have left the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<Arc<str>>,
 }
@@ -160,13 +160,13 @@ pub struct GroupMembers {
 /// A member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberRow {
-    /// Name.
+    /// Name of the member.
     pub name: Arc<str>,
     /// `up`, `standby`, `warming`, or the first reason why it gets no new traffic.
     pub state: std::borrow::Cow<'static, str>,
-    /// What the administrator says.
+    /// State that the administrator has set.
     pub admin: AdminState,
-    /// As configured or changed live.
+    /// Weight, as configured or changed live.
     pub weight: f64,
     /// With what is reported and slow start applied.
     pub effective_weight: f64,
@@ -184,7 +184,7 @@ pub struct MemberRow {
     pub p99_ms: Option<f64>,
     /// The load that the group looks at.
     pub load: Option<f64>,
-    /// Its location should shed load.
+    /// True if the member's location should shed load.
     pub alert: bool,
 }
 
@@ -193,9 +193,9 @@ pub struct MemberRow {
 pub struct ChangeEvent {
     /// The configuration that runs, from 1.
     pub generation: u64,
-    /// What its text is known by, if it came from a file.
+    /// Revision of the configuration's text, if it came from a file.
     pub revision: Option<String>,
-    /// When, in seconds since 1970.
+    /// Time of the change, in seconds since 1970.
     pub at: f64,
     /// The user, if somebody has asked for it here.
     pub who: Option<String>,
@@ -207,13 +207,13 @@ pub struct ChangeEvent {
 /// A load alert has begun or ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AlertEvent {
-    /// When, in seconds since 1970.
+    /// Time of the event, in seconds since 1970.
     pub t: f64,
     /// The location.
     pub location: Arc<str>,
     /// The group that has raised it.
     pub group: Arc<str>,
-    /// Whether it has begun.
+    /// True if the alert has begun.
     pub on: bool,
 }
 
@@ -258,7 +258,7 @@ pub struct Thresholds {
 /// A member in the last hour.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct MemberHour {
-    /// Name.
+    /// Name of the member.
     pub name: String,
     /// The load that the group looks at.
     pub load: Vec<Option<f64>>,
@@ -268,20 +268,20 @@ pub struct MemberHour {
     pub in_flight: Vec<Option<f64>>,
     /// The effective weight.
     pub weight: Vec<Option<f64>>,
-    /// Whether its location was under a load alert.
+    /// True for each moment at which the member's location was under a load alert.
     pub alert: Vec<bool>,
 }
 
-/// What is to be simulated.
+/// Simulation that is asked for.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Simulate {
-    /// One to four strategies.
+    /// Strategies, one to four.
     pub strategies: Vec<SetStrategy>,
-    /// How many requests come: 100 to 200,000; by default 20,000.
+    /// Number of requests that come: 100 to 200,000; by default 20,000.
     #[serde(default)]
     pub requests: Option<u32>,
-    /// What chance begins with; by default 1. The same seed gives the same answer.
+    /// Seed of the random numbers; by default 1. The same seed gives the same answer.
     #[serde(default)]
     pub seed: Option<u64>,
     /// Requests per second; by default as measured.
@@ -296,23 +296,23 @@ pub struct Simulate {
     pub more_members: u32,
 }
 
-/// What came of a simulation.
+/// Result of a simulation.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Simulated {
-    /// What was simulated.
+    /// Assumptions of the simulation.
     pub assumed: Assumed,
-    /// One for each strategy, in their order.
+    /// Results, one for each strategy, in the order of the strategies.
     pub results: Vec<SimulatedStrategy>,
 }
 
-/// What was simulated.
+/// Assumptions of a simulation.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Assumed {
     /// Requests per second.
     pub rate: f64,
     /// The members.
     pub members: Vec<AssumedMember>,
-    /// What was not measured, in sentences.
+    /// Sentences about what was not measured.
     pub notes: Vec<String>,
 }
 
@@ -320,7 +320,7 @@ pub struct Assumed {
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AssumedMember {
-    /// Name.
+    /// Name of the member.
     pub name: String,
     /// Mean time that a request takes there, without waiting.
     pub mean_ms: f64,
@@ -328,7 +328,7 @@ pub struct AssumedMember {
     pub concurrency: u32,
 }
 
-/// What came of a strategy.
+/// Result for a strategy.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SimulatedStrategy {
     /// The strategy.
@@ -339,7 +339,7 @@ pub struct SimulatedStrategy {
     pub p90_ms: f64,
     /// 99th percentile.
     pub p99_ms: f64,
-    /// Mean.
+    /// Mean response time.
     pub mean_ms: f64,
     /// Share of the requests that failed.
     pub failed: f64,
@@ -349,12 +349,12 @@ pub struct SimulatedStrategy {
     pub shares: Vec<SimulatedMember>,
 }
 
-/// What came of a member.
+/// Result for a member.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SimulatedMember {
-    /// Its name.
+    /// Name of the member.
     pub member: String,
-    /// Its share of the requests.
+    /// Share of the requests that the member got.
     pub share: f64,
     /// Share of the time in which it was busy.
     pub utilisation: f64,

@@ -50,7 +50,7 @@ fn strategy(name: &str) -> Value {
     json!([{ "op": "set", "path": ["rule", "web", "strategy"], "value": name }])
 }
 
-/// What the API says beside the error.
+/// Returns the fields that the API sends beside the error.
 fn more<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Value {
     match result {
         Err(ClientError::Refused { body, .. }) => Value::Object(*body.more),

@@ -89,7 +89,7 @@ pub(crate) mod strict {
         (line[..line.len() - value.len() - 1].into(), number)
     }
 
-    /// Where the quote is that ends a label's value.
+    /// Returns the index of the quote that ends a label's value.
     fn end_of_value(text: &str) -> Option<usize> {
         let mut chars = text.char_indices();
         while let Some((index, char)) = chars.next() {

@@ -1,5 +1,5 @@
-//! What `evenkeel top` shows and does, apart from the terminal and the network: answers and
-//! keys come in, changes go out.
+//! State and commands of `evenkeel top`, apart from the terminal and the network: answers and keys come in,
+//! changes go out.
 
 use std::time::{Duration, Instant};
 
@@ -34,13 +34,13 @@ pub(super) const KEYS: [(&str, &str); 16] = [
     ("q F10 Ctrl-C", "quit"),
 ];
 
-/// How often the API may be asked, in milliseconds.
+/// Intervals in which the API may be asked, in milliseconds.
 const INTERVALS: [u64; 9] = [100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
 
 /// The longest text that can be typed, in characters.
 const LONGEST: usize = 100;
 
-/// What the API shall be asked for again and again.
+/// Questions that the API shall be asked again and again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wish {
     /// The group whose decision is to be explained.
@@ -49,7 +49,7 @@ pub(super) struct Wish {
     pub interval: Option<Duration>,
 }
 
-/// What one look at the API found.
+/// Findings of one look at the API.
 #[derive(Debug)]
 pub(super) struct Look {
     pub status: Status,
@@ -57,7 +57,7 @@ pub(super) struct Look {
     pub explained: Option<(String, Result<Explain, ClientError>)>,
 }
 
-/// What comes from the API.
+/// News that comes from the API.
 #[derive(Debug)]
 pub(super) enum News {
     Look(Result<Box<Look>, ClientError>),
@@ -105,18 +105,18 @@ impl Cursor {
     }
 }
 
-/// What the user is asked.
+/// Question that the user is asked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Prompt {
     Filter,
     /// A weight, as far as it is typed.
     Weight(Member, String),
-    /// What the load alert of a location shall be, as far as it is typed.
+    /// Load alert setting of a location, as far as it is typed.
     Alert(String, String),
     Confirm(Command),
 }
 
-/// What the user is told, until the next key.
+/// Message that the user sees until the next key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub text: String,
@@ -131,7 +131,7 @@ pub(super) struct App {
     pub paused: bool,
     /// Nothing before the first answer.
     pub picture: Option<Picture>,
-    /// Why the last look found nothing.
+    /// Reason why the last look found nothing.
     pub error: Option<String>,
     /// Name of the group that is open.
     open: Option<String>,
@@ -219,7 +219,7 @@ impl App {
         chosen.filter(|_| self.explaining)
     }
 
-    /// Its explanation, once there is one.
+    /// Returns the explanation of the group, once there is one.
     pub(super) fn explanation(&self) -> Option<&Result<Explain, ClientError>> {
         let (group, explanation) = self.explanation.as_ref()?;
         (self.explained() == Some(group)).then_some(explanation)
@@ -280,7 +280,7 @@ impl App {
         }
     }
 
-    /// What a key means while something is asked.
+    /// Handles a key while something is asked.
     fn answer(&mut self, mut prompt: Prompt, key: KeyCode) -> Option<Command> {
         if let Prompt::Confirm(command) = prompt {
             match key {
@@ -319,7 +319,7 @@ impl App {
         None
     }
 
-    /// What a key means otherwise.
+    /// Handles a key while nothing is asked.
     fn command(&mut self, key: KeyCode) {
         let page = isize::try_from(self.page).unwrap_or(isize::MAX);
         match key {
@@ -459,7 +459,7 @@ impl App {
     }
 }
 
-/// What follows from a text that was typed.
+/// Returns the next question for a text that was typed.
 fn entered(prompt: Prompt) -> Result<Option<Prompt>, String> {
     let command = match prompt {
         Prompt::Filter => return Ok(None),

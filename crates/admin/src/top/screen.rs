@@ -76,7 +76,7 @@ impl App {
         }
     }
 
-    /// Where this is, and whether it can be trusted.
+    /// Returns the line with the address of the balancer, which also says whether the picture can be trusted.
     fn head(&self, now: Instant) -> Line<'static> {
         let Some(picture) = &self.picture else {
             return Line::raw(format!("asking {} …", self.address));
@@ -104,7 +104,7 @@ impl App {
         Line::from(spans)
     }
 
-    /// What the table is about.
+    /// Returns the title of the table.
     fn title(&self) -> Line<'static> {
         let mut line = match (self.group(), &self.picture) {
             (Some(group), _) => group.title(),
@@ -127,7 +127,7 @@ impl App {
         }
     }
 
-    /// What is asked or told: nothing, or a few lines.
+    /// Returns the question or message for the user: nothing, or a few lines.
     fn status_lines(&self, room: usize) -> Vec<Line<'static>> {
         let asked = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD);
         let wrong = Style::new().fg(Color::Red);
@@ -165,7 +165,7 @@ impl App {
             .collect()
     }
 
-    /// Why the next request goes where it goes.
+    /// Returns the reasons why the next request goes to its member.
     fn why(&self, room: usize) -> Vec<String> {
         let text = match self.explanation() {
             Some(Ok(explain)) => view::explain_within(explain, room),
