@@ -19,7 +19,7 @@ mod units;
 use std::fmt;
 
 use evenkeel_config::Dialect;
-use model::Model;
+use model::{Model, Removed};
 
 /// Longest configuration that is translated, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
@@ -102,28 +102,13 @@ pub fn convert(text: &str) -> Result<Converted, ConvertError> {
 
 /// Writes the model as a text, and leaves out routes that could never match.
 fn finish(mut model: Model, name: &str, original: &str) -> Result<Converted, ConvertError> {
-    if model.rules.is_empty() && model.groups.is_empty() {
+    let is_empty = |model: &Model| model.rules.is_empty() && model.groups.is_empty();
+    if is_empty(&model) {
         return Err(ConvertError::Empty);
     }
-    // An earlier route may take all of its requests there, too: it had no effect.
-    for _ in 0..model.routes().min(MAX_NOTES) {
-        let Err(errors) = evenkeel_config::parse("", &model.text()) else {
-            break;
-        };
-        let mut of_routes = errors
-            .problems
-            .iter()
-            .filter(|problem| problem.key.contains(".routes["));
-        let Some(problem) = of_routes.next() else {
-            break;
-        };
-        if !model.remove_route(&problem.key) {
-            break;
-        }
-        if !problem.message.starts_with("can never match") {
-            let why = format!("a route of it is left out, as {}", problem.message);
-            model.notes.add_restriction(1, why);
-        }
+    leave_out_wrong(&mut model);
+    if is_empty(&model) {
+        return Err(ConvertError::Empty);
     }
     let mut notes = model.notes.take(original);
     notes.sort_by_key(|note| note.line);
@@ -139,6 +124,45 @@ fn finish(mut model: Model, name: &str, original: &str) -> Result<Converted, Con
     toml += "\n";
     toml += &model.text();
     Ok(Converted { toml, notes })
+}
+
+/// Leaves out what a configuration cannot have, and notes why. The limits of values are known there alone, and the
+/// original may have any.
+fn leave_out_wrong(model: &mut Model) {
+    for _ in 0..MAX_NOTES {
+        let Err(errors) = evenkeel_config::parse("", &model.text()) else {
+            return;
+        };
+        // An earlier route may take all of its requests there, too: it had no effect. But one that is wrong takes none.
+        let (idle, wrong): (Vec<_>, Vec<_>) = (errors.problems.iter())
+            .partition(|problem| problem.message.starts_with("can never match"));
+        let is_idle = wrong.is_empty();
+        let mut removed: Vec<Removed> = Vec::new();
+        // From the end, so that places in lists stay those of the text.
+        let problems = if is_idle { idle } else { wrong };
+        for problem in problems.into_iter().rev() {
+            let has = |removed: &Removed| {
+                let rest = problem.key.strip_prefix(&removed.whole);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+            };
+            if removed.iter().any(has) {
+                continue;
+            }
+            let Some(part) = model.remove(&problem.key) else {
+                continue;
+            };
+            let why = format!("{} is left out: {}", part.path, problem.message);
+            match part.restricts {
+                _ if is_idle => {}
+                true => model.notes.add_restriction(1, why),
+                false => model.notes.add(1, why),
+            }
+            removed.push(part);
+        }
+        if removed.is_empty() {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use evenkeel_config::{FieldChanges, is_name};
 
-use crate::toml::{Table, Value, write_key};
+use crate::toml::{Table, Value, behind, write_key};
 use crate::{MAX_NOTES, Note};
 
 /// Notes while they are collected.
@@ -26,6 +26,8 @@ impl Notes {
     }
 
     fn push(&mut self, line: usize, why: String, restricts: bool) {
+        // What it quotes must not end the comment that it stands in.
+        let why = why.replace(char::is_control, " ");
         if self.all.len() < MAX_NOTES && self.known.insert((line, why.clone())) {
             self.all.push((line, why, restricts));
         }
@@ -178,27 +180,73 @@ pub(crate) struct Group {
     pub(crate) keys: Table,
 }
 
-impl Model {
-    /// Number of all routes.
-    pub(crate) fn routes(&self) -> usize {
-        self.rules.iter().map(|rule| rule.routes.len()).sum()
-    }
+/// Part of a configuration that was removed from it.
+#[derive(Clone, Debug)]
+pub(crate) struct Removed {
+    /// Path of the part.
+    pub(crate) path: String,
+    /// Path of the route, rule or group that it was in, or that it is: paths of problems in there hold no longer.
+    pub(crate) whole: String,
+    /// True if it may have restricted who gets in.
+    pub(crate) restricts: bool,
+}
 
-    /// Removes the route at a path such as `rule.web.routes[2]`; false if there is none.
-    pub(crate) fn remove_route(&mut self, path: &str) -> bool {
-        let Some((name, rest)) = path.split_once(".routes[") else {
-            return false;
-        };
-        let place = rest.split(']').next().unwrap_or_default();
-        let name = name.trim_start_matches("rule.").trim_matches('"');
-        let rule = self.rules.iter_mut().find(|rule| rule.name == name);
-        match (rule, place.parse::<usize>()) {
-            (Some(rule), Ok(place)) if place < rule.routes.len() => {
-                rule.routes.remove(place);
-                true
+impl Model {
+    /// Removes what is wrong at a path such as `rule.web.routes[2].answer.body` or `group.web.sticky.cookie`. A route is
+    /// removed as a whole, and a rule with what it has of TLS: without it, it would listen in the clear. Everywhere
+    /// else the innermost key is removed that is there.
+    ///
+    /// Returns `None` if nothing is there.
+    pub(crate) fn remove(&mut self, path: &str) -> Option<Removed> {
+        if let Some(rest) = path.strip_prefix("rule.") {
+            let mut found = self.rules.iter().enumerate();
+            let (place, rest) =
+                found.find_map(|(place, rule)| Some((place, behind(rest, &rule.name)?)))?;
+            let whole = path.strip_suffix(rest).unwrap_or(path).to_owned();
+            let rule = self.rules.get_mut(place)?;
+            let removed = |path: String, whole: String| Removed {
+                path,
+                whole,
+                restricts: true,
+            };
+            if let Some(number) = rest.strip_prefix(".routes[") {
+                let number = number.split(']').next()?.parse::<usize>().ok()?;
+                if number >= rule.routes.len() {
+                    return None;
+                }
+                rule.routes.remove(number);
+                let route = format!("{whole}.routes[{number}]");
+                return Some(removed(route.clone(), route));
             }
-            _ => false,
+            let key = rest.strip_prefix('.').unwrap_or_default();
+            if behind(key, "tls").is_none() && rule.keys.remove_at(key) {
+                return Some(removed(path.to_owned(), whole));
+            }
+            self.rules.remove(place);
+            return Some(removed(whole.clone(), whole));
         }
+        let removed = |path: &str, whole: &str| Removed {
+            path: path.to_owned(),
+            whole: whole.to_owned(),
+            restricts: false,
+        };
+        if let Some(rest) = path.strip_prefix("group.") {
+            let mut found = self.groups.iter().enumerate();
+            let (place, rest) =
+                found.find_map(|(place, group)| Some((place, behind(rest, &group.name)?)))?;
+            let whole = path.strip_suffix(rest).unwrap_or(path);
+            let key = rest.strip_prefix('.').unwrap_or_default();
+            if self.groups.get_mut(place)?.keys.remove_at(key) {
+                return Some(removed(path, whole));
+            }
+            self.groups.remove(place);
+            return Some(removed(whole, whole));
+        }
+        let is_there = match path.strip_prefix("access_log.") {
+            Some(key) => self.access_log.remove_at(key),
+            None => self.top.remove_at(path),
+        };
+        is_there.then(|| removed(path, path))
     }
 
     /// A name for a rule or a group that none of `taken` has.

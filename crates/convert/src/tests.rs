@@ -761,3 +761,96 @@ fn g6_servers_of_haproxy_keep_their_names() {
     }
     has(&frontend(" log-format %b/%s"), &["{member_name} for %s"]);
 }
+
+/// Their limits are those of the configuration, which alone knows them.
+#[test]
+fn values_that_a_configuration_cannot_have_are_left_out_and_told() {
+    let backend = |lines: &str| {
+        format!(
+            "frontend f\n bind :8080\n default_backend web\nbackend web\n{lines} server a 10.0.0.1:80 check\n"
+        )
+    };
+    let upstream = |line: &str| {
+        format!(
+            "http {{ upstream u {{ server 10.0.0.1; {line} }} server {{ listen 80; location / {{ proxy_pass http://u; }} }} }}"
+        )
+    };
+    for (text, path) in [
+        (
+            frontend(" unique-id-header \"a b\""),
+            "rule.f.http.request_id.field",
+        ),
+        (
+            backend(" cookie \"a b\" insert\n"),
+            "group.web.sticky.cookie",
+        ),
+        (
+            backend(" option httpchk\n http-check expect status abc\n"),
+            "group.web.health_check.response_code",
+        ),
+        (backend(" balance hdr()\n"), "group.web.hash_key"),
+        (
+            frontend(" errorfile 503 \"\"\n errorfile 404 x\n compression type \"\""),
+            "rule.f.compression.types",
+        ),
+        (upstream("hash $cookie_ consistent;"), "group.u.hash_key"),
+    ] {
+        let (config, converted) = accepted(&text);
+        assert_eq!(config.rules.len(), 1, "{}", converted.toml);
+        assert!(
+            converted
+                .notes
+                .iter()
+                .any(|note| note.why.starts_with(path)),
+            "{path}: {:#?}\n{}",
+            converted.notes,
+            converted.toml
+        );
+    }
+    // A rule never listens in the clear because something is wrong with its certificate.
+    let text = "frontend f\n bind :80\n bind :443 ssl crt \"\"\n default_backend web\nbackend web\n server a 10.0.0.1:80\n";
+    let (config, converted) = accepted(text);
+    assert_eq!(config.rules.len(), 1, "{}", converted.toml);
+    assert!(
+        converted.notes.iter().any(|note| note.restricts),
+        "{:#?}",
+        converted.notes
+    );
+    // Nothing is left.
+    let text = "frontend f\n bind :443 ssl crt \"\"\n http-request deny\n";
+    assert_eq!(convert(text), Err(ConvertError::Empty));
+}
+
+#[test]
+fn routes_that_are_left_out_are_those_with_something_wrong() {
+    let text = frontend(
+        " http-request return status 999 if { path /a }\n http-request deny if { path /b }\n \
+         http-request deny if { path /b }\n http-request return status 998 if { path /c }\n http-request deny if { path /d }",
+    );
+    let (config, converted) = accepted(&text);
+    let routes = config.rules[0].routes.list().len();
+    assert_eq!(routes, 2, "{}", converted.toml);
+    for path in ["/b", "/d"] {
+        assert!(converted.toml.contains(&format!("path = {path:?}")));
+    }
+}
+
+#[test]
+fn no_text_is_a_variable_of_the_environment() {
+    for text in ["${HOME}", "$${HOME}", "a$$${x", "${", "$"] {
+        let line =
+            format!(" http-request return status 200 content-type text/plain string '{text}'");
+        let (config, converted) = accepted(&frontend(&line));
+        let routes = config.rules[0].routes.list();
+        assert!(
+            format!("{routes:?}").contains(&format!("{text:?}")),
+            "{text}: {routes:?}\n{}",
+            converted.toml
+        );
+        let is_told = converted
+            .notes
+            .iter()
+            .any(|note| note.why.contains("environment"));
+        assert_eq!(is_told, text.contains("${"), "{text}");
+    }
+}

@@ -1,5 +1,7 @@
 //! Tables that become a text in TOML.
 
+use evenkeel_config::edit::{Part, shown};
+
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
@@ -57,9 +59,35 @@ impl Value {
         }
     }
 
+    /// Removes what is at the rest of a path. Returns false if that is all of the value.
+    fn remove_at(&mut self, rest: &str) -> bool {
+        match self {
+            Value::Table(table) => match rest.strip_prefix('.') {
+                Some(path) => table.remove_at(path) && !table.is_empty(),
+                None => false,
+            },
+            Value::List(list) => {
+                let place = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+                let place =
+                    place.and_then(|(place, rest)| Some((place.parse::<usize>().ok()?, rest)));
+                let Some((place, rest)) = place else {
+                    return false;
+                };
+                let Some(value) = list.get_mut(place) else {
+                    return false;
+                };
+                if !value.remove_at(rest) {
+                    list.remove(place);
+                }
+                !list.is_empty()
+            }
+            _ => false,
+        }
+    }
+
     fn write(&self, out: &mut String) {
         match self {
-            Value::Text(text) => write_text(text, out),
+            Value::Text(text) => write_text(&without_variables(text), out),
             Value::Number(number) => out.push_str(&number.to_string()),
             Value::Decimal(number) => out.push_str(&format!("{number:?}")),
             Value::Flag(flag) => out.push_str(&flag.to_string()),
@@ -128,6 +156,23 @@ impl Table {
         Some(self.0.remove(place).1)
     }
 
+    /// Removes the innermost value at a path such as `limits.requests` or `members[1].weight` that is there, and what is
+    /// empty then. Returns false if nothing is there.
+    pub(crate) fn remove_at(&mut self, path: &str) -> bool {
+        let mut found = self.0.iter_mut().enumerate();
+        let found = found.find_map(|(place, (key, value))| {
+            let rest = behind(path, key)?;
+            Some((place, value.remove_at(rest)))
+        });
+        let Some((place, is_left)) = found else {
+            return false;
+        };
+        if !is_left {
+            self.0.remove(place);
+        }
+        true
+    }
+
     /// The table at a key, which is made if it is not there.
     pub(crate) fn table(&mut self, key: &str) -> &mut Table {
         if !matches!(self.get(key), Some(Value::Table(_))) {
@@ -186,6 +231,26 @@ pub(crate) fn write_key(key: &str, out: &mut String) {
         true => out.push_str(key),
         false => write_text(key, out),
     }
+}
+
+/// Rest of the path of a problem behind the key that it begins with; `None` if it begins with another one.
+pub(crate) fn behind<'p>(path: &'p str, key: &str) -> Option<&'p str> {
+    let rest = path.strip_prefix(&shown(&[Part::from(key)]))?;
+    (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
+}
+
+/// A text in which nothing is taken for a variable of the environment: in front of a brace, `$$` stands for one `$`.
+fn without_variables(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut dollars = 0;
+    for c in text.chars() {
+        if c == '{' {
+            out.extend(std::iter::repeat_n('$', dollars));
+        }
+        dollars = if c == '$' { dollars + 1 } else { 0 };
+        out.push(c);
+    }
+    out
 }
 
 fn write_text(text: &str, out: &mut String) {

@@ -66,6 +66,11 @@ pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
     let mut last_defaults: Vec<Line> = Vec::new();
     let mut proxies: Vec<Proxy> = Vec::new();
     for section in &sections {
+        let has_variable = |line: &&Line| line.words.iter().any(|word| word.contains("${"));
+        for line in section.lines.iter().filter(has_variable) {
+            let why = "variables of the environment are none in the translation: write \"${NAME}\" where there is to be one";
+            model.notes.add(line.number, why);
+        }
         match section.kind.as_str() {
             "global" => global(section, &mut model),
             "defaults" => {
