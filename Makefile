@@ -252,11 +252,16 @@ bench-kernel:
 	-[ -n "$(KERNEL_PARTS)" ] || target/dist/monitor --csv bench/results/kernel/monitor.csv
 
 FUZZ_SECONDS ?= 60
+FUZZ_SANITIZER ?= address
+# fuzz/README.md says what the variables are. A target that fails keeps no other one from its turn.
 fuzz:
 	@scripts/setup build
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
-	@for target in $$(cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz list); do \
-	  echo "== $$target"; \
-	  (cd fuzz && mkdir -p corpus/$$target && RUSTC_BOOTSTRAP=1 cargo fuzz run $$target corpus/$$target \
-	    $$(ls -d seeds/$$target 2>/dev/null) -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; \
-	done
+	@cd fuzz && export RUSTC_BOOTSTRAP=1 && failed= && \
+	for target in $(or $(FUZZ_TARGETS),$$(cargo fuzz list)); do \
+	  echo "== $$target"; mkdir -p corpus/$$target; \
+	  cargo fuzz run --sanitizer $(FUZZ_SANITIZER) $$target corpus/$$target $$(ls -d seeds/$$target 2>/dev/null) -- \
+	    -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
+	    $$(ls dictionaries/$$target 2>/dev/null | sed s/^/-dict=/) || failed="$$failed $$target"; \
+	done; \
+	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }

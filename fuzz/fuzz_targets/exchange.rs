@@ -21,6 +21,10 @@ use tokio::net::TcpStream;
 fuzz_target!(|input: &[u8]| {
     let script = Script::of(input);
     let sent: Vec<u8> = script.client.concat();
+    // HTTP/2 begins so; `http2_exchange` is about that.
+    if sent.starts_with(b"PRI * HTTP/2.0") {
+        return;
+    }
     let client = async |stream| ask(stream, script.client).await;
     let (got, served) = member::run(script.answers, client);
     compare(&sent, &got, &served);

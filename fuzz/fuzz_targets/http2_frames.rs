@@ -59,9 +59,12 @@ fn run(role: Role, input: &[u8], size: usize) -> Outcome {
         if let Err(failure) = end.receive(part, Duration::ZERO) {
             outcome.failure = Some(failure);
         }
+        let mut broken = Vec::new();
         while let Some(event) = end.next_event() {
-            if let Event::Request(key) = event {
-                keys.push(key);
+            match event {
+                Event::Request(key) => keys.push(key),
+                Event::Broken(key) => broken.push(key),
+                _ => {}
             }
         }
         assert!(end.streams() <= 2 * MAX_STREAMS as usize);
@@ -83,6 +86,11 @@ fn run(role: Role, input: &[u8], size: usize) -> Outcome {
                 let n = data.len();
                 end.consume(*key, n);
             }
+        }
+        // Whoever serves a stream lets go of it when it breaks. Others may begin then.
+        keys.retain(|key| !broken.contains(key));
+        for key in broken {
+            end.release(key, None);
         }
     }
     for key in keys {

@@ -20,6 +20,8 @@ const LONGEST_TARGET: usize = 8192;
 const MAX_TRIED: usize = 16;
 /// The most unreadable lines that are shown.
 const SHOWN: usize = 10;
+/// The longest date of a line, in bytes; those that logs have are shorter than 30.
+const LONGEST_DATE: usize = 64;
 /// The longest time that is believed, in milliseconds: a day.
 const LONGEST: f64 = 86_400e3;
 
@@ -382,7 +384,12 @@ fn haproxy(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
     // In front of the date is the client, and before it what syslog says, perhaps with brackets.
     let found = line.match_indices(" [").find_map(|(start, _)| {
         let rest = line.get(start + 2..)?;
-        let (date, rest) = rest.split_once(']')?;
+        // A bracket that ends later is around something else, and there may be thousands.
+        let end = rest
+            .bytes()
+            .take(LONGEST_DATE)
+            .position(|byte| byte == b']')?;
+        let (date, rest) = (rest.get(..end)?, rest.get(end + 1..)?);
         let client = line.get(..start)?.rsplit(' ').next()?;
         Some((date_of_log(date)?, client, rest))
     });
