@@ -28,12 +28,12 @@ const MAX_NOTE: usize = 200;
 /// Largest percentage: 256 times the weight, as with HAProxy.
 pub const MAX_PERCENT: u32 = 25_600;
 
-/// What an agent says. What is `None` is not said.
+/// Answer of an agent. A field that is `None` is not said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether the member works.
+    /// True if the member works.
     pub up: Option<bool>,
-    /// Whether it takes clients.
+    /// Clients that the member takes.
     pub state: Option<State>,
     /// The part of its weight that it wants, at most [`MAX_PERCENT`].
     pub percent: Option<u32>,
@@ -46,11 +46,11 @@ pub struct Answer {
 /// Which clients a member takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// All.
+    /// All clients.
     Ready,
-    /// No new ones.
+    /// No new clients.
     Drain,
-    /// None.
+    /// No clients.
     Maintenance,
 }
 

@@ -41,17 +41,17 @@ impl std::fmt::Debug for ServerName {
     }
 }
 
-/// What a complete message says.
+/// Content of a complete message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The server that is meant; `None` if the client does not say.
     pub name: Option<ServerName>,
 }
 
-/// Why bytes cannot be the beginning of a connection.
+/// Reason why bytes cannot be the beginning of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// They are not TLS, or break its rules.
+    /// Bytes that are not TLS, or break its rules.
     #[error("no ClientHello")]
     Garbage,
     /// The message does not end within [`MAX_BYTES`].
@@ -62,15 +62,15 @@ pub enum Problem {
 /// Finds the end of the message while bytes arrive.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scanner {
-    /// Where the first record begins that was not looked at.
+    /// Offset of the first record that was not looked at.
     next: usize,
-    /// Bytes of the message in those before.
+    /// Bytes of the message in the records before.
     carried: usize,
 }
 
 impl Scanner {
-    /// What the message says, once it is complete. `bytes` are all since the connection's first
-    /// one: those of the call before, and further ones.
+    /// Returns the content of the message, once it is complete. `bytes` are all since the
+    /// connection's first one: those of the call before, and further ones.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<Hello>, Problem> {
         let bytes = bytes.get(..MAX_BYTES).unwrap_or(bytes);
         loop {
@@ -162,7 +162,7 @@ impl<'a> Message<'a> {
         (0..count).try_fold(0, |sum, _| Some(sum << 8 | usize::from(self.byte()?)))
     }
 
-    /// Where what comes next ends: a length of `count` bytes is in front of it, and nothing may
+    /// Reads a length of `count` bytes and returns where the field behind it ends. The end may not
     /// go beyond `limit`.
     fn end(&mut self, count: usize, limit: usize) -> Option<usize> {
         let end = self.number(count)? + self.at;
@@ -190,7 +190,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// What a message of `length` bytes says, all of which are there.
+    /// Returns the content of a message of `length` bytes, all of which are there.
     fn hello(mut self, length: usize) -> Option<Hello> {
         self.skip(MESSAGE_HEADER)?;
         // The version, and the client's random bytes.
@@ -282,7 +282,7 @@ mod tests {
         [&[CLIENT_HELLO][..], &list(3, &body.concat())].concat()
     }
 
-    /// The same in records of at most `size` bytes.
+    /// Cuts a message into records of at most `size` bytes.
     fn records(message: &[u8], size: usize) -> Vec<u8> {
         let record = |content: &[u8]| [&[HANDSHAKE, 3, 1][..], &list(2, content)].concat();
         message.chunks(size).flat_map(record).collect()

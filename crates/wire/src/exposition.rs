@@ -21,7 +21,7 @@ const MAX_LABELS: usize = 64;
 pub enum Format {
     /// Prometheus' own.
     Text,
-    /// `application/openmetrics-text`.
+    /// OpenMetrics: `application/openmetrics-text`.
     OpenMetrics,
 }
 
@@ -41,11 +41,11 @@ impl Format {
 pub struct Sample<'p> {
     /// Name of the metric; one in quotes as it is written between them.
     pub metric: &'p str,
-    /// Its labels.
+    /// Labels of the sample.
     pub labels: Labels<'p>,
     /// Any number, and NaN.
     pub value: f64,
-    /// When it was measured, in milliseconds since 1970; without it, just now.
+    /// Time of the measurement, in milliseconds since 1970; without it, just now.
     pub at_ms: Option<i64>,
 }
 

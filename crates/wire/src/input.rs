@@ -51,7 +51,7 @@ impl<'a> Input<'a> {
         None
     }
 
-    /// So many bytes.
+    /// Takes `len` bytes.
     pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -64,7 +64,7 @@ impl<'a> Input<'a> {
         self.take(len.into())
     }
 
-    /// The same, as UTF-8.
+    /// Takes a byte that counts, and so many bytes of UTF-8.
     pub fn text(&mut self) -> Option<String> {
         Some(str::from_utf8(self.bytes()?).ok()?.to_owned())
     }

@@ -1,4 +1,4 @@
-//! What clients and negotiator say to each other: one definition for both sides.
+//! Messages between clients and negotiator: one definition for both sides.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,8 +13,8 @@ pub const NEGOTIATE: &str = "/.well-known/evenkeel/negotiate";
 /// that member would only be sent there again.
 pub const REBIND: &str = "/.well-known/evenkeel/rebind";
 
-/// What `Accept` holds of a program that wants a [`Binding`] from a site's own URL. Not
-/// `application/json`: that is what clients of the site itself ask for.
+/// Value of `Accept` from a program that wants a [`Binding`] from a site's own URL. The value is
+/// not `application/json`: that is what clients of the site itself ask for.
 pub const MEDIA_TYPE: &str = "application/vnd.evenkeel.binding+json";
 
 /// Field of a request: the client class.
@@ -39,7 +39,7 @@ pub struct Binding {
     pub class: Option<String>,
     /// The server to use.
     pub server: Server,
-    /// How long, in seconds; 0 is for one request.
+    /// Length of the quantum, in seconds; 0 is for one request.
     pub quantum_seconds: u64,
     /// Names the session in logs, and when it goes on.
     pub session: String,
@@ -51,9 +51,9 @@ pub struct Binding {
 /// A member, as its clients see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
-    /// Its name, by which a client avoids it.
+    /// Name of the server, by which a client avoids it.
     pub name: String,
-    /// Where it listens.
+    /// Address at which the server listens.
     pub address: SocketAddr,
     /// Scheme, host and port for its clients.
     pub url: String,
@@ -62,20 +62,20 @@ pub struct Server {
 /// Nobody is bound.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Why: `no_member`, `response_time` or `class_limit`.
+    /// Reason: `no_member`, `response_time` or `class_limit`.
     pub error: String,
-    /// The same for people.
+    /// Reason as a text for people.
     pub detail: String,
     /// The cluster.
     pub cluster: String,
     /// The class, if the client named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// When to ask again, in seconds.
+    /// Time after which to ask again, in seconds.
     pub retry_after_seconds: u64,
 }
 
-/// Whether a text can be the id of a session.
+/// Returns true if a text can be the id of a session.
 pub fn is_session(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && text

@@ -41,10 +41,10 @@ const NAMED_METRICS: &str = "named_metrics.";
 /// A report that changes nothing, or not all that it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// It does not say what it means, or not in a way that all understand alike.
+    /// The report does not say what it means, or not in a way that all understand alike.
     #[error("malformed")]
     Malformed,
-    /// It is longer than [`MAX_REPORT`].
+    /// The report is longer than [`MAX_REPORT`].
     #[error("too long")]
     TooLong,
     /// A load is no number from 0 to 1e12.
@@ -217,7 +217,7 @@ fn parse_json(
 struct Reading<'w, W> {
     wanted: &'w W,
     loads: Loads,
-    /// Why it does not count, which the deserializer's own error cannot say.
+    /// Reason why the report does not count, which the deserializer's own error cannot say.
     refused: Option<Invalid>,
 }
 
@@ -229,7 +229,7 @@ enum Table {
     NamedMetrics,
 }
 
-/// What a name in the report stands for.
+/// Meaning of a name in the report.
 enum Name {
     Load(LoadId),
     Table(Table),
@@ -237,8 +237,8 @@ enum Name {
 }
 
 impl Table {
-    /// What `name` stands for in this table. Protocol Buffers have two names for a field
-    /// in JSON, and readers know both.
+    /// Returns the meaning of `name` in this table. Protocol Buffers have two names for a field in
+    /// JSON, and readers know both.
     fn name(self, name: &str, wanted: &impl Fn(&str, &str) -> Option<LoadId>) -> Name {
         let (prefix, field) = match self {
             Table::Utilization => (UTILIZATION, name),

@@ -31,34 +31,34 @@ pub struct Addresses {
     pub destination: SocketAddr,
 }
 
-/// Why bytes are no header.
+/// Reason why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// They do not begin like one.
+    /// Bytes that do not begin like a header.
     #[error("no PROXY header")]
     Missing,
-    /// They begin like one, and go on otherwise.
+    /// Bytes that begin like a header, and go on otherwise.
     #[error("a PROXY header that breaks the protocol's rules")]
     Malformed,
     /// The header's checksum is not that of its bytes.
     #[error("a PROXY header with a wrong checksum")]
     Checksum,
-    /// It does not end within [`MAX_BYTES`], or the line of version 1 within its limit.
+    /// The header does not end within [`MAX_BYTES`], or the line of version 1 within its limit.
     #[error("a PROXY header that is too long")]
     Oversized,
 }
 
-/// What [`Reader::take`] has found.
+/// Result of [`Reader::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// All bytes belong to the header, which has not ended.
     More,
     /// The header has ended.
     End {
-        /// So many of the bytes belonged to it.
+        /// Number of the bytes that belonged to the header.
         used: usize,
-        /// What it says; `None` if the connection is the proxy's own (such as its health checks), or
-        /// the client's addresses are no IP addresses.
+        /// Addresses in the header; `None` if the connection is the proxy's own (such as its health
+        /// checks), or the client's addresses are no IP addresses.
         addresses: Option<Addresses>,
     },
 }
@@ -94,9 +94,9 @@ impl Reader {
         Ok(Step::End { used, addresses })
     }
 
-    /// What a header that has ended says beside addresses, for the next one: each a type, a length
-    /// and a value. A checksum is not among it, since that is of the old header, and neither is
-    /// padding.
+    /// Returns the extensions of a header that has ended (its fields beside addresses), for the
+    /// next header: each a type, a length and a value. A checksum is not among them, since it
+    /// belongs to the old header, and neither is padding.
     pub fn extensions(&self) -> Vec<u8> {
         let mut all = match self.read.get(FIXED - 3) {
             Some(0x11) => self.read.get(FIXED + 12..),
@@ -120,7 +120,8 @@ impl Reader {
         kept
     }
 
-    /// How many bytes more are needed next, when `next` are there; `None` at the header's end.
+    /// Returns how many more bytes are needed next, when `next` are there; `None` at the header's
+    /// end.
     fn wanted(&self, next: &[u8]) -> Result<Option<usize>, Problem> {
         let read = self.read.as_slice();
         let begins = |with: &[u8]| read.iter().zip(with).all(|(a, b)| a == b);
@@ -339,7 +340,7 @@ fn checksum(header: &[u8], place: Range<usize>) -> u32 {
 mod tests {
     use super::*;
 
-    /// What a header says, and how long it is, however it comes.
+    /// Reads a header however it comes, and returns its length and its addresses.
     #[track_caller]
     fn read(bytes: &[u8]) -> Result<(usize, Option<Addresses>), Problem> {
         let by = |size: usize| {

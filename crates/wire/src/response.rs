@@ -22,8 +22,8 @@ pub struct HeadScan {
 }
 
 impl HeadScan {
-    /// Whether to parse `read`, which is all that has come of the head. At `limit` bytes,
-    /// where the parser refuses it, it is always parsed.
+    /// Returns true if `read`, which is all that has come of the head, is to be parsed. At `limit`
+    /// bytes, where the parser refuses it, it is always parsed.
     pub fn is_due(&mut self, read: &[u8], limit: usize) -> bool {
         // The first look is the parser's: most heads come whole.
         let is_due = self.next == 0 || self.ends(read) || read.len() >= self.next.min(limit);
@@ -33,7 +33,7 @@ impl HeadScan {
         is_due
     }
 
-    /// Whether the end of a head is in the bytes that were not scanned yet: an empty line.
+    /// Returns true if the end of a head, an empty line, is in the bytes that were not scanned yet.
     fn ends(&mut self, read: &[u8]) -> bool {
         // It may have begun with the last two bytes before.
         let from = self.scanned.saturating_sub(2).min(read.len());
@@ -78,14 +78,14 @@ enum Framing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHttp;
 
-/// How much of a body was seen.
+/// Part of a body that was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// All of it.
     Whole,
     /// A part: more is to come, or may come.
     Part,
-    /// What is no body: it ends where that begins.
+    /// Bytes that are no body: the body ends where they begin.
     Garbage,
 }
 
@@ -95,7 +95,7 @@ pub struct Reader {
     /// Heads, until the final one is whole; then the line that is being read of a chunked
     /// body.
     line: Vec<u8>,
-    /// Where in it the head begins that is being read: interim responses are before.
+    /// Offset in `line` of the head that is being read: interim responses are before.
     at: usize,
     scan: HeadScan,
     code: Option<u16>,
@@ -111,17 +111,17 @@ pub struct Reader {
     work: usize,
 }
 
-/// What follows.
+/// Part of the response that follows.
 #[derive(Clone, Copy, Debug, Default)]
 enum Rest {
     #[default]
     Head,
-    /// So many bytes of body.
+    /// This number of bytes of the body.
     Length(u64),
     UntilClose,
     /// A line with the size of a chunk.
     Size,
-    /// So many bytes of a chunk.
+    /// This number of bytes of a chunk.
     Chunk(u64),
     /// The line end after a chunk.
     ChunkCr,
@@ -240,7 +240,7 @@ impl Reader {
         (left - here as u64, rest)
     }
 
-    /// What follows the line of a chunk's size, if that is whole.
+    /// Returns the part that follows the line of a chunk's size, if that line is whole.
     fn read_size(&mut self, is_whole: bool) -> Rest {
         if self.line.len() > MAX_SIZE_LINE {
             return Rest::Garbage;
@@ -277,12 +277,12 @@ impl Reader {
         &self.body
     }
 
-    /// What of it has come since it was taken the last time.
+    /// Takes the part of the body that has come since the last call.
     pub fn take_body(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.body)
     }
 
-    /// How much of the body was seen.
+    /// Returns how much of the body was seen.
     pub fn seen(&self) -> Seen {
         match self.rest {
             Rest::End => Seen::Whole,
@@ -291,7 +291,7 @@ impl Reader {
         }
     }
 
-    /// Whether the end of the connection is the end of the body.
+    /// Returns true if the end of the connection is the end of the body.
     pub fn is_until_close(&self) -> bool {
         matches!(self.rest, Rest::UntilClose)
     }
@@ -307,7 +307,7 @@ impl Reader {
         self.len
     }
 
-    /// Whether none was.
+    /// Returns true if no byte was taken.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -489,7 +489,7 @@ mod tests {
         assert_eq!((reader.cookie(), reader.media_type()), ("", ""));
     }
 
-    /// What a head costs grows with its length, and not with the number of its pieces.
+    /// The cost of a head grows with its length, and not with the number of its pieces.
     #[test]
     fn s8_heads_cost_the_same_whether_they_come_at_once_or_drip() {
         let work = |bytes: usize, piece: usize| {
@@ -548,7 +548,7 @@ mod tests {
     }
 
     proptest! {
-        /// It makes no difference how the bytes are cut.
+        /// The cuts between the bytes make no difference.
         #[test]
         fn pieces_make_no_difference(
             all in responses(),

@@ -1,4 +1,4 @@
-//! Which messages of a peer have come: what is late, repeated or lost.
+//! Window of a peer's messages: which have come, and what is late, repeated or lost.
 
 /// Which sequence numbers of a peer have come, as far as it matters.
 #[derive(Clone, Copy, Debug)]
@@ -11,14 +11,14 @@ pub struct Window {
     pub lost: u64,
 }
 
-/// Why a message is not the latest one.
+/// Reason why a message is not the latest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// It came before.
+    /// The message came before.
     Duplicate,
     /// A later one came before it.
     Reordered,
-    /// So old that the network cannot have kept it.
+    /// The message is so old that the network cannot have kept it.
     Replayed,
 }
 
@@ -32,12 +32,12 @@ impl Window {
         }
     }
 
-    /// Whether `sequence` comes after all that came, or else why not. One that is late, but has not
-    /// come before, has come from now on.
+    /// Checks that `sequence` comes after all that came. A sequence number that is late, but has
+    /// not come before, counts as come from now on.
     ///
     /// # Errors
     ///
-    /// It does not.
+    /// `sequence` does not come after all that came: the error says why not.
     pub fn look(&mut self, sequence: u64) -> Result<(), Late> {
         let Some(back) = self.last.checked_sub(sequence) else {
             return Ok(());

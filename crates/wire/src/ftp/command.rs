@@ -5,9 +5,9 @@
 pub struct Command<'a> {
     /// Which it is.
     pub verb: Verb,
-    /// As the client has written it.
+    /// Name of the command as the client has written it.
     pub name: &'a [u8],
-    /// What stands behind the space.
+    /// Argument of the command, behind the space.
     pub argument: &'a [u8],
 }
 
@@ -36,9 +36,9 @@ pub enum Verb {
     Security,
     /// REIN: as if just connected.
     Rein,
-    /// QUIT.
+    /// QUIT: the client leaves.
     Quit,
-    /// ABOR.
+    /// ABOR: ends the transfer.
     Abor,
     /// STAT, which may be sent during a transfer.
     Stat,

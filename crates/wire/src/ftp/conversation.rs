@@ -27,32 +27,32 @@ const IAC: u8 = 255;
 /// Telnet's "interrupt process" and "data mark", the second of which is sent as urgent.
 const SYNCH: [u8; 4] = [IAC, 244, IAC, 242];
 
-/// What is done about TLS (RFC 4217).
+/// Handling of TLS (RFC 4217).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
-    /// There is none.
+    /// There is no TLS.
     #[default]
     Refuse,
-    /// It is between client and server: after that nothing is understood any more.
+    /// TLS is between client and server: after that nothing is understood any more.
     Pass,
-    /// It ends here.
+    /// TLS ends here.
     End,
 }
 
-/// What a conversation needs to know.
+/// Settings of a conversation.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// The client's address.
     pub client: IpAddr,
-    /// Whether the server is connected to over IPv6.
+    /// True if the server is connected to over IPv6.
     pub server_is_v6: bool,
-    /// What is done about TLS.
+    /// Handling of TLS.
     pub auth: Auth,
-    /// Whether clients have to use it, for data, too.
+    /// True if clients have to use TLS, for data, too.
     pub require_tls: bool,
 }
 
-/// Where what is to be sent is written.
+/// Output buffers for bytes that are to be sent.
 #[derive(Debug, Default)]
 pub struct Output {
     /// To the server.
@@ -63,7 +63,7 @@ pub struct Output {
     pub urgent: Option<usize>,
 }
 
-/// Who opens a data connection.
+/// Party that opens a data connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The client.
@@ -75,41 +75,41 @@ pub enum Mode {
 /// A data connection that is to be prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// Who will connect to us.
+    /// Mode that says who will connect to us.
     pub mode: Mode,
     /// The port that we connect to then: the server's, or the client's.
     pub port: u16,
 }
 
-/// What a transfer does.
+/// Progress of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// Its command was passed on: that of the last line.
+    /// The command of the transfer, which is that of the last line, was passed on.
     Begun,
     /// The server has said how it ended.
     Ended(u16),
 }
 
-/// What is to be done.
+/// Next action of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing but to send.
     Nothing,
     /// Somebody listens, and so have we to: then call [`Conversation::listening`].
     Open(Opening),
-    /// What was prepared is not wanted any more.
+    /// The data connection that was prepared is not wanted any more.
     Close,
     /// To be noted.
     Transfer(Transfer),
     /// To be counted: what came was refused with a reply, and the session goes on.
     Refused(Refusal),
-    /// When all is sent, TLS begins: then call [`Conversation::secured`].
+    /// TLS begins when all is sent: then call [`Conversation::secured`].
     Secure,
-    /// When all is sent, bytes are to be carried without being understood.
+    /// Bytes are to be carried without being understood, when all is sent.
     Tunnel,
 }
 
-/// Why a conversation is ended, or a command or reply refused.
+/// Reason why a conversation is ended, or a command or reply refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A line of the client does not end.
@@ -137,7 +137,7 @@ enum Pending {
         asked: Verb,
         port: Option<u16>,
     },
-    /// The same, which has said where.
+    /// The server listens and has said where; which command the client has sent.
     Listening {
         asked: Verb,
     },
@@ -151,7 +151,7 @@ enum Pending {
     Other,
 }
 
-/// Whose a reply is that has begun.
+/// Command to which a reply belongs that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Nobody,
@@ -166,7 +166,7 @@ pub struct Conversation {
     replies: Replies,
     owner: Owner,
     pending: Option<Pending>,
-    /// Whether the pending command has a preliminary reply.
+    /// True if the pending command has a preliminary reply.
     preliminary: bool,
     /// A command that was sent during a transfer.
     late: Option<Verb>,
@@ -215,7 +215,7 @@ impl Conversation {
         }
     }
 
-    /// Whether nobody waits for anything: there is no command without its last reply.
+    /// Returns true if nobody waits for anything: there is no command without its last reply.
     pub fn is_at_rest(&self) -> bool {
         self.pending.is_none() && self.late.is_none() && !self.replies.is_within() && !self.active
     }
@@ -230,12 +230,12 @@ impl Conversation {
         self.last_code
     }
 
-    /// Whether the client has said that it leaves.
+    /// Returns true if the client has said that it leaves.
     pub fn has_quit(&self) -> bool {
         self.has_quit
     }
 
-    /// Whether data connections with the client are protected by TLS.
+    /// Returns true if data connections with the client are protected by TLS.
     pub fn protects_data(&self) -> bool {
         self.protects_data
     }
@@ -245,7 +245,8 @@ impl Conversation {
         self.secured = true;
     }
 
-    /// Whether a line of the client may be taken now; otherwise it has to wait for replies.
+    /// Returns true if a line of the client may be taken now; otherwise the line has to wait for
+    /// replies.
     pub fn takes(&self, line: &[u8]) -> bool {
         if self.has_quit || self.active {
             return false;
@@ -627,7 +628,7 @@ impl Conversation {
         Step::Refused(Refusal::Reply)
     }
 
-    /// Whose a reply is that begins with `code`.
+    /// Returns the command to which a reply belongs that begins with `code`.
     fn owner_of(&self, code: u16) -> Owner {
         let is_of_abor = matches!(code, 225 | 226);
         match (self.pending, self.late) {

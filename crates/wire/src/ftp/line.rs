@@ -16,12 +16,12 @@ const SUBNEGOTIATION: u8 = 250;
 const SUBNEGOTIATION_END: u8 = 240;
 const INTERRUPT: u8 = 244;
 
-/// What [`Lines::take`] has found.
+/// Result of [`Lines::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// So many of the bytes were taken.
+    /// Number of bytes that were taken.
     pub used: usize,
-    /// Whether a line has ended.
+    /// True if a line has ended.
     pub ended: bool,
 }
 
@@ -29,12 +29,13 @@ pub struct Taken {
 #[derive(Debug)]
 pub struct Lines {
     line: Vec<u8>,
-    /// What the line has taken, with escapes: those count for its length, too.
+    /// Bytes that the line has taken, with escapes: those count for its length, too.
     length: usize,
     state: State,
-    /// Whether commands of Telnet are taken out and control characters refused: in what clients send.
+    /// True if commands of Telnet are taken out and control characters refused: in what clients
+    /// send.
     strict: bool,
-    /// Whether the line has ended: its bytes are given up when the next one begins.
+    /// True if the line has ended: its bytes are given up when the next one begins.
     ended: bool,
     interrupted: bool,
 }
@@ -159,13 +160,13 @@ impl Lines {
         &self.line
     }
 
-    /// Whether nothing was taken since the last line.
+    /// Returns true if nothing was taken since the last line.
     pub fn is_between(&self) -> bool {
         self.ended || self.length == 0
     }
 
-    /// Whether the client has sent Telnet's "interrupt process" before the line, as it does before
-    /// ABOR.
+    /// Returns true if the client has sent Telnet's "interrupt process" before the line, as it does
+    /// before ABOR.
     pub fn is_interrupted(&self) -> bool {
         self.interrupted
     }

@@ -5,9 +5,9 @@
 pub struct Part {
     /// The reply's code, 100 to 599 (or 631 to 633, which are protected replies: RFC 2228).
     pub code: u16,
-    /// Whether it is the first line.
+    /// True if this is the first line.
     pub first: bool,
-    /// Whether it is the last line.
+    /// True if this is the last line.
     pub last: bool,
 }
 
@@ -44,7 +44,7 @@ impl Replies {
         Some(Part { code, first, last })
     }
 
-    /// Whether a reply has begun that has not ended.
+    /// Returns true if a reply has begun that has not ended.
     pub fn is_within(&self) -> bool {
         self.begun.is_some()
     }

@@ -32,20 +32,20 @@ pub const LAST_RETRY: Duration = Duration::from_secs(10);
 /// Stops that are sent before the session ends without an acknowledgement.
 pub const MAX_STOPS: u32 = 5;
 
-/// Where a session is.
+/// State of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// The broker does not know the agent yet, or not any more, or does not answer.
     Registering,
     /// The broker takes its Updates.
     Registered,
-    /// It has signed off and waits for the acknowledgement.
+    /// The session has signed off and waits for the acknowledgement.
     Stopping,
-    /// It has ended.
+    /// The session has ended.
     Stopped,
 }
 
-/// What a datagram from the broker has done.
+/// Effect of a datagram from the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The broker wants a proof of the address; the session gives it.
@@ -60,24 +60,24 @@ pub enum Event {
     Stopped,
 }
 
-/// Why a datagram has changed nothing.
+/// Reason why a datagram has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It is no message that the broker has sent.
+    /// The datagram is no message that the broker has sent.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// It is for another session, or of an earlier registration of this one.
+    /// The datagram is for another session, or of an earlier registration of this one.
     #[error("for another session")]
     Other,
     /// A later one, or the same one, came before it.
     #[error("late or repeated")]
     Late,
-    /// It answers nothing that this session has asked.
+    /// The datagram answers nothing that this session has asked.
     #[error("not expected now")]
     Unexpected,
 }
 
-/// What to do next.
+/// Next action of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Poll {
     /// Send this to the broker, and poll again.
@@ -88,7 +88,7 @@ pub enum Poll {
     Done,
 }
 
-/// One registration, from the first message to the last.
+/// Session of one registration, from the first message to the last.
 #[derive(Debug)]
 pub struct Session {
     registration: Registration,
@@ -119,9 +119,9 @@ enum Phase {
     Stopped,
 }
 
-/// What is to be done about a Challenge. Only the first one after each timed Registration
-/// is answered at once, so that a broker and an agent that do not come to terms (a NAT
-/// that gives each datagram another port) do not exchange messages as fast as they can.
+/// State of the answer to a Challenge. Only the first Challenge after each timed Registration is
+/// answered at once, so that a broker and an agent that do not come to terms (a NAT that gives each
+/// datagram another port) do not exchange messages as fast as they can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Challenge {
     None,
@@ -140,7 +140,7 @@ struct Registered {
     update_due: bool,
 }
 
-/// When to send again what gets no answer.
+/// Time at which a message that gets no answer is sent again.
 #[derive(Debug)]
 struct Retry {
     tries: u32,
@@ -186,12 +186,12 @@ impl Session {
         }
     }
 
-    /// What it registers.
+    /// Returns the registration of the session.
     pub fn registration(&self) -> &Registration {
         &self.registration
     }
 
-    /// Where it is.
+    /// Returns the state of the session.
     pub fn state(&self) -> State {
         match self.phase {
             Phase::Registering { .. } => State::Registering,
@@ -229,13 +229,13 @@ impl Session {
         servers.map(move |server| server.alert_until.filter(|until| *until > now))
     }
 
-    /// Whether the broker knows no member for each server, in the order of the
-    /// registration: a group or an address is probably misspelt on one side.
+    /// Returns for each server, in the order of the registration, true if the broker knows no
+    /// member for it: a group or an address is probably misspelt on one side.
     pub fn unknown_servers(&self) -> impl Iterator<Item = bool> + '_ {
         self.servers.iter().map(|server| server.unknown)
     }
 
-    /// Whether the broker has no member at the location.
+    /// Returns true if the broker has no member at the location.
     pub fn is_location_unknown(&self) -> bool {
         self.location_unknown
     }
@@ -381,7 +381,7 @@ impl Session {
         self.phase = Phase::registering(now);
     }
 
-    /// What to do now.
+    /// Returns the next action of the caller.
     pub fn poll(&mut self, now: Instant) -> Poll {
         if let Phase::Registered(registered) = &self.phase
             && now >= registered.gone_at()
@@ -506,7 +506,7 @@ mod tests {
         )
     }
 
-    /// What the session sends now, decoded.
+    /// Returns the message that the session sends now, decoded.
     fn sent(session: &mut Session, now: Instant) -> (Header, Body) {
         match session.poll(now) {
             Poll::Send(datagram) => message::open(&datagram, &keys(&[1]), true).unwrap(),

@@ -1,4 +1,4 @@
-//! Which locations and members there are, for agents that name them.
+//! Directory of the locations and members that there are, for agents that name them.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -81,8 +81,8 @@ impl Directory {
 }
 
 impl Server {
-    /// Its address, if that is given by number, for an agent whose datagrams come from
-    /// `source`.
+    /// Returns the server's IP address, if the address is given by number, for an agent whose
+    /// datagrams come from `source`.
     pub fn ip(&self, source: IpAddr) -> Option<IpAddr> {
         if self.host.is_empty() {
             Some(source)

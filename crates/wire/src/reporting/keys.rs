@@ -18,7 +18,7 @@ pub const MAX_SECRET_LEN: usize = 64;
 /// Most keys at once: the one in use, and during a rotation the one that follows it.
 pub const MAX_KEYS: usize = 2;
 
-/// One shared key with the id by which messages name it.
+/// Shared key with the id by which messages name it.
 #[derive(Clone)]
 pub struct Key {
     id: u16,
@@ -54,8 +54,8 @@ impl Key {
         *full.first_chunk().unwrap_or(&[0; TAG_LEN])
     }
 
-    /// Whether `tag` is the code of `parts`, in a time that does not depend on how much
-    /// of it is right.
+    /// Returns true if `tag` is the code of `parts`, in a time that does not depend on how much of
+    /// `tag` is right.
     pub fn is_tag(&self, parts: &[&[u8]], tag: &[u8; TAG_LEN]) -> bool {
         self.digest(parts).verify_truncated_left(tag).is_ok()
     }
@@ -89,7 +89,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// One or two keys with different ids.
+    /// Returns a set of one or two keys with different ids.
     pub fn new(keys: Vec<Key>) -> Result<Self, KeysError> {
         let mut keys = keys.into_iter();
         let first = keys.next().ok_or(KeysError::None)?;

@@ -51,8 +51,8 @@ pub const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest interval between two Updates that a broker may ask for.
 pub const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What a message is. Those to a broker are below 0x80, those to an agent are not, so
-/// that none can be reflected to the side that sent it.
+/// Kind of a message. Kinds to a broker are below 0x80, kinds to an agent are not, so that no
+/// message can be reflected to the side that sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum Kind {
@@ -75,13 +75,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether an agent sends it.
+    /// Returns true if an agent sends messages of this kind.
     pub fn is_from_agent(self) -> bool {
         (self as u8) < 0x80
     }
 }
 
-/// What every message begins with, after magic and version.
+/// Header with which every message begins, after magic and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Which message it is.
@@ -103,36 +103,36 @@ pub struct Header {
 pub struct Server {
     /// Name of the group that it is a member of.
     pub group: String,
-    /// Its host: an IP address of one machine, a DNS name in lower case, or nothing for the
-    /// address from which the agent's datagrams come.
+    /// Host of the server: an IP address of one machine, a DNS name in lower case, or nothing for
+    /// the address from which the agent's datagrams come.
     pub host: String,
-    /// Its port.
+    /// Port of the server.
     pub port: u16,
-    /// Its weight if it becomes a member by registering; `None` leaves it to the broker.
+    /// Weight of the server if it becomes a member by registering; `None` leaves it to the broker.
     pub weight: Option<Weight>,
 }
 
 impl Server {
-    /// Whether a broker takes it: the names are what names may be.
+    /// Returns true if a broker takes the server: the names are what names may be.
     fn is_valid(&self) -> bool {
         is_name(&self.group) && is_host(&self.host) && self.port != 0
     }
 }
 
-/// What an agent says about one of its servers.
+/// State of one of its servers, as an agent reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ServerState {
-    /// It serves.
+    /// The server serves.
     #[default]
     Up = 0,
-    /// It goes on with the clients that it has and gets no new ones: it is exiting.
+    /// The server goes on with the clients that it has and gets no new ones: it is exiting.
     Drain = 1,
-    /// It does not serve.
+    /// The server does not serve.
     Down = 2,
 }
 
-/// What a registration is about: a location, an agent there, and its servers.
+/// Content of a registration: a location, an agent there, and its servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Registration {
     location: String,
@@ -171,7 +171,7 @@ impl Registration {
         Ok(registration)
     }
 
-    /// Where the loads belong.
+    /// Returns the location to which the loads belong.
     pub fn location(&self) -> &str {
         &self.location
     }
@@ -230,7 +230,7 @@ impl Registration {
 /// The weight of a server that names none: not a number, so that it is no weight.
 const NO_WEIGHT: u32 = u32::MAX;
 
-/// What cannot be registered.
+/// Reason why something cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRegistration {
     /// Not the name of a location.
@@ -256,7 +256,7 @@ pub enum InvalidRegistration {
 /// A stateless proof that the agent receives at its address what the broker sends there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
-    /// When the broker made it, on the broker's own time line.
+    /// Time at which the broker made the cookie, on the broker's own time line.
     pub issued: Instant,
     /// The broker's code over it, the agent's address and the nonce.
     pub proof: [u8; TAG_LEN],
@@ -266,7 +266,7 @@ impl Cookie {
     /// Bytes in a message.
     pub const LEN: usize = 8 + TAG_LEN;
 
-    /// What a Registration without a cookie has in its place.
+    /// Placeholder for the cookie in a Registration without one.
     pub const NONE: Cookie = Cookie {
         issued: Instant::ZERO,
         proof: [0; TAG_LEN],
@@ -285,7 +285,8 @@ impl Cookie {
     }
 }
 
-/// How to report: everything that the broker has to say to an agent, in full each time.
+/// Instructions on how to report: everything that the broker has to say to an agent, in full each
+/// time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {
     /// To be repeated in every Update: proves that the agent receives at its address.
@@ -296,20 +297,20 @@ pub struct Control {
     pub lease: u8,
     /// After how long without any message the broker is gone, in whole seconds from 1.
     pub silence: Duration,
-    /// Whether to send an Update at once.
+    /// True if the agent is to send an Update at once.
     pub wants_update: bool,
-    /// Whether no member is at the location, so that the loads are of no use.
+    /// True if no member is at the location, so that the loads are of no use.
     pub location_unknown: bool,
-    /// One for each server, in the order of the Registration.
+    /// Controls of the servers, one for each, in the order of the Registration.
     pub servers: Vec<ServerControl>,
 }
 
-/// What the broker has to say about one server.
+/// Instructions of the broker about one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerControl {
-    /// It is under a load alert: it should send its clients back to the broker.
+    /// True if the server is under a load alert: it should send its clients back to the broker.
     pub alert: bool,
-    /// No such group or member is there: what the agent says of it is of no use.
+    /// True if there is no such group or member: what the agent says of the server is of no use.
     pub unknown: bool,
 }
 
@@ -319,7 +320,7 @@ const ALERT: u8 = 1;
 const UNKNOWN: u8 = 2;
 
 impl Control {
-    /// How long an alert lasts without a further Control.
+    /// Returns the time that an alert lasts without a further Control.
     pub fn lease_time(&self) -> Duration {
         self.interval * u32::from(self.lease)
     }
@@ -368,7 +369,7 @@ impl Control {
     }
 }
 
-/// What an agent reports: full state in every message.
+/// Report of an agent: full state in every message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
     /// The token of the last Control.
@@ -377,9 +378,9 @@ pub struct Update {
     pub heard: u64,
     /// Which measurement the loads are, from 1; the same one may be sent twice.
     pub measurement: u32,
-    /// How long ago its interval ended, in milliseconds.
+    /// Time since the interval of the measurement ended, in milliseconds.
     pub age: Duration,
-    /// One for each server, in the order of the Registration.
+    /// States of the servers, one for each, in the order of the Registration.
     pub servers: Vec<ServerState>,
     /// At most [`MAX_LOADS`], each id once. The numbers are as they were sent:
     /// whoever stores them must refuse those that no load may have.
@@ -435,7 +436,7 @@ impl Update {
     }
 }
 
-/// What a message says, after its header.
+/// Body of a message, after its header.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     /// With the cookie of the last Challenge, or [`Cookie::NONE`].
@@ -448,7 +449,7 @@ pub enum Body {
     Challenge(Cookie),
     /// The registration is accepted.
     Acknowledgement(Control),
-    /// How to report from now on.
+    /// Instructions on how to report from now on.
     Query(Control),
     /// The registration has ended.
     StopAcknowledgement,
@@ -517,7 +518,7 @@ pub fn seal(nonce: u64, identifier: u64, sequence: u64, body: &Body, key: &Key) 
     out
 }
 
-/// Why bytes are not a message. None of them changes anything.
+/// Reason why bytes are not a message. No such bytes change anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Invalid {
@@ -527,7 +528,7 @@ pub enum Invalid {
     /// Longer than any message.
     #[error("oversized")]
     Oversized,
-    /// It does not begin like one.
+    /// Bytes that do not begin like a message.
     #[error("not a message of this protocol")]
     Magic,
     /// Of another version.
@@ -603,7 +604,7 @@ fn is_location(name: &str) -> bool {
     (1..=MAX_LOCATION_LEN).contains(&name.len()) && !name.chars().any(char::is_control)
 }
 
-/// Whether something may be called so, as in the configuration: names end up in metrics and logs.
+/// Returns true if a text may be a name, as in the configuration: names end up in metrics and logs.
 pub fn is_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=MAX_NAME_LEN).contains(&name.len()) && name.bytes().all(is_allowed)
@@ -618,7 +619,7 @@ fn is_host(host: &str) -> bool {
     }
 }
 
-/// Whether an address can be a server's: `0.0.0.0` would be whoever connects to it.
+/// Returns true if an address can be a server's: `0.0.0.0` would be whoever connects to it.
 fn is_of_one(ip: IpAddr) -> bool {
     let is_broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
     !(ip.is_unspecified() || ip.is_multicast() || is_broadcast)

@@ -34,10 +34,10 @@ pub use agent::{AgentView, ServerView};
 pub use outcome::{Counters, Outcome, Untaken};
 pub use remembered::Remembered;
 
-/// How long a cookie may be used.
+/// Time for which a cookie may be used.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(20);
 
-/// How often the alerts of all agents are looked at.
+/// Interval at which the alerts of all agents are looked at.
 pub const SWEEP: Duration = Duration::from_millis(50);
 
 /// Time after which a Query that is not confirmed is sent again. It doubles each time.
@@ -49,7 +49,7 @@ pub const LAST_RETRY: Duration = Duration::from_secs(2);
 /// After so many keepalives without any message an agent takes the broker for gone.
 pub const SILENT_KEEPALIVES: u32 = 3;
 
-/// How agents are to report, and what is kept of them.
+/// Settings of how agents are to report, and what is kept of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Time between two Updates.
@@ -65,7 +65,7 @@ pub struct Settings {
     pub max_agents: usize,
 }
 
-/// Where datagrams come from and go to.
+/// Peer that datagrams come from and go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// Which of the broker's sockets.
@@ -147,7 +147,7 @@ impl Broker {
         self.version
     }
 
-    /// What has happened so far.
+    /// Returns the counters of what has happened so far.
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters.clone();
         // An agent numbers its messages as it likes, so this may be as much as there is.

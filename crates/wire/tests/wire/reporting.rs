@@ -791,9 +791,9 @@ fn a_recorded_registration_does_not_bring_a_forgotten_agent_back() {
 struct Net {
     now: u64,
     rng: fastrand::Rng,
-    /// What is under way: when it arrives, from whom, to whom.
+    /// Datagrams under way: when each arrives, from whom, to whom.
     under_way: Vec<(u64, Peer, Option<Peer>, Vec<u8>)>,
-    /// What somebody on the way has recorded.
+    /// Datagrams that somebody on the way has recorded.
     recorded: Vec<(bool, Vec<u8>)>,
     /// Bytes that the broker got from, and sent to, each address.
     balance: HashMap<SocketAddr, (usize, usize)>,
@@ -990,7 +990,7 @@ proptest! {
         prop_assert_eq!(state(&broker, &site, at(0)), before);
     }
 
-    /// What is encoded is decoded to the same.
+    /// An encoded message is decoded to the same.
     #[test]
     fn what_is_sealed_opens_to_the_same(
         nonce: u64,

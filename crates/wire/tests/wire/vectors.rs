@@ -21,7 +21,7 @@ fn key() -> Key {
     Key::new(1, &secret).unwrap()
 }
 
-/// What the vector is, its identifier and sequence number, and its body.
+/// Returns the vectors: name, identifier, sequence number and body.
 fn vectors() -> Vec<(&'static str, u64, u64, Body)> {
     let server = |group: &str, host: &str, weight: Option<f64>| Server {
         group: group.into(),

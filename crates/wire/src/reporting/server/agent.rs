@@ -1,4 +1,4 @@
-//! One registration: what an agent has said, and what it is told.
+//! Broker's state of one registration: what an agent has said, and what it is told.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::reporting::message::{
 };
 use crate::window::Window;
 
-/// One registration.
+/// Agent of one registration.
 #[derive(Debug)]
 pub(super) struct Agent {
     pub(super) registration: Registration,
     pub(super) nonce: u64,
-    /// When the cookie was made by which it registered.
+    /// Time at which the cookie was made with which the agent registered.
     pub(super) cookie: Instant,
-    /// Where it is, as far as it is proved.
+    /// Address of the agent, as far as it is proved.
     pub(super) peer: Peer,
     /// The key that it used last.
     pub(super) key: u16,
@@ -44,21 +44,21 @@ pub(super) struct Reported {
     pub(super) members: Vec<Member>,
 }
 
-/// What an agent is told.
+/// State of what an agent is told.
 #[derive(Debug)]
 pub(super) struct Out {
-    /// What it was told last.
+    /// Control that the agent was told last.
     pub(super) control: Control,
-    /// How many Controls it was sent.
+    /// Number of Controls that the agent was sent.
     pub(super) sent: u64,
-    /// The first of them that said what `control` says.
+    /// Number of the first Control that said what `control` says.
     pub(super) news: u64,
-    /// The last one that it has confirmed.
+    /// Number of the last Control that the agent has confirmed.
     pub(super) confirmed: u64,
     pub(super) sent_at: Instant,
-    /// How often the news were sent.
+    /// Number of times that the news were sent.
     pub(super) tries: u32,
-    /// Somebody wants to know how it is.
+    /// True if somebody wants to know how the agent is.
     pub(super) asked: bool,
 }
 
@@ -67,27 +67,27 @@ pub(super) struct Out {
 pub struct AgentView<'a> {
     /// The number of its registration.
     pub identifier: u64,
-    /// What it has registered.
+    /// Registration of the agent.
     pub registration: &'a Registration,
-    /// Where it is.
+    /// Address of the agent.
     pub address: SocketAddr,
     /// The key that it used last.
     pub key: u16,
-    /// Whether it has signed off.
+    /// True if the agent has signed off.
     pub stopped: bool,
-    /// When it registered.
+    /// Time at which the agent registered.
     pub registered_at: Instant,
-    /// When its last message came.
+    /// Time at which the agent's last message came.
     pub heard_at: Instant,
-    /// When the loads that it reported last were measured.
+    /// Time at which the loads that the agent reported last were measured.
     pub measured_at: Option<Instant>,
     /// The sequence number of its last message.
     pub sequence: u64,
     /// Messages of it that never came.
     pub lost: u64,
-    /// Whether it has confirmed what it was told last.
+    /// True if the agent has confirmed what it was told last.
     pub confirmed: bool,
-    /// Whether some member is at its location.
+    /// True if some member is at the agent's location.
     pub location_known: bool,
     pub(super) servers: &'a [Reported],
     pub(super) control: &'a Control,
@@ -96,18 +96,18 @@ pub struct AgentView<'a> {
 /// A server of an agent as others see it.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerView<'a> {
-    /// As it was registered.
+    /// Server as it was registered.
     pub server: &'a Server,
-    /// What the agent says about it.
+    /// State of the server, as the agent says.
     pub state: ServerState,
     /// The members that it is; none, if there is no such group or member.
     pub members: &'a [Member],
-    /// Whether it is under a load alert, as far as the agent was told.
+    /// True if the server is under a load alert, as far as the agent was told.
     pub alert: bool,
 }
 
 impl<'a> AgentView<'a> {
-    /// Its servers, in the order of the registration.
+    /// Returns the agent's servers, in the order of the registration.
     pub fn servers(&self) -> impl Iterator<Item = ServerView<'a>> {
         let reported = self.servers.iter().zip(&self.control.servers);
         let servers = self.registration.servers().iter().zip(reported);
@@ -138,7 +138,7 @@ impl Agent {
         }
     }
 
-    /// It has proved to be somewhere else.
+    /// Moves the agent to another address, which it has proved.
     pub(super) fn move_to(&mut self, peer: Peer, token: u64, directory: &Directory) {
         self.peer = peer;
         self.out.control.token = token;
@@ -205,7 +205,7 @@ impl Agent {
         }
     }
 
-    /// Whether it is time for a Query.
+    /// Returns true if it is time for a Query.
     pub(super) fn is_due(&self, settings: &Settings, now: Instant) -> bool {
         let out = &self.out;
         let wait = match out.is_confirmed() {
@@ -222,15 +222,15 @@ impl Agent {
         now.since(out.sent_at) >= wait.min(settings.keepalive)
     }
 
-    /// Whether nothing is to be kept of it. Who has signed off is remembered for as long
-    /// as there are members that get no clients because of it.
+    /// Returns true if nothing is to be kept of the agent. An agent that has signed off is
+    /// remembered for as long as there are members that get no clients because of it.
     pub(super) fn is_over(&self, now: Instant, forget: Duration) -> bool {
         let is_needed = self.stopped && self.servers.iter().any(|s| !s.members.is_empty());
         !is_needed && now.since(self.heard_at) > forget
     }
 }
 
-/// Whether a member should send its clients back.
+/// Returns true if a member should send its clients back.
 fn is_alerted(member: &Member) -> bool {
     member.slot.has(Reason::Shedding)
 }

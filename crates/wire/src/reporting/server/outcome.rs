@@ -1,4 +1,4 @@
-//! What becomes of datagrams, counted.
+//! Outcomes of datagrams, counted.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use evenkeel_core::load::LoadId;
 use crate::reporting::message::Invalid;
 use crate::window::Late;
 
-/// What has become of a datagram.
+/// Outcome of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Outcome {
@@ -25,12 +25,12 @@ pub enum Outcome {
     Invalid(Invalid),
     /// From an agent that is not known (any more). It is asked to register again.
     UnknownIdentifier,
-    /// It came before. A repeated Registration or Stop is answered again.
+    /// The datagram came before. A repeated Registration or Stop is answered again.
     Duplicate,
     /// A later message came before it.
     Reordered,
-    /// So old that the network cannot have kept it: sent again by somebody else, or by an
-    /// agent of which another one has taken the place.
+    /// The datagram is so old that the network cannot have kept it: sent again by somebody else, or
+    /// by an agent of which another one has taken the place.
     Replayed,
     /// A report of which some load is not a number, infinite, negative or absurd. All else
     /// in it counts.
@@ -82,7 +82,7 @@ impl From<Late> for Outcome {
     }
 }
 
-/// What has happened, since the start.
+/// Counters of what has happened since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     pub(super) received: HashMap<Outcome, u64>,
@@ -101,7 +101,7 @@ pub struct Counters {
 /// A load in an Update that was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untaken {
-    /// Where it belongs.
+    /// Location to which the load belongs.
     pub location: String,
     /// Which load.
     pub load: LoadId,

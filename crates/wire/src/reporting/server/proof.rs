@@ -1,4 +1,5 @@
-//! Cookies and tokens: what only somebody at an address can know, without anything being kept of it.
+//! Cookies and tokens: numbers that only somebody at an address can know, without anything being
+//! kept of it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,7 +30,7 @@ impl Broker {
             })
     }
 
-    /// What only somebody at `address` can know: it is sent nowhere else.
+    /// Returns the token that only somebody at `address` can know: it is sent nowhere else.
     pub(super) fn token(&self, address: SocketAddr, identifier: u64) -> u64 {
         let (ip, port) = bytes(address);
         let parts = [

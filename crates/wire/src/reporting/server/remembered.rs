@@ -1,4 +1,5 @@
-//! What a broker knows of its agents, for the process that takes its place: they need not notice.
+//! State of a broker about its agents, for the process that takes its place: the agents need not
+//! notice.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -41,7 +42,7 @@ struct OneAgent {
     /// Controls that it was sent, the first with the news, and the last one confirmed.
     sent: (u64, u64, u64),
     sent_at: u64,
-    /// What it was told of how to report: milliseconds, intervals, seconds.
+    /// Instructions on how to report that the agent was told: milliseconds, intervals, seconds.
     told: (u64, u8, u64),
     location_unknown: bool,
 }
@@ -68,7 +69,8 @@ impl std::fmt::Debug for Remembered {
 }
 
 impl Broker {
-    /// What it knows. `socket` answers for one of its sockets what another process knows it by.
+    /// Returns what the broker knows. `socket` answers for one of its sockets what another process
+    /// knows it by.
     pub fn remembered(&self, socket: impl Fn(usize) -> Option<usize>) -> Remembered {
         let agents = self.agents.iter().filter_map(|(&identifier, agent)| {
             let socket = socket(agent.peer.socket)?;
