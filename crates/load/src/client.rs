@@ -32,9 +32,9 @@ pub(crate) struct Under<'a> {
     pub method: &'a str,
     pub has_body: bool,
     pub path: String,
-    /// Whether the client was sent to another host, who need not know its secrets.
+    /// True if the client was sent to another host, which need not know the client's secrets.
     elsewhere: bool,
-    /// When its first part was sent.
+    /// Time when the first part of the request was sent.
     pub sent: Option<Instant>,
 }
 
@@ -226,7 +226,7 @@ impl Client {
         }
     }
 
-    /// One request and its response; its connection is the last one after it.
+    /// Sends a request and takes its response; the request's connection is the last one after it.
     async fn over_http1(
         &mut self,
         context: &Context,

@@ -7,17 +7,17 @@ use crate::report::{Record, Row};
 /// A run as far as it is compared.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What it was sent to, or what else is known of it.
+    /// URL that the run was sent to, or what else is known of the run.
     pub what: String,
-    /// Its seconds.
+    /// Seconds of the run.
     pub rows: Vec<Row>,
-    /// Whether errors and refusals were counted.
+    /// True if errors and refusals were counted.
     pub has_errors: bool,
-    /// Whether latencies from when requests were sent were counted.
+    /// True if latencies from when requests were sent were counted.
     pub has_sends: bool,
     /// `open` or `closed`, and the planned rate per second, if that is known.
     pub planned: Option<(String, Option<f64>)>,
-    /// What makes its figures doubtful.
+    /// Warnings: reasons to doubt the run's figures.
     pub warnings: Vec<String>,
 }
 
@@ -34,14 +34,14 @@ impl From<Record> for Run {
     }
 }
 
-/// What two runs differ in.
+/// Comparison of two runs in one figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// What is compared.
+    /// Name of the figure that is compared.
     pub what: &'static str,
     /// The first run's mean over its seconds.
     pub a: f64,
-    /// The second one's.
+    /// The second run's mean over its seconds.
     pub b: f64,
     /// The geometric mean of b's seconds through that of a's, and the bounds within which it is with
     /// 99 %; `None` with fewer than three seconds of either run, or with zeros.
@@ -49,7 +49,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Whether the runs can show a difference.
+    /// Returns true if the runs show a difference.
     pub fn differs(&self) -> bool {
         self.ratio
             .is_some_and(|(_, low, high)| low > 1.0 || high < 1.0)
@@ -151,7 +151,7 @@ pub fn compare(a: &Run, b: &Run) -> Vec<Line> {
     lines
 }
 
-/// The same in words.
+/// Returns the comparison in words.
 pub fn text(names: [&str; 2], a: &Run, b: &Run) -> String {
     let mut text = format!("A: {}, {}\nB: {}, {}\n", names[0], a.what, names[1], b.what);
     let _ = writeln!(

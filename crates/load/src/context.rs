@@ -1,4 +1,4 @@
-//! What all clients of a thread share: where they connect to and from, and where they count.
+//! State that all clients of a thread share: addresses to connect to and from, connections, and counts.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use crate::stats::{Kind, Recorder};
 /// wait.
 pub(crate) type Shared = tokio::sync::Mutex<Option<SendRequest<Bytes>>>;
 
-/// Where a connection leads, and the connection.
+/// A connection, with the origin to which it leads.
 type Leading = (Rc<Origin>, Rc<Shared>);
 
 /// Hosts that a thread knows.
@@ -34,34 +34,34 @@ pub(crate) const MOST_CONNECTIONS: usize = 8;
 /// An answer of HTTP.
 pub(crate) struct Answer {
     pub status: u16,
-    /// Of its body.
+    /// Bytes of the answer's body.
     pub bytes: u64,
-    /// Where a redirect leads.
+    /// Location to which a redirect leads.
     pub location: Option<String>,
-    /// For how long a redirect may be kept.
+    /// Time for which a redirect may be kept.
     pub max_age: Option<Duration>,
 }
 
-/// Where connections go to.
+/// Origin of a URL: the server to which connections go.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    /// With an empty path.
+    /// URL of the origin, with an empty path.
     pub url: Url,
-    /// Where it is.
+    /// Address of the origin.
     pub address: SocketAddr,
 }
 
-/// What all clients of a thread share.
+/// State that all clients of a thread share.
 pub(crate) struct Context {
     pub runtime: Runtime,
     pub plan: Arc<Plan>,
     pub recorder: RefCell<Recorder>,
     pub tls: Option<Arc<ClientConfig>>,
-    /// Where the plan's URL leads.
+    /// Origin of the plan's URL.
     pub first: Rc<Origin>,
-    /// The bytes of the plan's requests to it.
+    /// Bytes of the plan's requests to the first origin.
     pub requests: Vec<Vec<u8>>,
-    /// Others, by scheme, host and port.
+    /// Other origins, by scheme, host and port.
     origins: RefCell<HashMap<(Scheme, String, u16), Rc<Origin>>>,
     /// Connections of HTTP/2, which clients share: of each number, those to several hosts, the one
     /// used last at the end.
@@ -98,7 +98,7 @@ impl Context {
         })
     }
 
-    /// Where a URL leads; the name is looked up once.
+    /// Returns the origin of a URL; the name is looked up once.
     pub(crate) fn origin(&self, url: &Url) -> Result<Rc<Origin>, Kind> {
         let is = |origin: &Origin| {
             origin.url.scheme == url.scheme
@@ -130,7 +130,8 @@ impl Context {
         Ok(origin)
     }
 
-    /// Whether an origin is spoken to over HTTP/2. A negotiator is not: it only says where to go.
+    /// Returns true if clients speak HTTP/2 to an origin. A negotiator gets HTTP/1.1: it only says
+    /// where to go.
     pub(crate) fn is_http2(&self, origin: &Rc<Origin>) -> bool {
         let is_negotiator = self.plan.negotiate && Rc::ptr_eq(origin, &self.first);
         self.plan.http2 && !is_negotiator
@@ -195,7 +196,7 @@ impl Context {
     }
 }
 
-/// What has failed, with words for the first time.
+/// Failure of a request: its kind, with words for the first time.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub kind: Kind,

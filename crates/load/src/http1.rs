@@ -26,7 +26,7 @@ impl Http1 {
         }
     }
 
-    /// Whether another request can be sent on it.
+    /// Returns true if another request can be sent on the connection.
     pub(crate) fn is_usable(&self) -> bool {
         let ready = self.is_fresh || self.response.keeps_alive();
         ready && !self.stream.has_ended()

@@ -45,7 +45,7 @@ pub(crate) async fn connect(
     Ok(send)
 }
 
-/// Whether a connection takes no more requests.
+/// Returns true if a connection takes no more requests.
 async fn has_ended(send: &SendRequest<Bytes>) -> bool {
     let mut send = send.clone();
     std::future::poll_fn(|cx| Poll::Ready(matches!(send.poll_ready(cx), Poll::Ready(Err(_))))).await
@@ -61,13 +61,14 @@ fn kind(error: &h2::Error) -> Kind {
     }
 }
 
-/// How often a request is sent that servers give back unread.
+/// Most times that a request is sent which servers give back unread.
 const TRIES: usize = 4;
 
-/// Why a request has no answer.
+/// Reason why a request has no answer.
 struct Unanswered {
     kind: Kind,
-    /// The server has said that it did nothing with it, so that it can be sent again.
+    /// True if the server has said that it did nothing with the request, so that the request can be
+    /// sent again.
     is_unread: bool,
 }
 
@@ -81,8 +82,8 @@ impl From<Kind> for Unanswered {
 }
 
 impl From<h2::Error> for Unanswered {
-    /// What may be sent again is above the last stream of a server that takes no more, or refused
-    /// (RFC 9113, section 8.7).
+    /// Makes the reason of an error of HTTP/2. A request may be sent again if its stream is above the
+    /// last stream of a server that takes no more, or if the server refused it (RFC 9113, section 8.7).
     fn from(error: h2::Error) -> Unanswered {
         let ends = error.is_go_away() && error.reason() == Some(Reason::NO_ERROR);
         let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);

@@ -33,12 +33,12 @@ const HEAD: usize = 40;
 pub struct IntervalLog {
     serializer: V2DeflateSerializer,
     packed: Vec<u8>,
-    /// What is to stand before the first line.
+    /// Text that is to stand before the first line.
     head: String,
 }
 
 impl IntervalLog {
-    /// For a run of which what is counted began at `start`.
+    /// Makes the log of a run whose counting began at `start`.
     pub fn new(plan: &Plan, start: SystemTime) -> Self {
         let start = start.duration_since(SystemTime::UNIX_EPOCH);
         let start = start.unwrap_or_default().as_secs_f64();

@@ -1,4 +1,4 @@
-//! What a run is to do.
+//! Plan of a run: what the generator is to do.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::surge::{Pace, Site};
 
-/// What is spoken.
+/// Protocol that is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// HTTP in plain.
@@ -21,7 +21,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// As in URLs.
+    /// Returns the name of the protocol, as in URLs.
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Http => "http",
@@ -44,20 +44,20 @@ impl Scheme {
 /// A URL, in its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// What is spoken.
+    /// Protocol that is spoken.
     pub scheme: Scheme,
     /// User and password.
     pub login: Option<(String, String)>,
     /// Name or address, the latter of IPv6 in brackets.
     pub host: String,
-    /// Port.
+    /// Port of the server.
     pub port: u16,
     /// Path and query; at least `/`.
     pub path: String,
 }
 
 impl Url {
-    /// Reads one.
+    /// Reads a URL.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Url {
         })
     }
 
-    /// Where a redirect leads that was the answer to this URL.
+    /// Returns the URL to which a redirect leads that was the answer to this URL.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl Url {
         }
     }
 
-    /// What is in `Host`: the port only if it is not the usual one.
+    /// Returns the text for `Host`: the port is in it only if it is not the usual one.
     pub fn authority(&self) -> String {
         match self.scheme.port() == Some(self.port) {
             true => self.host.clone(),
@@ -158,7 +158,7 @@ impl Url {
         }
     }
 
-    /// Its addresses.
+    /// Resolves the addresses of the host.
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ pub struct Ask {
     pub path: String,
 }
 
-/// Who asks for what, and when.
+/// Workload: who asks for what, and when.
 #[derive(Clone, Debug)]
 pub enum Workload {
     /// Each request on its own.
@@ -201,93 +201,94 @@ pub enum Workload {
     Surge {
         /// Documents of the site.
         site: Arc<Site>,
-        /// How they spend their time.
+        /// Pace of the users: how they spend their time.
         pace: Pace,
     },
     /// A log once more: when each of `order`'s requests is due.
     Replay {
-        /// Which request of [`Plan::asks`] comes when, in order.
+        /// Due time and number in [`Plan::asks`] of each request, in order.
         order: Arc<[(Duration, u32)]>,
     },
 }
 
-/// What is needed for TLS.
+/// Settings for TLS.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
     /// Authorities that are trusted; without it, those of the system.
     pub ca: Option<PathBuf>,
-    /// Whether everybody is trusted.
+    /// True if every certificate is trusted.
     pub insecure: bool,
     /// Name that is asked for instead of the host.
     pub server_name: Option<String>,
 }
 
-/// What is sent and awaited over TCP.
+/// Bytes that are sent and awaited over TCP.
 #[derive(Clone, Debug, Default)]
 pub struct Tcp {
-    /// What is sent.
+    /// Bytes that are sent.
     pub send: Vec<u8>,
-    /// Bytes that are awaited.
+    /// Number of bytes that are awaited.
     pub receive: u64,
-    /// Whether each request has a connection of its own.
+    /// True if each request has a connection of its own.
     pub connects: bool,
 }
 
 /// A run to be made.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where to.
+    /// URL to which requests go.
     pub url: Url,
-    /// What is asked for.
+    /// Requests that are made.
     pub asks: Vec<Ask>,
-    /// Popularity of the first, second and so on; all the same without.
+    /// Exponent of Zipf's law for the popularity of the first, second and so on; without it, all are
+    /// equally popular.
     pub zipf: Option<f64>,
-    /// Who asks, and when.
+    /// Workload: who asks, and when.
     pub workload: Workload,
     /// Threads, each with its part of connections and rate.
     pub threads: usize,
     /// Connections at once; users, where there are sessions.
     pub connections: usize,
-    /// Open loop: so many per second.
+    /// Open loop: requests per second.
     pub rate: Option<f64>,
-    /// Whether gaps are all the same, instead of by chance.
+    /// True if all gaps are the same, instead of by chance.
     pub constant: bool,
-    /// How long, after the warm-up.
+    /// Duration of the run, after the warm-up.
     pub duration: Option<Duration>,
-    /// How many, the warm-up included.
+    /// Number of requests, the warm-up included.
     pub requests: Option<u64>,
-    /// Not counted.
+    /// Warm-up, which is not counted.
     pub warm_up: Duration,
-    /// For connecting, and for each request.
+    /// Time limit for connecting, and for each request.
     pub timeout: Duration,
-    /// Where chance begins.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// Fields of every request.
     pub headers: Vec<(String, String)>,
     /// Body of every request.
     pub body: Vec<u8>,
-    /// TLS.
+    /// Settings for TLS.
     pub tls: Tls,
     /// HTTP/2 instead of HTTP/1.1; not to a negotiator.
     pub http2: bool,
     /// Requests at once on a connection of HTTP/2.
     pub streams: usize,
-    /// TCP.
+    /// Settings for plain TCP.
     pub tcp: Tcp,
     /// Redirects in a row that are followed; 0 takes them as answers.
     pub max_redirects: u32,
-    /// Whether a redirect is kept for as long as it says.
+    /// True if a redirect is kept for as long as it says.
     pub negotiate: bool,
     /// Addresses to connect from, by turns.
     pub from: Vec<IpAddr>,
 }
 
 impl Plan {
-    /// What cannot be meant.
+    /// Checks the plan for settings that cannot be meant.
     ///
     /// # Errors
     ///
-    /// Says what, and what would do.
+    /// Error text that names the setting, and a setting that would do.
     pub fn check(&self) -> Result<(), String> {
         let refuse = |what: &str| Err(what.to_owned());
         if self.connections < self.threads {
@@ -327,7 +328,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether requests are due at planned times.
+    /// Returns true if requests are due at planned times.
     pub fn is_open(&self) -> bool {
         self.rate.is_some() || matches!(self.workload, Workload::Replay { .. })
     }

@@ -1,4 +1,4 @@
-//! What a run has shown, for people and for other programs.
+//! Report of a run, for people and for other programs.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const LATE: Duration = Duration::from_millis(1);
 pub struct Record {
     /// The version of this format.
     pub version: u32,
-    /// What it was sent to.
+    /// URL that the run was sent to.
     pub url: String,
     /// `open` or `closed`.
     pub loop_kind: String,
@@ -28,9 +28,9 @@ pub struct Record {
     pub planned_rate: Option<f64>,
     /// Connections, or users.
     pub connections: usize,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Length of what was counted.
+    /// Length of the counted time in seconds.
     pub seconds: f64,
     /// Requests begun.
     pub begun: u64,
@@ -60,13 +60,13 @@ pub struct Record {
     pub rate: f64,
     /// Latencies in microseconds, from when a request was due.
     pub corrected_us: Quantiles,
-    /// The same from when it was sent.
+    /// Latencies in microseconds, from when a request was sent.
     pub from_send_us: Quantiles,
-    /// How late requests were sent, in microseconds.
+    /// Delays with which requests were sent, in microseconds.
     pub own_error_us: Quantiles,
     /// The busiest thread's share of its core.
     pub busy: f64,
-    /// What makes these figures doubtful, in words.
+    /// Warnings: reasons to doubt these figures, in words.
     pub warnings: Vec<String>,
     /// Each second.
     pub per_second: Vec<Row>,
@@ -75,7 +75,7 @@ pub struct Record {
 /// Quantiles in microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// Mean.
+    /// Mean value.
     pub mean: f64,
     /// 50 %.
     pub p50: f64,
@@ -112,21 +112,21 @@ impl Quantiles {
 /// A second.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// When it began.
+    /// Time when the second began, in seconds.
     pub second: f64,
-    /// Its length.
+    /// Length of this interval in seconds.
     pub length: f64,
     /// Requests begun.
     pub begun: u64,
     /// Whole answers.
     pub answered: u64,
-    /// Of those, with a status of 400 or more.
+    /// Answers with a status of 400 or more.
     pub refusals: u64,
-    /// Errors.
+    /// Number of errors.
     pub errors: u64,
     /// Bytes of bodies.
     pub bytes: u64,
-    /// Requests without an answer at its end.
+    /// Requests without an answer at the end of the second.
     pub in_flight: u64,
     /// Corrected latencies, in microseconds.
     pub p50_us: f64,
@@ -180,7 +180,7 @@ pub(crate) fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
-/// What makes the figures doubtful.
+/// Returns the warnings: reasons to doubt the figures.
 fn warnings(plan: &Plan, outcome: &Outcome) -> Vec<String> {
     let counted = &outcome.counted;
     let mut all = Vec::new();
@@ -265,13 +265,13 @@ pub fn record(plan: &Plan, outcome: &Outcome) -> Record {
     }
 }
 
-/// The same as a text of JSON.
+/// Returns the record as a text of JSON.
 pub fn json(record: &Record) -> String {
     // Nothing in it can fail to be written.
     serde_json::to_string_pretty(record).unwrap_or_default() + "\n"
 }
 
-/// Reads what [`json`] has written.
+/// Reads the text that [`json`] has written.
 ///
 /// # Errors
 ///

@@ -14,25 +14,26 @@ const MAX_LINE: usize = 4096;
 /// Longest value of a `Location` that is followed.
 pub(crate) const MAX_LOCATION: usize = 8192;
 
-/// What is wrong with a response.
+/// Error in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// What has come is no response of HTTP/1.x, or its body is not what its head says.
+    /// The bytes are no response of HTTP/1.x, or the body is not what its head says.
     Malformed,
     /// The head is longer than [`MAX_HEAD`], or has too many fields.
     HeadTooLong,
 }
 
-/// How far a response has come.
+/// Progress of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// More is to come.
     Part,
-    /// It is whole. So many bytes that were taken come after it: there should be none.
+    /// The response is whole. The number is that of the bytes that were taken after the response: there
+    /// should be none.
     Whole(usize),
 }
 
-/// What a head says.
+/// Contents of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
@@ -50,14 +51,14 @@ enum Framing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Head,
-    /// So many bytes of body are to come.
+    /// Number of bytes of body that are still to come.
     Body(u64),
     UntilClose,
-    /// A line with the size of a chunk; so many bytes of it have come.
+    /// A line with the size of a chunk, of which a part may have come.
     Size,
-    /// So many bytes of a chunk, its line end included.
+    /// Number of bytes of a chunk that are still to come, its line end included.
     Chunk(u64),
-    /// Lines after the last chunk; so many bytes of the present one have come.
+    /// Lines after the last chunk, and the number of bytes of the present line that have come.
     Trailer(usize),
     Done,
 }
@@ -68,20 +69,20 @@ pub struct Response {
     state: State,
     /// The part of a head, or of a line, that has come.
     partial: Vec<u8>,
-    /// When a head that comes in pieces is looked at.
+    /// Scan of a head that comes in pieces: decides when the head is looked at.
     scan: HeadScan,
     /// Bytes of lines after the last chunk.
     trailers: usize,
-    /// The last whole head as bytes, and what it says: most often the next one is the same.
+    /// Bytes of the last whole head, and its contents: most often the next head is the same.
     known: Vec<u8>,
     known_head: Option<Head>,
     head: Option<Head>,
-    /// Whether the request was HEAD: no body comes.
+    /// True if the request was HEAD: no body comes.
     is_head: bool,
     body: u64,
-    /// Of a redirect.
+    /// Location of a redirect.
     location: Option<String>,
-    /// What its `Cache-Control` allows.
+    /// Time for which `Cache-Control` allows a redirect to be kept.
     max_age: Option<Duration>,
 }
 
@@ -122,33 +123,33 @@ impl Response {
         self.max_age = None;
     }
 
-    /// Its status, when the head is whole.
+    /// Returns the status of the response, when the head is whole.
     pub fn status(&self) -> Option<u16> {
         self.head.map(|head| head.status)
     }
 
-    /// Bytes of its body so far.
+    /// Returns the bytes of the body so far.
     pub fn body(&self) -> u64 {
         self.body
     }
 
-    /// Whether another request may follow on the connection.
+    /// Returns true if another request may follow on the connection.
     pub fn keeps_alive(&self) -> bool {
         self.head
             .is_some_and(|head| head.keep_alive && head.framing != Framing::UntilClose)
     }
 
-    /// Where a redirect leads.
+    /// Returns the location to which a redirect leads.
     pub fn location(&self) -> Option<&str> {
         self.location.as_deref()
     }
 
-    /// How long a redirect may be kept.
+    /// Returns the time for which a redirect may be kept.
     pub fn max_age(&self) -> Option<Duration> {
         self.max_age
     }
 
-    /// Whether anything of it has come.
+    /// Returns true if any part of the response has come.
     pub fn has_begun(&self) -> bool {
         self.head.is_some() || !self.partial.is_empty()
     }
@@ -417,12 +418,12 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
     (size < 1 << 62).then_some(size)
 }
 
-/// Whether a status sends the client elsewhere.
+/// Returns true if a status redirects the client.
 pub(crate) fn is_redirect(status: u16) -> bool {
     matches!(status, 301 | 302 | 303 | 307 | 308)
 }
 
-/// What `Cache-Control` allows; nothing with `no-store` or `no-cache`.
+/// Returns the age that `Cache-Control` allows; nothing with `no-store` or `no-cache`.
 pub(crate) fn max_age(value: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(value).ok()?;
     let mut found = None;

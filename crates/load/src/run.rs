@@ -21,12 +21,12 @@ use crate::{ftp, http2};
 
 /// The longest that a user of SURGE pauses, in seconds: the tail has no end, and the clock has.
 const LONGEST_PAUSE: f64 = 86_400.0;
-/// So long after the end answers are awaited.
+/// Time after the end during which answers are awaited.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Until all threads have their clients.
+/// Time until all threads have their clients.
 const BEFORE: Duration = Duration::from_millis(20);
 
-/// What is used of TLS.
+/// Makes the settings of the TLS client.
 fn tls(tls: &Tls) -> Result<ClientConfig, String> {
     let settings = ClientTls {
         ca_file: tls.ca.clone().map(FileName::from),
@@ -340,7 +340,7 @@ impl Busy {
         Busy { cpu, spun }
     }
 
-    /// What was used since, without what was only spun.
+    /// Returns the CPU time used since then, without the time in which the thread only spun.
     fn since(self, spun: Duration) -> Duration {
         let now = Busy::now(spun);
         let used = now.cpu.saturating_sub(self.cpu);
@@ -353,7 +353,7 @@ struct Worker {
     client: Client,
     context: Rc<Context>,
     popularity: Rc<Option<Popularity>>,
-    /// What users of SURGE ask for, in an order that all of a thread share.
+    /// Documents that users of SURGE ask for, in an order that all users of a thread share.
     references: Rc<RefCell<Option<References>>>,
     rng: fastrand::Rng,
     thread: usize,
@@ -410,7 +410,7 @@ impl Worker {
         self.client.leave().await;
     }
 
-    /// Whether the run goes on.
+    /// Returns true if the run goes on.
     fn goes_on(&self) -> bool {
         !self.context.runtime.arrivals().is_closed()
     }

@@ -20,9 +20,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
 use crate::schedule::Arrivals;
 
-/// For so long before an arrival the loop does not sleep: waking up takes about as long.
+/// Time before an arrival during which the loop does not sleep: waking up takes about as long.
 const SPIN: Duration = Duration::from_micros(100);
-/// How often time limits are looked at.
+/// Interval between checks of time limits.
 const SWEEP: Duration = Duration::from_millis(20);
 /// Tasks in a row before sockets are looked at again.
 const IN_A_ROW: u32 = 64;
@@ -37,11 +37,11 @@ pub(crate) type Runtime = Rc<Loop>;
 struct Task {
     future: Pin<Box<dyn Future<Output = ()>>>,
     waker: Waker,
-    /// Whether the loop ends without it.
+    /// True if the loop may end without this task.
     is_aside: bool,
 }
 
-/// What a library's waker does: it may be anywhere, so this is the one thing with a lock.
+/// Waker for a library: it may be on any thread, so its list is the only part with a lock.
 struct Woken {
     task: usize,
     all: Arc<Mutex<Vec<usize>>>,
@@ -58,12 +58,12 @@ impl Wake for Woken {
     }
 }
 
-/// What is known of a socket.
+/// State of a socket.
 #[derive(Clone, Copy)]
 struct Source {
     readable: bool,
     writable: bool,
-    /// The other side sends no more: what is left can be read at any time.
+    /// True if the other side sends no more: what is left can be read at any time.
     ended: bool,
     reader: usize,
     writer: usize,
@@ -89,7 +89,7 @@ pub(crate) struct Loop {
     ready: RefCell<VecDeque<usize>>,
     woken: Arc<Mutex<Vec<usize>>>,
     current: Cell<usize>,
-    /// Who waits for an arrival, longest first.
+    /// Tasks that wait for an arrival, longest first.
     idle: RefCell<VecDeque<usize>>,
     arrivals: RefCell<Arrivals>,
     scratch: RefCell<Vec<u8>>,
@@ -279,7 +279,7 @@ impl Loop {
         }
     }
 
-    /// When somebody wants to be on time for something.
+    /// Returns the next time at which a task wants to be punctual.
     fn next_due(&self) -> Option<Instant> {
         let timer = self.timers.borrow().peek().map(|Reverse((at, _))| *at);
         let arrival = match self.idle.borrow().is_empty() {
@@ -388,7 +388,7 @@ impl Loop {
         self.free_sources.borrow_mut().push(source);
     }
 
-    /// Whether the other side has sent something, or has ended, that nobody has read yet.
+    /// Returns true if the other side has sent something that nobody has read yet, or has ended.
     pub(crate) fn has_ended(&self, source: usize) -> bool {
         self.sources
             .borrow()
@@ -423,7 +423,7 @@ impl Loop {
         Poll::Pending
     }
 
-    /// The same for writing.
+    /// Tries `write`; if there is no room, the current task is told when there is.
     pub(crate) fn poll_write(
         &self,
         source: usize,
@@ -554,15 +554,15 @@ fn timespec(time: Duration) -> Timespec {
     }
 }
 
-/// Something to do.
+/// Arrival of a request to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    /// When it was due.
+    /// Time when the request was due.
     pub due: Instant,
-    /// Since when somebody was free for it.
+    /// Time since which a client was free for the request.
     pub free: Instant,
-    /// When it was taken.
+    /// Time when a client took the request.
     pub taken: Instant,
-    /// Which one it is, from 0, of this thread.
+    /// Number of the arrival, from 0, in this thread.
     pub number: u64,
 }

@@ -1,4 +1,4 @@
-//! When things are due.
+//! Schedule: the times when requests are due.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,23 +16,23 @@ pub(crate) enum Gaps {
     Poisson {
         /// Mean gap in seconds.
         mean: f64,
-        /// Where chance comes from.
+        /// Source of random numbers.
         rng: fastrand::Rng,
     },
     /// At recorded times after the start, in order.
     Recorded(Arc<[Duration]>),
 }
 
-/// What is due when, one after another.
+/// Times when requests are due, one after another.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     gaps: Gaps,
     start: Instant,
-    /// Nothing is due from then on.
+    /// End, from which on nothing is due.
     end: Option<Instant>,
-    /// Nothing is due after so many.
+    /// Most requests that are due in all.
     most: Option<u64>,
-    /// When the next one is due, and its number.
+    /// Time when the next request is due, and its number.
     next: Instant,
     number: u64,
     is_closed: bool,
@@ -59,13 +59,13 @@ impl Arrivals {
         arrivals
     }
 
-    /// When the next one is due; `None` if nothing is planned.
+    /// Returns the time when the next request is due; `None` if nothing is planned.
     pub(crate) fn next(&mut self) -> Option<Instant> {
         let is_planned = !matches!(self.gaps, Gaps::Closed) && !self.is_over(self.next);
         is_planned.then_some(self.next)
     }
 
-    /// Takes the next one, with its number, if it is due; `Some(None)` is the end of all.
+    /// Takes the next request, with its number, if it is due; `Some(None)` is the end of all.
     #[allow(clippy::option_option)] // Not yet, never more, or now.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Option<(Instant, u64)>> {
         if matches!(self.gaps, Gaps::Closed) {
@@ -83,7 +83,7 @@ impl Arrivals {
         Some(Some(taken))
     }
 
-    /// How many are due by `now` and were not taken.
+    /// Counts, and passes over, the requests that are due by `now` and were not taken.
     pub(crate) fn overdue(&mut self, now: Instant) -> u64 {
         let mut count = 0;
         while self.next().is_some_and(|next| next <= now) && count < 100_000_000 {
@@ -99,12 +99,12 @@ impl Arrivals {
         self.is_closed = true;
     }
 
-    /// Whether there will be no more.
+    /// Returns true if there will be no more requests.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// There may be more, so that they can be counted.
+    /// Opens the schedule again, so that the requests that may still be due can be counted.
     pub(crate) fn reopen(&mut self) -> &mut Self {
         self.is_closed = false;
         self

@@ -62,7 +62,7 @@ impl Socket {
             .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Whether the other side has closed it.
+    /// Returns true if the other side has closed the socket.
     fn has_ended(&self) -> bool {
         self.runtime.has_ended(self.source)
     }
@@ -159,7 +159,7 @@ impl Stream {
         }
     }
 
-    /// Whether the other side has closed it.
+    /// Returns true if the other side has closed the stream.
     pub(crate) fn has_ended(&self) -> bool {
         match self {
             Stream::Plain(socket) => socket.has_ended(),

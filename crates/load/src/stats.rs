@@ -1,4 +1,4 @@
-//! What is counted: latencies, errors by kind, how late sends were.
+//! Counts of a run: latencies, errors by kind, and the delays of sends.
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
@@ -11,22 +11,22 @@ const LONGEST: u64 = 3_600_000_000_000;
 /// Statuses that there are.
 const STATUSES: usize = 600;
 
-/// Why a request got no whole answer.
+/// Reason why a request got no whole answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Nobody listens there.
     Refused,
-    /// It could not be connected to for another reason.
+    /// The connection could not be made for another reason.
     Connect,
     /// The handshake of TLS failed.
     Tls,
-    /// It took longer than `--timeout`.
+    /// The request took longer than `--timeout`.
     Timeout,
     /// The connection was closed before an answer.
     Closed,
     /// The connection was closed within an answer.
     HalfBody,
-    /// What came is no answer of the protocol.
+    /// The bytes that came are no answer of the protocol.
     Malformed,
     /// The head of an answer was too long.
     HeadTooLong,
@@ -34,7 +34,7 @@ pub enum Kind {
     Redirect,
     /// The server said no in the words of its protocol: a reset stream, a reply of FTP.
     Rejected,
-    /// It was still waiting for its answer when the run had ended.
+    /// The request was still waiting for its answer when the run had ended.
     Unfinished,
 }
 
@@ -139,14 +139,15 @@ impl Latencies {
     }
 }
 
-/// What was counted in some time.
+/// Counts of some time.
 #[derive(Clone, Debug)]
 pub struct Counted {
-    /// From when a request was due to its whole answer.
+    /// Latencies from when a request was due to its whole answer.
     pub corrected: Latencies,
-    /// From when it was sent to its whole answer.
+    /// Latencies from when a request was sent to its whole answer.
     pub from_send: Latencies,
-    /// From when it was due to when it was sent, of those for which somebody was free then.
+    /// Delays from when a request was due to when it was sent, of those requests for which a client was
+    /// free when they were due.
     pub own_error: Latencies,
     /// Requests begun.
     pub begun: u64,
@@ -247,38 +248,38 @@ impl Counted {
 /// A part of a run of one thread.
 #[derive(Debug)]
 pub(crate) struct Interval {
-    /// Which thread's.
+    /// Number of the thread.
     pub thread: usize,
-    /// What was counted.
+    /// Counts of the interval.
     pub counted: Box<Counted>,
-    /// When it began, after the start of what is counted.
+    /// Begin of the interval, after the start of the counted time.
     pub from: Duration,
-    /// When it ended.
+    /// End of the interval, after the start of the counted time.
     pub to: Duration,
-    /// Requests without an answer at its end.
+    /// Requests without an answer at the end of the interval.
     pub in_flight: u64,
-    /// Whether it is the thread's last one.
+    /// True if this is the thread's last interval.
     pub is_last: bool,
-    /// CPU time of the thread, that in which it only looked at the clock left out.
+    /// CPU time of the thread, without the time in which the thread only looked at the clock.
     pub busy: Duration,
 }
 
 /// Times of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// When it was due.
+    /// Time when the request was due.
     pub due: Instant,
-    /// Since when somebody was free for it.
+    /// Time since which a client was free for the request.
     pub free: Instant,
-    /// When it was begun with.
+    /// Time when a client began with the request.
     pub begun: Instant,
-    /// When it was sent.
+    /// Time when the request was sent.
     pub sent: Instant,
-    /// When its answer was whole.
+    /// Time when the answer was whole.
     pub end: Instant,
 }
 
-/// What a thread counts, for the present interval.
+/// Recorder of a thread's counts, for the present interval.
 pub(crate) struct Recorder {
     now: Box<Counted>,
     begun: Instant,
@@ -384,34 +385,34 @@ impl Recorder {
 /// A second of a run, of all threads.
 #[derive(Clone, Debug, Default)]
 pub struct Second {
-    /// When it began, in seconds after the start of what is counted.
+    /// Begin of the second, in seconds after the start of the counted time.
     pub from: f64,
-    /// Its length in seconds.
+    /// Length of this second in seconds.
     pub length: f64,
-    /// Requests begun in it.
+    /// Requests begun in this second.
     pub begun: u64,
     /// Whole answers.
     pub answered: u64,
-    /// Of those, with a status of 400 or more.
+    /// Answers with a status of 400 or more.
     pub refusals: u64,
-    /// Errors.
+    /// Number of errors.
     pub failed: u64,
     /// Bytes of bodies.
     pub bytes: u64,
-    /// Requests without an answer at its end.
+    /// Requests without an answer at the end of the second.
     pub in_flight: u64,
     /// Quantiles of corrected latencies: 50, 90, 99 %, and the longest.
     pub corrected: [Duration; 4],
-    /// The same from when requests were sent.
+    /// Quantiles of latencies from when requests were sent: 50, 90, 99 %, and the longest.
     pub from_send: [Duration; 4],
-    /// 99 % and the longest of how late sends were.
+    /// 99 % quantile, and longest, of the delays of sends.
     pub own_error: [Duration; 2],
 }
 
-/// What a run has shown.
+/// Outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// All that was counted.
+    /// All counts of the run.
     pub counted: Counted,
     /// Each second.
     pub seconds: Vec<Second>,
@@ -425,11 +426,12 @@ pub struct Outcome {
 
 /// Adds up intervals of all threads.
 pub(crate) struct Collector {
-    /// Of each thread: what it has told of and others have not, and whether it has ended.
+    /// For each thread: its intervals that other threads have not told of yet, and whether the thread
+    /// has ended.
     threads: Vec<(VecDeque<Interval>, bool)>,
-    /// What is returned to the threads.
+    /// Senders that return used counts to the threads.
     spares: Vec<mpsc::Sender<Box<Counted>>>,
-    /// Of the last second.
+    /// Counts of the last second.
     last: Counted,
     outcome: Outcome,
     busy: Duration,

@@ -43,12 +43,12 @@ pub struct Site {
     /// Documents of each page, the most popular page first: a base and what it embeds, or one
     /// that is alone.
     pages: Vec<Vec<usize>>,
-    /// How often each document is asked for, of all times.
+    /// Share of each document in all requests.
     shares: Vec<f64>,
 }
 
 impl Site {
-    /// So many documents, 10 at least.
+    /// Makes a site of `documents` documents, 10 at least.
     pub fn new(documents: usize, rng: &mut Rng) -> Self {
         let count = documents.max(10);
         let bases = (BASES * count as f64) as usize;
@@ -90,12 +90,12 @@ impl Site {
         self.lengths.get(document).copied().unwrap_or(0)
     }
 
-    /// How many pages it has: bases, and documents that are alone.
+    /// Returns the number of pages: bases, and documents that are alone.
     pub fn pages(&self) -> usize {
         self.pages.len()
     }
 
-    /// Mean length of what is asked for, in bytes.
+    /// Mean length of the documents that are asked for, in bytes.
     pub fn mean_length(&self) -> f64 {
         let parts = self.lengths.iter().zip(&self.shares);
         parts.map(|(&length, share)| length as f64 * share).sum()
@@ -154,14 +154,14 @@ fn length(rng: &mut Rng) -> f64 {
 #[derive(Clone, Debug)]
 pub struct References {
     popularity: Popularity,
-    /// How often each page is still to be asked for of what was drawn.
+    /// Number of times that each page is still to be asked for, of the numbers that were drawn.
     due: Vec<u32>,
-    /// Those pages, the one that was asked for last in front.
+    /// Pages that are still to be asked for, the page asked for last in front.
     stack: VecDeque<usize>,
 }
 
 impl References {
-    /// Those of a site.
+    /// Makes the references of a site.
     pub fn new(site: &Site, rng: &mut Rng) -> Self {
         let pages = site.pages.len();
         let mut references = References {
@@ -207,7 +207,7 @@ impl References {
     }
 }
 
-/// How users spend their time.
+/// Pace of users: how they spend their time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     /// Factor on all times between documents and pages; 1 is SURGE's.
@@ -216,16 +216,16 @@ pub struct Pace {
     pub pages: f64,
 }
 
-/// What a user does next.
+/// Next step of a user.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Step {
-    /// Waits for so many seconds.
+    /// The user waits for this number of seconds.
     Wait(f64),
-    /// Asks for a document, and waits for the answer.
+    /// The user asks for a document, and waits for the answer.
     Ask {
-        /// Its number.
+        /// Number of the document.
         document: usize,
-        /// Whether it is the first one of a session.
+        /// True if the document is the first one of a session.
         begins: bool,
     },
 }
@@ -242,7 +242,7 @@ pub struct User {
 }
 
 impl User {
-    /// One who is about to begin a session.
+    /// Makes a user who is about to begin a session.
     pub fn new(pace: Pace) -> Self {
         User {
             pace,
