@@ -1,4 +1,4 @@
-//! What a resource says, and how it is encoded for whom.
+//! Content of a resource, and its encoding for each audience.
 //!
 //! The same content is always encoded to the same bytes: a client that gets them once more sees that
 //! nothing has changed.
@@ -16,30 +16,31 @@ use prost::Message;
 use crate::kind::{Audience, Dialect};
 use crate::proto;
 
-/// What a resource says. Its name is that of the group, of whichever type it is.
+/// Content of a resource. The name of the resource is the name of the group, of whichever type the resource
+/// is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
-    /// How the members of a group are reached.
+    /// Description of how the members of a group are reached.
     Cluster(Cluster),
     /// The members of a group.
     Endpoints(Endpoints),
-    /// That clients of gRPC may ask for the group.
+    /// Listener that says that clients of gRPC may ask for the group.
     Listener,
-    /// That all their requests go there.
+    /// Route that sends all requests of these clients to the group.
     Route,
 }
 
-/// How the members of a group are reached.
+/// Description of how the members of a group are reached.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// Who decides which member gets how much.
+    /// Policy that says who decides which member gets how much.
     pub policy: XdsPolicy,
-    /// Whether members speak HTTP/2.
+    /// True if members speak HTTP/2.
     pub http2: bool,
-    /// Whether members speak TLS. What a client needs for that it must have by itself, so Envoy gets no
-    /// such cluster: it would speak to its members in clear.
+    /// True if members speak TLS. A client must have by itself what it needs for TLS, so Envoy gets no such
+    /// cluster: Envoy would speak to the members in clear.
     pub tls: bool,
-    /// Whether clients are to report what they see of it.
+    /// True if clients are to report what they see of the cluster.
     pub reports: bool,
     /// Time limit of connections.
     pub connect_timeout: Duration,
@@ -48,7 +49,7 @@ pub struct Cluster {
 /// The members of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoints {
-    /// Who decides which member gets how much.
+    /// Policy that says who decides which member gets how much.
     pub policy: XdsPolicy,
     /// The zones that come after a client's own one, in this order, and before all others; `None` is that
     /// all zones are alike.
@@ -60,17 +61,17 @@ pub struct Endpoints {
 /// A member.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
-    /// Its name.
+    /// Name of the member.
     pub name: Arc<str>,
-    /// Its host, which may be a name.
+    /// Host of the member, which may be a name.
     pub host: Arc<str>,
-    /// Where it listens.
+    /// Address that the member listens on.
     pub address: Address,
-    /// Where it is, if that is said.
+    /// Zone of the member, if one is configured.
     pub zone: Option<Arc<str>>,
-    /// Its weight, if it serves.
+    /// Weight of the member, if it serves.
     pub weight: u32,
-    /// Whether it does.
+    /// Standing of the member: whether it serves.
     pub standing: Standing,
 }
 
@@ -156,7 +157,7 @@ impl Cluster {
     }
 }
 
-/// That endpoints speak HTTP/2.
+/// Returns the options that say that endpoints speak HTTP/2.
 fn http2() -> proto::AnyPair {
     let options = proto::HttpProtocolOptions {
         explicit_http_config: Some(proto::ExplicitHttpConfig {
@@ -170,7 +171,7 @@ fn http2() -> proto::AnyPair {
     }
 }
 
-/// That clients make weights of the loads that members report to them.
+/// Returns the policy with which clients make weights of the loads that members report to them.
 fn client_side(dialect: Dialect) -> proto::LoadBalancingPolicy {
     let one = |name: &str, kind: &str, config: &dyn Fn(&str) -> proto::Any| {
         let extension = proto::TypedExtensionConfig {
@@ -216,8 +217,8 @@ impl Endpoints {
         assignment.encode_to_vec()
     }
 
-    /// Whether a member is shown to such clients. Those who do not serve are shown to Envoy, which moves away
-    /// from them what they have; clients of gRPC would go to them.
+    /// True if a member is shown to such clients. Members that do not serve are shown to Envoy, which moves
+    /// away from them what they have; clients of gRPC would go to these members.
     fn is_shown(member: &Endpoint, dialect: Dialect) -> bool {
         match member.standing {
             Standing::Serving => true,
@@ -310,7 +311,7 @@ impl Endpoints {
 }
 
 impl Endpoint {
-    /// Where it is; `None` if such clients cannot go there.
+    /// Returns the endpoint's address; `None` if such clients cannot go there.
     fn endpoint(&self, dialect: Dialect) -> Option<proto::Endpoint> {
         let address = match &self.address {
             Address::Ip(address) => proto::Address {
@@ -339,7 +340,7 @@ impl Endpoint {
     }
 }
 
-/// What a member's standing is to Envoy.
+/// Returns a member's standing as a health status of Envoy.
 fn health(standing: Standing) -> i32 {
     match standing {
         Standing::Serving | Standing::Standby => 0,

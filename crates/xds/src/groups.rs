@@ -35,13 +35,13 @@ pub struct Groups {
     section: Section,
     handles: Vec<Arc<GroupHandle>>,
     watched: Vec<Watched>,
-    /// Where each is among them.
+    /// Index of each group in `watched`.
     places: HashMap<Arc<str>, usize>,
     seen: Vec<Seen>,
 }
 
 impl Default for Groups {
-    /// None.
+    /// Returns an empty set of groups.
     fn default() -> Self {
         Groups {
             section: Section::default(),
@@ -53,7 +53,7 @@ impl Default for Groups {
     }
 }
 
-/// How shares become messages.
+/// Returns the settings that say how shares become messages.
 fn settings(section: &Section) -> shares::Settings {
     let between = section.between_pushes();
     shares::Settings {
@@ -67,7 +67,7 @@ fn settings(section: &Section) -> shares::Settings {
 }
 
 impl Groups {
-    /// What the configuration says from now on.
+    /// Takes the section that the configuration has from now on.
     pub fn set_section(&mut self, section: &Section, world: &mut World) {
         if self.section == *section {
             return;
@@ -162,12 +162,12 @@ impl Groups {
         Some(watched.handle.current.load_full())
     }
 
-    /// How many there are.
+    /// Returns the number of groups.
     pub fn len(&self) -> usize {
         self.watched.len()
     }
 
-    /// Whether there is none.
+    /// True if there are no groups.
     pub fn is_empty(&self) -> bool {
         self.watched.is_empty()
     }

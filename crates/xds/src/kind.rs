@@ -25,9 +25,9 @@ pub enum Kind {
     Cluster,
     /// Endpoints of clusters (EDS).
     Endpoints,
-    /// What clients of gRPC ask for by name (LDS).
+    /// Listeners, which clients of gRPC ask for by name (LDS).
     Listener,
-    /// Where their requests go (RDS).
+    /// Routes, which say where requests of these clients go (RDS).
     Route,
 }
 
@@ -55,7 +55,7 @@ impl Kind {
         Self::ALL.iter().copied().find(|kind| kind.url() == url)
     }
 
-    /// Whether an answer of the state of the world has all resources of this type, and not only those
+    /// True if an answer of the state of the world has all resources of this type, and not only the resources
     /// that have changed.
     pub fn is_whole(self) -> bool {
         matches!(self, Kind::Cluster | Kind::Listener)
@@ -89,7 +89,7 @@ impl Dialect {
     }
 }
 
-/// Whom a resource is encoded for.
+/// Audience that a resource is encoded for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Audience {
     /// Which program.
@@ -99,7 +99,7 @@ pub struct Audience {
 }
 
 impl Audience {
-    /// What a client says of itself.
+    /// Returns the audience that a client says it belongs to.
     pub fn of(node: &Node) -> Self {
         let name = node.user_agent_name.get(..4).unwrap_or_default();
         let dialect = match name.eq_ignore_ascii_case("grpc") {

@@ -20,7 +20,7 @@ use crate::proto::{self, LoadStatsRequest, UpstreamLocalityStats};
 /// After so many intervals without a report what a client has said does not count any more.
 const PATIENCE: u32 = 3;
 
-/// What a client sees of a location.
+/// Figures that a client sees of a location.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Figures {
     in_progress: f64,
@@ -41,7 +41,7 @@ impl Figures {
 #[derive(Debug)]
 struct Place {
     location: Arc<Location>,
-    /// What each client sees, and until when that counts.
+    /// Figures that each client sees, and until when they count.
     clients: BTreeMap<u64, (Figures, Instant)>,
 }
 
@@ -69,7 +69,7 @@ impl Place {
     }
 }
 
-/// What clients say of their load.
+/// Ledger of what clients say of their load.
 #[derive(Debug, Default)]
 pub struct Ledger {
     places: HashMap<Arc<str>, Place>,
@@ -79,7 +79,7 @@ pub struct Ledger {
     tables: HashMap<Box<str>, Arc<Members>>,
 }
 
-/// What came of a report.
+/// Result of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Members that it was about.
@@ -190,7 +190,7 @@ fn seconds(reported: Option<&proto::Duration>, interval: Duration) -> f64 {
     reported.unwrap_or_else(|| interval.as_secs_f64().max(0.01))
 }
 
-/// What a client has counted.
+/// Counts of a client.
 #[derive(Clone, Copy)]
 struct Counts {
     in_progress: u64,

@@ -32,45 +32,45 @@ messages! {
     DiscoveryRequest {
         /// Version that is in use.
         [string, tag = "1"] version_info: String,
-        /// Who asks; in the first request of a stream.
+        /// Client that asks; in the first request of a stream.
         [message, optional, tag = "2"] node: Option<Node>,
-        /// What is wanted.
+        /// Names of the resources that are wanted.
         [string, repeated, tag = "3"] resource_names: Vec<String>,
         /// Of which type.
         [string, tag = "4"] type_url: String,
         /// The answer that this is about.
         [string, tag = "5"] response_nonce: String,
-        /// Why that answer was refused.
+        /// Reason why that answer was refused.
         [message, optional, tag = "6"] error_detail: Option<Status>,
     }
 
     /// State of the world: an answer.
     DiscoveryResponse {
-        /// Its version.
+        /// Version of the answer.
         [string, tag = "1"] version_info: String,
         /// An [`Any`] each.
         [bytes = "bytes", repeated, tag = "2"] resources: Vec<Bytes>,
         /// Of which type.
         [string, tag = "4"] type_url: String,
-        /// What a word about it has to say.
+        /// Nonce that a request about this answer has to carry.
         [string, tag = "5"] nonce: String,
     }
 
     /// Incremental: changes of a subscription, or a word about an answer, or both.
     DeltaDiscoveryRequest {
-        /// Who asks; in the first request of a stream.
+        /// Client that asks; in the first request of a stream.
         [message, optional, tag = "1"] node: Option<Node>,
         /// Type of what it is about.
         [string, tag = "2"] type_url: String,
-        /// What is wanted from now on.
+        /// Names of the resources that are wanted from now on.
         [string, repeated, tag = "3"] resource_names_subscribe: Vec<String>,
-        /// What is not wanted any more.
+        /// Names of the resources that are not wanted any more.
         [string, repeated, tag = "4"] resource_names_unsubscribe: Vec<String>,
-        /// What the client has from a stream before, with versions.
+        /// Resources that the client has from a stream before, with versions.
         [message, repeated, tag = "5"] initial_resource_versions: Vec<Pair>,
         /// The answer that this is about; empty if it is about none.
         [string, tag = "6"] response_nonce: String,
-        /// Why that answer was refused.
+        /// Reason why that answer was refused.
         [message, optional, tag = "7"] error_detail: Option<Status>,
     }
 
@@ -78,43 +78,44 @@ messages! {
     DeltaDiscoveryResponse {
         /// Version of it all, for people.
         [string, tag = "1"] system_version_info: String,
-        /// What is new or has changed.
+        /// Resources that are new or have changed.
         [message, repeated, tag = "2"] resources: Vec<Resource>,
         /// Of which type.
         [string, tag = "4"] type_url: String,
-        /// What a word about it has to say.
+        /// Nonce that a request about this answer has to carry.
         [string, tag = "5"] nonce: String,
-        /// What is there no more, or is not there.
+        /// Names of resources that are there no more, or are not there.
         [string, repeated, tag = "6"] removed_resources: Vec<String>,
     }
 
     /// A resource with its version.
     Resource {
-        /// Its version.
+        /// Version of the resource.
         [string, tag = "1"] version: String,
         /// An [`Any`].
         [bytes = "bytes", tag = "2"] resource: Bytes,
-        /// Its name.
+        /// Name of the resource.
         [string, tag = "3"] name: String,
     }
 
     /// A client.
     Node {
-        /// Its name.
+        /// Name of the client.
         [string, tag = "1"] id: String,
-        /// What it is one of, as a user of `[xds]` sees it: a service, not a cluster that it forwards to.
+        /// Service that the client is part of, as a user of `[xds]` sees it: not a cluster that the client
+        /// forwards to.
         [string, tag = "2"] cluster: String,
-        /// Where it is.
+        /// Place of the client.
         [message, optional, tag = "4"] locality: Option<Locality>,
         /// Which program it is.
         [string, tag = "6"] user_agent_name: String,
-        /// Its version.
+        /// Version of the client's program.
         [string, tag = "7"] user_agent_version: String,
-        /// What it can do.
+        /// Features that the client has.
         [string, repeated, tag = "10"] client_features: Vec<String>,
     }
 
-    /// Why something was refused.
+    /// Reason why something was refused.
     Status {
         /// A number of gRPC.
         [int32, tag = "1"] code: i32,
@@ -124,9 +125,9 @@ messages! {
 
     /// An entry of a map of texts.
     Pair {
-        /// Its key.
+        /// Key of the pair.
         [string, tag = "1"] key: String,
-        /// Its value.
+        /// Value of the pair.
         [string, tag = "2"] value: String,
     }
 
@@ -138,7 +139,7 @@ messages! {
         [bytes = "vec", tag = "2"] value: Vec<u8>,
     }
 
-    /// Nothing.
+    /// Message without fields.
     Empty {}
 
     /// A time span.
@@ -166,41 +167,41 @@ messages! {
 messages! {
     /// A cluster.
     Cluster {
-        /// Its name.
+        /// Name of the cluster.
         [string, tag = "1"] name: String,
-        /// Where its endpoints come from: [`EDS`].
+        /// Source of the cluster's endpoints: [`EDS`].
         [int32, tag = "2"] discovery_type: i32,
         /// From where.
         [message, optional, tag = "3"] eds_cluster_config: Option<EdsClusterConfig>,
         /// Time limit of connections.
         [message, optional, tag = "4"] connect_timeout: Option<Duration>,
-        /// How an endpoint is chosen: 0 is weighted round robin.
+        /// Policy that chooses an endpoint: 0 is weighted round robin.
         [int32, tag = "6"] lb_policy: i32,
         /// And more of that.
         [message, optional, tag = "27"] common_lb_config: Option<CommonLbConfig>,
-        /// What its endpoints speak.
+        /// Protocol options, which say what the cluster's endpoints speak.
         [message, repeated, tag = "36"] typed_extension_protocol_options: Vec<AnyPair>,
-        /// How an endpoint is chosen, if not by `lb_policy`.
+        /// Policy that chooses an endpoint, if `lb_policy` does not.
         [message, optional, tag = "41"] load_balancing_policy: Option<LoadBalancingPolicy>,
-        /// Where its load is reported.
+        /// Server that the cluster's load is reported to.
         [message, optional, tag = "42"] lrs_server: Option<ConfigSource>,
     }
 
     /// An entry of a map of messages.
     AnyPair {
-        /// Its key.
+        /// Key of the pair.
         [string, tag = "1"] key: String,
-        /// Its value.
+        /// Value of the pair.
         [message, optional, tag = "2"] value: Option<Any>,
     }
 
-    /// Where endpoints come from.
+    /// Source of endpoints.
     EdsClusterConfig {
         /// From where.
         [message, optional, tag = "1"] eds_config: Option<ConfigSource>,
     }
 
-    /// Where something comes from.
+    /// Source of some resources.
     ConfigSource {
         /// From the aggregated stream.
         [message, optional, tag = "3"] ads: Option<Empty>,
@@ -210,7 +211,7 @@ messages! {
         [int32, tag = "6"] resource_api_version: i32,
     }
 
-    /// What policies of Envoy have in common.
+    /// Settings that policies of Envoy have in common.
     CommonLbConfig {
         /// With fewer healthy endpoints, health is ignored; 0 is never.
         [message, optional, tag = "1"] healthy_panic_threshold: Option<Percent>,
@@ -224,15 +225,15 @@ messages! {
 
     /// A policy.
     Policy {
-        /// Which.
+        /// Name and settings of the policy.
         [message, optional, tag = "4"] typed_extension_config: Option<TypedExtensionConfig>,
     }
 
     /// An extension with its settings.
     TypedExtensionConfig {
-        /// Its name.
+        /// Name of the extension.
         [string, tag = "1"] name: String,
-        /// Its settings.
+        /// Settings of the extension.
         [message, optional, tag = "2"] typed_config: Option<Any>,
     }
 
@@ -242,15 +243,15 @@ messages! {
         [message, optional, tag = "1"] endpoint_picking_policy: Option<LoadBalancingPolicy>,
     }
 
-    /// What endpoints speak.
+    /// HTTP versions that endpoints speak.
     HttpProtocolOptions {
-        /// One version of HTTP.
+        /// Settings of one version of HTTP.
         [message, optional, tag = "3"] explicit_http_config: Option<ExplicitHttpConfig>,
     }
 
     /// Which version of HTTP.
     ExplicitHttpConfig {
-        /// HTTP/2.
+        /// Settings of HTTP/2.
         [message, optional, tag = "2"] http2_protocol_options: Option<Empty>,
     }
 
@@ -268,7 +269,7 @@ messages! {
         [message, optional, tag = "1"] locality: Option<Locality>,
         /// The endpoints.
         [message, repeated, tag = "2"] lb_endpoints: Vec<LbEndpoint>,
-        /// Its weight among places of its priority.
+        /// Weight of the place among places of its priority.
         [message, optional, tag = "3"] load_balancing_weight: Option<UInt32Value>,
         /// 0 is the highest.
         [uint32, tag = "5"] priority: u32,
@@ -276,9 +277,9 @@ messages! {
 
     /// A place.
     Locality {
-        /// Region.
+        /// Name of the region.
         [string, tag = "1"] region: String,
-        /// Zone.
+        /// Name of the zone.
         [string, tag = "2"] zone: String,
         /// Part of the zone.
         [string, tag = "3"] sub_zone: String,
@@ -286,19 +287,19 @@ messages! {
 
     /// An endpoint.
     LbEndpoint {
-        /// Where it is.
+        /// Endpoint with its address.
         [message, optional, tag = "1"] endpoint: Option<Endpoint>,
         /// [`UNHEALTHY`] and the like; 0 is nothing against it.
         [int32, tag = "2"] health_status: i32,
-        /// Its weight among endpoints of its place.
+        /// Weight of the endpoint among endpoints of its place.
         [message, optional, tag = "4"] load_balancing_weight: Option<UInt32Value>,
     }
 
-    /// Where an endpoint is.
+    /// Address and name of an endpoint.
     Endpoint {
-        /// Its address.
+        /// Address of the endpoint.
         [message, optional, tag = "1"] address: Option<Address>,
-        /// Its name, if it has one.
+        /// Name of the endpoint, if it has one.
         [string, tag = "3"] hostname: String,
     }
 
@@ -320,51 +321,51 @@ messages! {
 
     /// A Unix socket.
     Pipe {
-        /// Its path; `@` begins a name in the abstract namespace.
+        /// Path of the socket; `@` begins a name in the abstract namespace.
         [string, tag = "1"] path: String,
     }
 
-    /// What a client of gRPC asks for by name.
+    /// Listener that a client of gRPC asks for by name.
     Listener {
-        /// Its name.
+        /// Name of the listener.
         [string, tag = "1"] name: String,
-        /// What is behind it.
+        /// Settings behind the listener.
         [message, optional, tag = "19"] api_listener: Option<ApiListener>,
     }
 
-    /// What is behind a listener that has no socket.
+    /// Settings behind a listener that has no socket.
     ApiListener {
         /// An [`HttpConnectionManager`].
         [message, optional, tag = "1"] api_listener: Option<Any>,
     }
 
-    /// Where requests go.
+    /// Settings that say where requests go.
     HttpConnectionManager {
         /// Beginning of the names of its figures.
         [string, tag = "2"] stat_prefix: String,
-        /// Where routes come from.
+        /// Source of the routes.
         [message, optional, tag = "3"] rds: Option<Rds>,
-        /// What is done with requests; the last one forwards them.
+        /// Filters that handle requests; the last one forwards them.
         [message, repeated, tag = "5"] http_filters: Vec<HttpFilter>,
     }
 
-    /// Where routes come from.
+    /// Source of routes.
     Rds {
         /// From where.
         [message, optional, tag = "1"] config_source: Option<ConfigSource>,
-        /// Which.
+        /// Name of the route configuration.
         [string, tag = "2"] route_config_name: String,
     }
 
     /// Something that is done with requests.
     HttpFilter {
-        /// Its name.
+        /// Name of the filter.
         [string, tag = "1"] name: String,
-        /// What it is.
+        /// Kind and settings of the filter.
         [message, optional, tag = "4"] typed_config: Option<Any>,
     }
 
-    /// Routes.
+    /// Routes of a listener.
     RouteConfiguration {
         /// Their name.
         [string, tag = "1"] name: String,
@@ -374,7 +375,7 @@ messages! {
 
     /// Routes of hosts.
     VirtualHost {
-        /// Its name.
+        /// Name of the virtual host.
         [string, tag = "1"] name: String,
         /// The hosts.
         [string, repeated, tag = "2"] domains: Vec<String>,
@@ -386,7 +387,7 @@ messages! {
     Route {
         /// Which requests.
         [message, optional, tag = "1"] matches: Option<RouteMatch>,
-        /// Where they go.
+        /// Destination of the requests.
         [message, optional, tag = "2"] route: Option<RouteAction>,
     }
 
@@ -396,7 +397,7 @@ messages! {
         [string, tag = "1"] prefix: String,
     }
 
-    /// Where requests go.
+    /// Destination of requests.
     RouteAction {
         /// To which cluster.
         [string, tag = "1"] cluster: String,
@@ -407,19 +408,19 @@ messages! {
 
 // Load reports.
 messages! {
-    /// What a client has seen since its last report.
+    /// Figures that a client has seen since its last report.
     LoadStatsRequest {
-        /// Who reports; in the first request of a stream.
+        /// Client that reports; in the first request of a stream.
         [message, optional, tag = "1"] node: Option<Node>,
         /// By cluster.
         [message, repeated, tag = "2"] cluster_stats: Vec<ClusterStats>,
     }
 
-    /// What a client is to report.
+    /// Order that says what a client is to report.
     LoadStatsResponse {
         /// Of these clusters.
         [string, repeated, tag = "1"] clusters: Vec<String>,
-        /// How often.
+        /// Interval between reports.
         [message, optional, tag = "2"] load_reporting_interval: Option<Duration>,
         /// Of each endpoint.
         [bool, tag = "3"] report_endpoint_granularity: bool,
@@ -427,9 +428,9 @@ messages! {
         [bool, tag = "4"] send_all_clusters: bool,
     }
 
-    /// What was seen of a cluster.
+    /// Figures of a cluster.
     ClusterStats {
-        /// Its name.
+        /// Name of the cluster.
         [string, tag = "1"] cluster_name: String,
         /// By locality.
         [message, repeated, tag = "2"] upstream_locality_stats: Vec<UpstreamLocalityStats>,
@@ -437,9 +438,9 @@ messages! {
         [message, optional, tag = "4"] load_report_interval: Option<Duration>,
     }
 
-    /// What was seen of a locality.
+    /// Figures of a locality.
     UpstreamLocalityStats {
-        /// Which.
+        /// Locality that the figures are of.
         [message, optional, tag = "1"] locality: Option<Locality>,
         /// Requests under way.
         [uint64, tag = "3"] total_requests_in_progress: u64,
@@ -451,9 +452,9 @@ messages! {
         [uint64, tag = "8"] total_issued_requests: u64,
     }
 
-    /// What was seen of an endpoint.
+    /// Figures of an endpoint.
     UpstreamEndpointStats {
-        /// Which.
+        /// Address of the endpoint.
         [message, optional, tag = "1"] address: Option<Address>,
         /// Requests under way.
         [uint64, tag = "3"] total_requests_in_progress: u64,
@@ -499,7 +500,7 @@ impl Any {
 mod tests {
     use super::*;
 
-    /// What goes over the wire as bytes is what the API declares as a message.
+    /// The API declares as messages what goes over the wire as bytes.
     #[test]
     fn bytes_look_like_the_messages_that_they_are() {
         #[derive(Clone, PartialEq, Message)]

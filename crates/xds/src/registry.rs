@@ -1,4 +1,5 @@
-//! What others may know of the server: its clients and its counters, written by its thread.
+//! Registry of what others may know of the server: its clients and its counters, written by the server's
+//! thread.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ const MOST_NAMES: usize = 1000;
 /// Stands for clients beyond [`MOST_NAMES`].
 const OTHERS: &str = "(others)";
 
-/// What was counted of a client and a type.
+/// Counts of a client and a type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub pushes: u64,
@@ -97,7 +98,7 @@ impl Registry {
         }
     }
 
-    /// How it goes with a stream now.
+    /// Notes the state of a stream.
     pub(crate) fn note(&self, id: u64, stream: &Stream) {
         let all = stream.subscriptions().map(|(kind, of)| SubscriptionStatus {
             kind: kind.name().into(),
@@ -141,12 +142,12 @@ impl Registry {
         add(of.entry(kind).or_default());
     }
 
-    /// What was counted, by client and type.
+    /// Returns the counts by client and type.
     pub(crate) fn counts(&self) -> BTreeMap<String, BTreeMap<Kind, Counts>> {
         self.lock().counts.clone()
     }
 
-    /// How many streams there are.
+    /// Returns the number of streams.
     pub(crate) fn streams(&self) -> usize {
         self.lock().clients.len()
     }

@@ -51,7 +51,7 @@ const HANDSHAKE: Duration = Duration::from_secs(15);
 /// A connection without a stream is closed after this time.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// How long a connection may take to end when it is told to.
+/// Longest time that a connection may take to end when it is told to end.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// After so long without a word the system asks whether the client is still there, and then every quarter of that.
@@ -78,7 +78,7 @@ mod code {
     pub(super) const UNAVAILABLE: u16 = 14;
 }
 
-/// What all streams share.
+/// State that all streams share.
 pub(crate) struct Server {
     clock: Clock,
     epoch: Arc<str>,
@@ -124,7 +124,7 @@ impl Server {
         }
     }
 
-    /// What the configuration says from now on.
+    /// Takes the section that the configuration has from now on.
     pub(crate) fn set_section(&self, section: &Section) {
         self.groups
             .borrow_mut()
@@ -227,7 +227,7 @@ impl Server {
         }
     }
 
-    /// As many as are configured, if there are files for them.
+    /// Returns the largest number of clients: the configured number, if there are files for so many clients.
     fn most_clients(&self) -> usize {
         let files = evenkeel_limits::files::Shares::of_process().xds;
         self.section.borrow().max_clients.min(files).max(1)

@@ -1,4 +1,4 @@
-//! How it goes with clients, for the admin API.
+//! Status of the clients, for the admin API.
 
 use std::net::SocketAddr;
 
@@ -6,10 +6,10 @@ use evenkeel_manager::text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How it goes with xDS.
+/// Status of xDS.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct XdsStatus {
-    /// Where clients connect.
+    /// Addresses that clients connect to.
     pub listen: Vec<SocketAddr>,
     /// Connections of clients that are open.
     pub connections: usize,
@@ -17,7 +17,7 @@ pub struct XdsStatus {
     pub refused: u64,
     /// Groups that clients may have.
     pub groups: usize,
-    /// How many changes there were.
+    /// Number of changes of resources.
     pub changes: u64,
     /// Load reports that clients have sent.
     pub load_reports: u64,
@@ -32,33 +32,33 @@ pub struct XdsStatus {
 pub struct ClientStatus {
     /// The name of the client (`node.id`), as it says; empty before it has said anything.
     pub node: String,
-    /// What it is one of (`node.cluster`), as it says.
+    /// Service that the client is part of (`node.cluster`), as the client says.
     pub service: String,
-    /// Its program and the version of it, as it says.
+    /// Program of the client and its version, as the client says.
     pub program: String,
     /// `envoy`, or `grpc` for clients that get a locality for each member.
     pub dialect: String,
     /// The zone that it is in, as it says.
     pub zone: Option<String>,
-    /// Where it connects from.
+    /// Address that the client connects from.
     pub address: SocketAddr,
     /// `state_of_the_world` or `incremental`; `load_reports` is a stream on which it reports.
     pub stream: String,
     /// For how long the stream has been there.
     pub connected_seconds: f64,
-    /// How it goes with each type of resource that it wants.
+    /// Status of each type of resource that the client wants.
     pub subscriptions: Vec<SubscriptionStatus>,
 }
 
-/// How it goes with a type of resource that a client wants.
+/// Status of a type of resource that a client wants.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct SubscriptionStatus {
     /// `cluster`, `endpoints`, `listener` or `route`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Whether it wants all there are.
+    /// True if the client wants all resources of the type.
     pub all: bool,
-    /// How many it wants by name.
+    /// Number of resources that the client wants by name.
     pub names: usize,
     /// Version of the last answer that it has accepted.
     pub accepted: Option<String>,
@@ -75,11 +75,11 @@ pub struct SubscriptionStatus {
 /// An answer that a client has refused.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct NackStatus {
-    /// Its version.
+    /// Version of the answer that was refused.
     pub version: String,
-    /// Why, as the client says.
+    /// Reason of the refusal, as the client says.
     pub reason: String,
-    /// How long ago.
+    /// Time since the refusal, in seconds.
     pub age_seconds: f64,
 }
 

@@ -1,4 +1,4 @@
-//! One client's stream: what it wants, what it has, and what it is to get. No I/O.
+//! Stream of a client: what the client wants, what it has, and what it is to get. No I/O.
 //!
 //! There are two variants of the protocol. In the *state of the world* a request says all that is
 //! wanted of a type, and an answer about clusters or listeners has all of them; one about endpoints or routes has
@@ -43,7 +43,7 @@ const NAME_BYTES: usize = 128;
 pub enum Variant {
     /// State of the world.
     StateOfTheWorld,
-    /// Incremental.
+    /// Incremental variant.
     Incremental,
 }
 
@@ -54,7 +54,7 @@ impl Variant {
     }
 }
 
-/// What a stream may take.
+/// Limits of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most names that a client may want of a type.
@@ -73,7 +73,7 @@ impl Default for Limits {
     }
 }
 
-/// Why a stream ends.
+/// Reason why a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// A request cannot be read.
@@ -90,16 +90,16 @@ pub enum Refused {
     TooMany(usize),
 }
 
-/// What a request has said.
+/// Meaning of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// What is wanted, or something about an answer before the last one.
+    /// The request wants something, or is about an answer before the last one.
     Nothing,
     /// The last answer of that type is accepted.
     Accepted(Kind),
     /// The last answer of that type is refused.
     Refused(Kind),
-    /// It is about a type that there is not.
+    /// The request is about a type that does not exist.
     Unknown,
 }
 
@@ -108,16 +108,16 @@ pub enum Told {
 pub struct Response {
     /// The type that it is about.
     pub kind: Kind,
-    /// It, encoded.
+    /// Answer, encoded.
     pub bytes: Bytes,
 }
 
 /// An answer that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nack {
-    /// Its version.
+    /// Version of the answer.
     pub version: String,
-    /// Why, as the client says.
+    /// Reason of the refusal, as the client says.
     pub reason: String,
 }
 
@@ -128,22 +128,22 @@ struct Pending {
     version: String,
 }
 
-/// How it goes with a type of resources.
+/// State of a client's subscription to a type of resources.
 #[derive(Debug, Default)]
 pub struct Subscription {
-    /// Whether all resources are wanted.
+    /// True if all resources are wanted.
     wildcard: bool,
-    /// Whether a name was ever wanted: without names nothing is wanted then, and not all.
+    /// True if a name was ever wanted: without names nothing is wanted then, and not all resources.
     has_named: bool,
-    /// What is wanted by name.
+    /// Names of the resources that are wanted by name.
     names: BTreeSet<Arc<str>>,
-    /// What the client has, with its version.
+    /// Resources that the client has, with their versions.
     has: HashMap<Arc<str>, u64>,
-    /// What it is to get whether it has it or not.
+    /// Names of the resources that the client is to get whether it has them or not.
     owed: BTreeSet<Arc<str>>,
-    /// Whether all that is wanted has to be looked at, and not only what has changed.
+    /// True if all wanted resources have to be looked at, and not only the changed resources.
     look_at_all: bool,
-    /// Whether there is to be an answer, even an empty one.
+    /// True if there is to be an answer, even an empty one.
     answer: bool,
     /// Changes up to this one have been looked at.
     seen: u64,
@@ -171,12 +171,12 @@ fn check_names<'n>(names: impl IntoIterator<Item = &'n String>) -> Result<(), Re
 }
 
 impl Subscription {
-    /// Whether all resources are wanted.
+    /// True if all resources are wanted.
     pub fn is_wildcard(&self) -> bool {
         self.wildcard
     }
 
-    /// How many are wanted by name.
+    /// Returns the number of resources that are wanted by name.
     pub fn names(&self) -> usize {
         self.names.len()
     }
@@ -196,12 +196,12 @@ impl Subscription {
         self.refused.as_ref()
     }
 
-    /// How many answers there were.
+    /// Returns the number of answers.
     pub fn pushes(&self) -> u64 {
         self.pushes
     }
 
-    /// How many of them were refused.
+    /// Returns the number of answers that were refused.
     pub fn nacks(&self) -> u64 {
         self.nacks
     }
@@ -225,7 +225,7 @@ impl Subscription {
         Some(false)
     }
 
-    /// One more is wanted; answers whether that is news.
+    /// Adds a name that is wanted; returns true if that is news.
     fn want(&mut self, name: &str) -> bool {
         if name == ALL {
             self.has_named = true;
@@ -239,14 +239,14 @@ impl Subscription {
         self.names.insert(name.into())
     }
 
-    /// One that is wanted is to be sent, whether the client has it or not.
+    /// Marks a wanted resource as to be sent, whether the client has it or not.
     fn owe(&mut self, name: &str) {
         if let Some(name) = self.names.get(name) {
             self.owed.insert(Arc::clone(name));
         }
     }
 
-    /// One is not wanted any more.
+    /// Removes a name that is not wanted any more.
     fn unwant(&mut self, name: &str) {
         if name == ALL {
             self.wildcard = false;
@@ -265,21 +265,21 @@ impl Subscription {
     }
 }
 
-/// Who the client is.
+/// Identity of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identity {
-    /// Its name, as it says.
+    /// Name of the client, as it says.
     pub node: String,
-    /// What it is one of, as it says.
+    /// Service that the client is part of, as it says.
     pub service: String,
-    /// Its program and the version of it, as it says.
+    /// Program of the client and its version, as it says.
     pub program: String,
     /// In which form it gets resources.
     pub audience: Audience,
 }
 
 impl Identity {
-    /// What a client says of itself.
+    /// Returns the identity that a client states of itself.
     pub fn of(node: &Node) -> Self {
         let program = format!("{} {}", node.user_agent_name, node.user_agent_version);
         Identity {
@@ -300,16 +300,16 @@ pub(crate) fn shortened(text: &str, longest: usize) -> String {
     clean.take(longest).collect()
 }
 
-/// One client's stream.
+/// Stream of a client.
 #[derive(Debug)]
 pub struct Stream {
     variant: Variant,
     limits: Limits,
-    /// What versions begin with: they must not be those of another process.
+    /// Prefix of versions: they must not be versions of another process.
     epoch: Arc<str>,
     identity: Option<Identity>,
     subscriptions: BTreeMap<Kind, Subscription>,
-    /// How many answers there were.
+    /// Number of answers.
     answers: u64,
 }
 
@@ -331,17 +331,17 @@ impl Stream {
         self.variant
     }
 
-    /// Who the client is, once it has said so.
+    /// Returns the identity of the client, once the client has stated it.
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
     }
 
-    /// How it goes with each type that the client wants.
+    /// Returns the subscriptions, one for each type that the client wants.
     pub fn subscriptions(&self) -> impl Iterator<Item = (Kind, &Subscription)> {
         self.subscriptions.iter().map(|(kind, of)| (*kind, of))
     }
 
-    /// How it goes with a type.
+    /// Returns the subscription to a type.
     pub fn subscription(&self, kind: Kind) -> Option<&Subscription> {
         self.subscriptions.get(&kind)
     }
@@ -544,12 +544,12 @@ impl Stream {
     }
 }
 
-/// What an answer is to say.
+/// Content of an answer.
 struct Found {
     resources: Vec<(Arc<str>, Encoded)>,
-    /// What is gone, or not there.
+    /// Names of the resources that are gone, or not there.
     removed: Vec<String>,
-    /// Those of the resources that the client has had otherwise, or not at all.
+    /// Names of the resources that the client has had otherwise, or not at all.
     changed: Vec<Arc<str>>,
 }
 

@@ -32,7 +32,7 @@ use crate::registry::Registry;
 use crate::server::Server;
 use crate::status::XdsStatus;
 
-/// Whose the listeners are: the section.
+/// Owner of the listeners: the section.
 const WHOSE: &str = "xds";
 
 /// The part of a [`Handover`] with the keys of tickets.
@@ -41,7 +41,7 @@ const TICKETS: &str = "xds_tickets";
 /// Changes of members that come together are taken in together.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long streams have to end when the process does.
+/// Time that streams have to end when the process ends.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The server of xDS from outside. Cheap to clone; all clones are the same one.
@@ -52,7 +52,7 @@ pub struct Xds {
 
 struct Inner {
     clock: Clock,
-    /// What versions of this process begin with.
+    /// Prefix of the versions of this process.
     epoch: String,
     registry: Arc<Registry>,
     tls: Arc<Listener>,
@@ -67,7 +67,7 @@ struct State {
     thread: Option<Thread>,
     /// Nothing is opened any more.
     stopped: bool,
-    /// Whether there is a section.
+    /// True if there is a section.
     wanted: bool,
     /// The groups that there are; `None` as long as that is not known. Nobody is listened to before: whoever
     /// asked for all groups then would be told that there are none, and drop what it has.
@@ -79,15 +79,15 @@ struct Thread {
     handle: JoinHandle<()>,
 }
 
-/// What the thread is told.
+/// Order to the thread.
 enum Order {
-    /// What the configuration says from now on; `None` is that nothing is served any more.
+    /// Section that the configuration has from now on; `None` is that nothing is served any more.
     Section(Option<Box<Section>>),
     /// Listen there, and nowhere else.
     Listen(Vec<(SocketAddr, StdListener)>),
     /// The groups that there are from now on.
     Groups(Vec<Arc<GroupHandle>>),
-    /// End.
+    /// End of the thread.
     Stop,
 }
 
@@ -117,12 +117,12 @@ impl Xds {
         })
     }
 
-    /// Where it really listens, in the order of the configured addresses.
+    /// Returns the addresses that are really listened on, in the order of the configured addresses.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         self.inner.state().listeners.local_addresses()
     }
 
-    /// How it goes; `None` if there is no `[xds]`.
+    /// Returns the status; `None` if there is no `[xds]`.
     pub fn status(&self) -> Option<XdsStatus> {
         let state = self.inner.state();
         let listen = state.listeners.local_addresses();

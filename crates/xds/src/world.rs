@@ -21,8 +21,8 @@ const MOST_FORMS: usize = 16;
 /// A resource as somebody gets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Encoded {
-    /// What tells it from other forms and older contents: it depends on nothing but the bytes, so that
-    /// another process, or one that was started again, knows what a client has.
+    /// Version that tells this form from other forms and older contents: it depends on nothing but the bytes,
+    /// so that another process, or one that was started again, knows what a client has.
     pub version: u64,
     /// An [`Any`].
     pub any: Bytes,
@@ -33,7 +33,7 @@ struct Resource {
     content: Content,
     /// The change that made it what it is.
     changed: u64,
-    /// How it was encoded for whom; `None` is that they do not get it.
+    /// Forms of the resource, by audience; `None` is that the audience does not get the resource.
     forms: RefCell<Vec<(Audience, Option<Encoded>)>>,
 }
 
@@ -51,12 +51,12 @@ struct Shelf {
 #[derive(Debug, Default)]
 pub struct World {
     shelves: [Shelf; Kind::ALL.len()],
-    /// How many changes there were.
+    /// Number of changes.
     changes: u64,
 }
 
 impl World {
-    /// How many changes there were.
+    /// Returns the number of changes.
     pub fn version(&self) -> u64 {
         self.changes
     }
@@ -102,7 +102,7 @@ impl World {
         true
     }
 
-    /// Whether there is a resource of that name, whoever gets it.
+    /// True if there is a resource of that name, whoever gets it.
     pub fn has(&self, kind: Kind, name: &str) -> bool {
         self.shelf(kind)
             .is_some_and(|shelf| shelf.resources.contains_key(name))
@@ -121,7 +121,7 @@ impl World {
         shelf.flat_map(move |shelf| shelf.changes.range(after).map(|(_, name)| name))
     }
 
-    /// Whether one was taken away after the change `seen`.
+    /// True if a resource of that type was taken away after the change `seen`.
     pub fn removed_since(&self, kind: Kind, seen: u64) -> bool {
         self.shelf(kind).is_some_and(|shelf| shelf.removed > seen)
     }

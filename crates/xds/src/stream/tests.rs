@@ -13,7 +13,7 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 struct Client {
     variant: Variant,
     stream: Stream,
-    /// What it wants of each type.
+    /// Names that the client wants of each type.
     wants: BTreeMap<Kind, BTreeSet<String>>,
     has: BTreeMap<Kind, BTreeMap<String, Bytes>>,
     /// Nonce of the last answer of each type.
@@ -507,7 +507,7 @@ enum Event {
     Remove(Kind, usize),
     Want(Kind, usize),
     Unwant(Kind, usize),
-    /// What was answered until now arrives.
+    /// All answers until now arrive.
     Receive,
     /// The client accepts the oldest answer.
     Accept,
