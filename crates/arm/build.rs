@@ -1,4 +1,4 @@
-//! How `libarm.so` is linked.
+//! Linking of `libarm.so`.
 
 fn main() {
     // Programs remember the library by this name and not by where it was built.

@@ -35,7 +35,7 @@ static PROCESS: Process = Process {
     classes: [const { Class::new() }; CLASSES],
 };
 
-/// What is known of this process. It is changed by one thread at a time, and read by all.
+/// State of this process. It is changed by one thread at a time, and read by all.
 struct Process {
     /// Held by the thread that changes it.
     busy: AtomicBool,
@@ -206,7 +206,7 @@ pub(crate) unsafe extern "C" fn arm_end(
     closed.map_or(ERROR, |()| SUCCESS)
 }
 
-/// Whether an application is under a load alert now: 1 if so, else 0.
+/// Tells if an application is under a load alert now: 1 if so, else 0.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn evenkeel_shed(appl_id: i32) -> c_int {
     let Some((_, page)) = PROCESS.application(appl_id) else {
@@ -221,8 +221,8 @@ pub(crate) extern "C" fn evenkeel_shed(appl_id: i32) -> c_int {
     c_int::from(left > 0 && u128::from(left) <= LEASE_MAX.as_nanos())
 }
 
-/// Whether an agent can see what an application counts: 1 if so, 0 if there was no place
-/// for its page.
+/// Tells if an agent can see what an application counts: 1 if so, 0 if there was no place for
+/// its page.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn evenkeel_measured(appl_id: i32) -> c_int {
     let application = PROCESS.application(appl_id);

@@ -1,4 +1,4 @@
-//! What the library does to a page.
+//! Counting: the library's writes to a page.
 //!
 //! Processes of one application share a page, and each may be killed between any two
 //! instructions. So there is no lock in it, and no invariant that takes two steps: sums
@@ -18,7 +18,7 @@ use crate::transactions::Transaction;
 /// A longer pause is not a thought but the end of a visit: half an hour.
 pub(crate) const THINK_MAX_NANOS: u64 = 30 * 60 * 1_000_000_000;
 
-/// How a transaction ended.
+/// Status with which a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Good,
@@ -161,7 +161,7 @@ impl Page {
         });
     }
 
-    /// When this client had its last response: how long ago, the first time it is asked.
+    /// Returns the time since this client's last response, the first time it is asked.
     ///
     /// A cell of a fixed table, found by the client's key, holds the time and 24 other
     /// bits of the key. Two clients of one cell (8,192 of them) oust each other: the one
@@ -202,7 +202,7 @@ impl Page {
 const TIME: u64 = (1 << 40) - 1;
 
 impl Lane {
-    /// What its owner has in flight.
+    /// Returns the number of transactions that the lane's owner has in flight.
     fn in_flight(&self) -> u64 {
         let starts = self.starts.load(Relaxed);
         let over = [&self.good, &self.aborted, &self.failed, &self.lost];
@@ -212,11 +212,11 @@ impl Lane {
     }
 }
 
-/// One start in [`Pulse::word`]: one more in flight, and one more start.
+/// Increment of [`Pulse::word`] for a start: one more in flight, and one more start.
 const START: u64 = (1 << COUNT_BITS) + 1;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 
-/// Whether a word of the pulse says that something is in flight.
+/// Returns true if a word of the pulse says that something is in flight.
 const fn is_busy(word: u64) -> bool {
     word & COUNT > COUNT_BIAS
 }

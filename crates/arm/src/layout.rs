@@ -1,4 +1,4 @@
-//! What is where in a page.
+//! Layout of a page.
 //!
 //! A page is written by all processes of an application at once and read by an agent of
 //! another process. Everything that changes is a 64-bit atomic. What every transaction
@@ -33,11 +33,11 @@ pub(crate) const IN_FLIGHT_MAX: usize = 1 << 14;
 pub(crate) struct Page {
     pub(crate) header: Header,
     pub(crate) lanes: [Lane; LANES],
-    /// When clients had their last response; see `clients.rs`.
+    /// Times of the clients' last responses; see `counting.rs`.
     pub(crate) clients: [AtomicU64; CLIENTS],
 }
 
-/// What is written once, and what changes rarely.
+/// Fields that are written once, and fields that change rarely.
 #[repr(C, align(4096))]
 pub(crate) struct Header {
     pub(crate) magic: AtomicU64,
@@ -62,12 +62,12 @@ pub(crate) struct Rare {
     pub(crate) ends: AtomicU64,
 }
 
-/// What every request reads or changes, in one cache line: above all, whether something is
-/// in flight.
+/// Fields that every request reads or changes, in one cache line: above all, the word that says
+/// if something is in flight.
 #[repr(C, align(128))]
 pub(crate) struct Pulse {
-    /// When the load alert ends, in nanoseconds of `CLOCK_MONOTONIC`; 0 if there is none.
-    /// Written by the agent only.
+    /// End of the load alert, in nanoseconds of `CLOCK_MONOTONIC`; 0 if there is none. Written
+    /// by the agent only.
     pub(crate) alert_until: AtomicU64,
     /// Scatters the clients over their table; the same as the epoch.
     pub(crate) key: AtomicU64,
@@ -144,7 +144,7 @@ pub(crate) fn bucket(nanos: u64) -> usize {
     (index as usize).min(BUCKETS - 1)
 }
 
-/// Where a bucket starts, in nanoseconds.
+/// Returns the start of a bucket, in nanoseconds.
 pub(crate) fn bucket_start(bucket: usize) -> u64 {
     let Some(above) = (bucket as u32).checked_sub(1) else {
         return 0;

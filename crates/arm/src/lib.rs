@@ -1,4 +1,4 @@
-//! How long a server's requests take, told by the server itself.
+//! Response times of a server's requests, told by the server itself.
 //!
 //! A server that is instrumented with the Application Response Measurement API (ARM 2.0,
 //! The Open Group, C807) says when a transaction starts and when it stops. This crate is

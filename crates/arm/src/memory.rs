@@ -1,4 +1,4 @@
-//! Where the library gets an application's page from.
+//! Memory of an application's page, as the library gets it.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind};
@@ -18,7 +18,7 @@ use crate::page::{self, EXTENSION};
 /// A mapped page, for as long as this process runs, and its file's device and inode.
 type Mapping = (&'static Page, (u64, u64));
 
-/// Whether a file is what is at the path of an application's page.
+/// Returns true if a file is the present file at the path of an application's page.
 pub(crate) fn is_current(file: (u64, u64), application: &str) -> bool {
     let about = fs::symlink_metadata(path(&page::default_dir(), application));
     about.is_ok_and(|about| (about.dev(), about.ino()) == file)

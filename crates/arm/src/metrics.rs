@@ -29,27 +29,27 @@ const QUEUEING_TIME: &[u8] = b"Queueing time (us)";
 /// A longer wait, in nanoseconds, is no wait but garbage: a day.
 const WAIT_MAX: u64 = 24 * 3600 * 1_000_000_000;
 
-/// Where a class of transactions has its metrics.
+/// Places of the metrics of a class of transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {
     pub(crate) client: Option<Place>,
     pub(crate) wait: Option<Place>,
 }
 
-/// One of the six numeric metrics.
+/// Place among the six numeric metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// 0 to 5.
     index: u8,
-    /// Whether it has 64 bits, else 32.
+    /// True if the metric has 64 bits, else 32.
     wide: bool,
 }
 
-/// What was given with a transaction.
+/// Values that were given with a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Values {
     pub(crate) client: Option<u64>,
-    /// In nanoseconds.
+    /// Queueing time in nanoseconds.
     pub(crate) wait: Option<u64>,
 }
 
@@ -136,8 +136,8 @@ impl Place {
     }
 }
 
-/// Whether a metric is declared. The highest bit of the second byte of flags is the first
-/// metric's, as in values; the first byte, which has no other meaning in definitions, is
+/// Returns true if a metric is declared. The highest bit of the second byte of flags is the
+/// first metric's, as in values; the first byte, which has no other meaning in definitions, is
 /// taken for the same.
 fn is_set(buffer: &[u8], index: u8) -> bool {
     let flags = buffer.get(4).copied().unwrap_or(0) | buffer.get(5).copied().unwrap_or(0);

@@ -41,7 +41,7 @@ use file::{Open, Words};
 pub use sample::{Histogram, Interval, Sample};
 use sample::{Process, Pulse};
 
-/// What the name of a page's file ends with.
+/// Extension of the name of a page's file.
 pub const EXTENSION: &str = "arm";
 
 /// Names the directory of the pages, to the library and to the agent.
@@ -51,17 +51,17 @@ pub const DIR_VARIABLE: &str = "EVENKEEL_ARM_DIR";
 /// ones again and again, so that an alert does not outlive the agent that gave it.
 pub const LEASE_MAX: Duration = Duration::from_secs(600);
 
-/// Why a page could not be read or written.
+/// Reason why a page could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file system's answer.
+    /// Error of the file system.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     Io {
-        /// What was tried.
+        /// Action that was tried.
         action: &'static str,
-        /// On which file or directory.
+        /// File or directory of the action.
         path: PathBuf,
-        /// What came of it.
+        /// Error of the action.
         source: io::Error,
     },
     /// The file is there and is no page.
@@ -69,7 +69,7 @@ pub enum Error {
     NotAPage {
         /// The file.
         path: PathBuf,
-        /// What shows it.
+        /// Sign that the file is no page.
         why: &'static str,
     },
     /// The page has another layout.
@@ -81,9 +81,9 @@ pub enum Error {
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the page.
         found: u64,
-        /// The one that is understood.
+        /// Version that is understood.
         expected: u64,
     },
     /// A longer alert than [`LEASE_MAX`] was asked for.
@@ -102,8 +102,8 @@ pub fn now() -> u64 {
     u64::try_from(nanos).unwrap_or(0)
 }
 
-/// Where pages are: `$EVENKEEL_ARM_DIR`, else `/run/evenkeel` if it is there and this
-/// process may write to it, else `/dev/shm`.
+/// Returns the directory of the pages: `$EVENKEEL_ARM_DIR`, else `/run/evenkeel` if it is there
+/// and this process may write to it, else `/dev/shm`.
 pub fn default_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()) {
         return dir.into();
@@ -129,8 +129,8 @@ pub fn scan(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     scan_if(dir, |_| true)
 }
 
-/// Those of [`scan`] that `counts` wants. Anybody may have made any number of files in a
-/// directory that is everybody's: memory is only taken for those that count.
+/// Returns the files of [`scan`] that `counts` wants. Anybody may have made any number of files
+/// in a directory that is everybody's: memory is only taken for the files that count.
 ///
 /// # Errors
 ///
@@ -320,11 +320,11 @@ impl Reader {
 /// Lanes that are read with one call, on the stack: an agent has many pages.
 const LANES_AT_ONCE: usize = 16;
 
-/// How long an alert holds. It ends by itself, so that a server is not turned away from
-/// for ever when its agent dies.
+/// Lease of an alert: the time for which it holds. The alert ends by itself, so that a server
+/// is not turned away from for ever when its agent dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// When it ends, on the clock of [`now`].
+    /// End of the lease, on the clock of [`now`].
     pub until: u64,
 }
 

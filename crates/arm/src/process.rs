@@ -28,14 +28,15 @@ impl ProcessId {
         (self.0 >> 32) as u32
     }
 
-    /// Whether there is nobody of its number: a cheap question, with no false yes.
+    /// Returns true if there is no process with this number: a cheap question, with no false
+    /// yes.
     pub(crate) fn is_gone(self) -> bool {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
     }
 
-    /// Whether it runs. A process that is gone or waits to be reaped does not; one that
-    /// this process may not look at is taken for one that does.
+    /// Returns true if the process runs. A process that is gone or waits to be reaped does not
+    /// run; a process that this process may not look at is taken for a running one.
     pub(crate) fn runs(self) -> bool {
         if self.is_gone() {
             return false;

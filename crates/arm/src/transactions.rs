@@ -14,19 +14,19 @@ use crate::layout::IN_FLIGHT_MAX;
 /// look for a free entry at the same place.
 pub(crate) const STRIPES: usize = 16;
 
-/// What is remembered of a transaction.
+/// Facts that are remembered of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transaction {
-    /// Of which class: an index.
+    /// Index of the transaction's class.
     pub(crate) class: u16,
-    /// Where it was counted when it started.
+    /// Lane on which the transaction was counted when it started.
     pub(crate) lane: u16,
-    /// When it started.
+    /// Time when the transaction started.
     pub(crate) start: u64,
     /// The number of its start, if nothing else was in flight then; else 0.
     pub(crate) alone: u64,
     pub(crate) client: Option<u64>,
-    /// How long it was queued, in nanoseconds.
+    /// Queueing time of the transaction, in nanoseconds.
     pub(crate) wait: Option<u64>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Table {
     /// A bit is set for an entry that is in use.
     used: Used,
     entries: [Entry; IN_FLIGHT_MAX],
-    /// Whose place is taken next if all are in use.
+    /// Number that chooses the entry that is taken next if all are in use.
     victim: AtomicU32,
 }
 
@@ -58,7 +58,7 @@ struct Entry {
     alone: AtomicU64,
     client: AtomicU64,
     wait: AtomicU64,
-    /// What of the above is there.
+    /// Flags of the optional fields above that have a value.
     given: AtomicU32,
 }
 

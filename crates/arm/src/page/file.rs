@@ -57,7 +57,7 @@ impl Open {
         Ok(open)
     }
 
-    /// Whether no path leads to it any more.
+    /// Returns true if no path leads to the file any more.
     pub(super) fn is_removed(&self) -> bool {
         self.file
             .metadata()

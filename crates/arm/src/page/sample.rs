@@ -1,4 +1,4 @@
-//! What a server counted, at a moment and between two.
+//! Counts of a server, at a moment and between two moments.
 
 use std::mem::offset_of;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Pulse {
     }
 }
 
-/// What a lane says of its owner.
+/// State of a lane's owner, as the lane tells it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Process {
     id: ProcessId,
@@ -39,9 +39,9 @@ pub(super) struct Process {
 /// what happened between two moments says [`Sample::since`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// When, on the clock of [`now`](super::now).
+    /// Time of the sample, on the clock of [`now`](super::now).
     pub at: u64,
-    /// Which page it is of: a new one has another number, and counts from 0.
+    /// Number of the page: a new page has another number, and counts from 0.
     pub epoch: u64,
     /// Calls of `arm_init`.
     pub inits: u64,
@@ -58,30 +58,33 @@ pub struct Sample {
     pub busy: Duration,
     /// Transactions that started.
     pub starts: u64,
-    /// That stopped with `ARM_GOOD`.
+    /// Transactions that stopped with `ARM_GOOD`.
     pub good: u64,
-    /// That stopped with `ARM_ABORT`: a failure of the system, or a client that left.
+    /// Transactions that stopped with `ARM_ABORT`: a failure of the system, or a client that
+    /// left.
     pub aborted: u64,
-    /// That stopped with `ARM_FAILED`.
+    /// Transactions that stopped with `ARM_FAILED`.
     pub failed: u64,
-    /// That never stopped: their process died, ended the application, or had so many in
-    /// flight that this one was given up.
+    /// Transactions that never stopped: their process died, ended the application, or had so
+    /// many in flight that this one was given up.
     pub lost: u64,
-    /// Sum over all that stopped, however, of the time from start to stop.
+    /// Sum over all transactions that stopped, however, of the time from start to stop.
     pub response_time: Duration,
-    /// How many said how long they had been queued before they were served.
+    /// Number of transactions for which the server said how long they had been queued before
+    /// they were served.
     pub waits: u64,
-    /// Sum of the times they were queued.
+    /// Sum of the times that these transactions were queued.
     pub waiting_time: Duration,
-    /// Good ones with no other in flight at the application from start to stop.
+    /// Good transactions with no other in flight at the application from start to stop.
     pub alone: u64,
-    /// Sum of their response times: they waited for nobody, so this is service time.
+    /// Sum of the response times of these transactions: they waited for nobody, so this is
+    /// service time.
     pub alone_time: Duration,
-    /// How often a client's stop was followed by a start of the same client.
+    /// Number of times that a client's stop was followed by a start of the same client.
     pub thinks: u64,
     /// Sum of the times between these stops and starts.
     pub think_time: Duration,
-    /// Response times, of all that stopped.
+    /// Response times of all transactions that stopped.
     pub histogram: Histogram,
 }
 
@@ -161,7 +164,7 @@ impl Sample {
         }
     }
 
-    /// What happened from `earlier` to this sample.
+    /// Returns the counts from `earlier` to this sample.
     ///
     /// If the application got a new page in between, or a counter went backwards, the
     /// interval is what the new page counted, and says so.
@@ -197,26 +200,26 @@ impl Sample {
     }
 }
 
-/// What happened at an application between two samples.
+/// Counts of an application between two samples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interval {
     /// Time between the samples.
     pub length: Duration,
-    /// Whether the counters began anew in between.
+    /// True if the counters began anew in between.
     pub restarted: bool,
     /// Processes that had the application open at the end. 0: the server is down.
     pub processes: u32,
-    /// Whether a process called `arm_end`.
+    /// True if a process called `arm_end`.
     pub ended: bool,
     /// Transactions in flight at the end.
     pub in_flight: u64,
     /// Transactions that started.
     pub starts: u64,
-    /// That stopped, in whatever way.
+    /// Transactions that stopped, in whatever way.
     pub completions: u64,
-    /// Among them those that were aborted.
+    /// Transactions that were aborted, among those that stopped.
     pub aborted: u64,
-    /// Among them those that failed.
+    /// Transactions that failed, among those that stopped.
     pub failed: u64,
     /// Transactions found never to stop: a dead process', for one.
     pub lost: u64,
@@ -252,15 +255,15 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// How many there are.
+    /// Returns the number of response times.
     pub fn count(&self) -> u64 {
         self.0
             .iter()
             .fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The time below which the share `q` (0 to 1) of them lies, to within a bucket;
-    /// `None` if there are none.
+    /// Returns the time below which the share `q` (0 to 1) of the response times lies, to
+    /// within a bucket; `None` if there are no response times.
     pub fn quantile(&self, q: f64) -> Option<Duration> {
         let total = self.count();
         let wanted = q.clamp(0.0, 1.0) * total as f64;
