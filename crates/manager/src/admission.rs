@@ -1,8 +1,8 @@
-//! Which addresses may become members although the file does not name them.
+//! Admission of addresses that become members although the file does not name them.
 //!
-//! Whoever has an agent's key, or answers for a name, says where members are. What only
-//! this machine reaches, and this process itself above all, is no such place: clients would
-//! reach it through the balancer.
+//! Whoever has an agent's key, or answers for a name, says where members are. An address that only this
+//! machine reaches, and above all one of this process itself, may not become a member: clients would reach it
+//! through the balancer.
 
 use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};

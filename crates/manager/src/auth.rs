@@ -43,7 +43,7 @@ const MAX_ARGON2: (u32, u32, u32) = (64 * 1024, 10, 4);
 /// Most complaints about one file.
 const MAX_PROBLEMS: usize = 20;
 
-/// Reads the users of `rules`. Where a file has the same in it as before, those that are `known` stay.
+/// Reads the users of `rules`. If a file has the same contents as before, its users in `known` stay.
 pub(crate) fn load<'a>(
     rules: impl IntoIterator<Item = &'a Rule>,
     known: &UserFiles,
@@ -101,7 +101,7 @@ fn read(file: &FileName) -> Result<Users, Vec<Problem>> {
 /// Error in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// No colon.
+    /// The line has no colon.
     #[error("not USER:HASH")]
     Form,
     /// The name is too long, or has odd characters.
@@ -143,12 +143,12 @@ pub struct Hash {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// With its cost.
+    /// Hash of bcrypt, with its cost.
     Bcrypt(u32),
-    /// With its rounds.
+    /// Hash of SHA-256, with its rounds.
     Sha256(u32),
     Sha512(u32),
-    /// All of it is in the hash.
+    /// Hash of Argon2: all parameters are in the hash.
     Argon2,
 }
 
@@ -180,11 +180,11 @@ impl Hash {
         hash.ok().map(|hash| hash.to_string())
     }
 
-    /// A hash as it stands in a file.
+    /// Parses a hash as it stands in a file.
     ///
     /// # Errors
     ///
-    /// It is none, or takes too long.
+    /// The text is no hash, or the check of a password would take too long.
     pub fn parse(text: &str) -> Result<Self, LineError> {
         if text.starts_with("$argon2") {
             return Self::argon2(text);
@@ -264,8 +264,8 @@ impl Hash {
         }
     }
 
-    /// True if it is that of `password`. That takes up to a second of a CPU, and no time for a password that is longer
-    /// than any can be.
+    /// True if the hash is that of `password`. The check takes up to a second of a CPU, and no time for a
+    /// password that is longer than any can be.
     pub fn is_of(&self, password: &str) -> bool {
         if password.len() > MAX_PASSWORD {
             return false;
@@ -320,7 +320,7 @@ fn within(text: &str, least: u32, most: u32) -> Result<u32, LineError> {
 pub struct Users {
     /// The file as it was read.
     text: String,
-    /// In this process no other users have it.
+    /// Number that no other users of this process have.
     id: u64,
     by_name: HashMap<Arc<str>, Hash>,
     hashes: Vec<Hash>,

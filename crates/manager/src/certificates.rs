@@ -32,12 +32,12 @@ pub struct CertificateStatus {
     pub issuer: String,
     /// Kind of its key: `ECDSA`, `RSA` or `Ed25519`.
     pub key: String,
-    /// Since when it is valid, in seconds since 1970.
+    /// Start of validity, in seconds since 1970.
     pub not_before: i64,
-    /// Until when clients take it, in seconds since 1970: its own end, or that of an authority's certificate in its
-    /// file, if that is earlier.
+    /// End of the time for which clients take the certificate, in seconds since 1970: its own end, or that of
+    /// an authority's certificate in its file, if that is earlier.
     pub not_after: i64,
-    /// Seconds until then; negative if it has expired.
+    /// Seconds until `not_after`; negative if the certificate has expired.
     pub expires_in: i64,
     /// The authority whose certificate in the file ends earlier than the certificate itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -137,8 +137,8 @@ pub(crate) fn take_in(
 }
 
 impl Manager {
-    /// Checks a member once, now: as its group checks it, or whether it takes a connection where the
-    /// group has no check. The result of a check counts as that of any other; a connection does not.
+    /// Checks a member once, now: as its group checks it, or whether it takes a connection where the group
+    /// has no check. The result of a check counts as that of any other; a connection does not.
     ///
     /// # Errors
     ///

@@ -136,8 +136,8 @@ fn alert_news(entry: &GroupEntry, event: &Event) -> Option<AlertNews> {
 /// Number of groups that are looked at while the lock is held.
 const GROUPS_PER_STEP: usize = 256;
 
-/// For how many groups those who follow changes hear of those of groups that do not stand in
-/// the file a round later: each of them looks at all groups.
+/// Number of groups for which those who follow changes hear one round later of groups that do not stand in
+/// the file: each follower looks at all groups.
 const GROUPS_PER_ROUND: usize = 2048;
 
 /// Length of the pause after each round, as a multiple of the time that the round took.

@@ -43,7 +43,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// All of them.
+    /// All fates.
     pub const ALL: [Fate; 9] = [
         Fate::Taken,
         Fate::Unreachable,

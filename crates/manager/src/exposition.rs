@@ -30,7 +30,7 @@ pub const TIME_LIMITS: [Duration; 16] = [
 /// Type of a family of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// Only rises, until the process ends.
+    /// The value only rises, until the process ends.
     Counter,
     /// Goes up and down.
     Gauge,

@@ -1,5 +1,5 @@
-//! The groups of a configuration by themselves, without a clock, sockets or threads: for
-//! simulations. They are built, and go through rounds, as those of a [`Manager`] are.
+//! Groups of a configuration by themselves, without a clock, sockets or threads: for simulations. The groups
+//! are built, and go through rounds, as those of a [`Manager`] are.
 //!
 //! [`Manager`]: crate::Manager
 

@@ -94,7 +94,8 @@ impl Moment {
     }
 }
 
-/// All that was ever bound: over, in flight, or clients that were sent to go there themselves.
+/// Returns the number of all that was ever bound: over, in flight, or clients that were sent to go there
+/// themselves.
 fn bound(slot: &Slot, totals: &Totals) -> u64 {
     totals.total() + u64::from(slot.in_flight()) + slot.record().assigned()
 }

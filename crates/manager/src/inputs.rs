@@ -1,5 +1,5 @@
-//! From what a state is made: the configuration file, the live changes, and the addresses that
-//! DNS gave.
+//! Inputs from which a state is made: the configuration file, the live changes, and the addresses that DNS
+//! gave.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -68,7 +68,7 @@ pub enum AlertSetting {
     Off,
 }
 
-/// Everything from which a state is made.
+/// Inputs from which a state is made.
 #[derive(Clone, Debug)]
 pub(crate) struct Inputs {
     /// Configuration as in the file.
@@ -89,27 +89,26 @@ pub(crate) struct Inputs {
     pub files: Files,
 }
 
-/// Live changes. They last until the process ends, or until the file changes the very
-/// thing that they change.
+/// Live changes. They last until the process ends, or until the file changes the very thing that they change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Live {
-    /// By rule.
+    /// True for a rule that is enabled, by the rule's name.
     pub enabled: HashMap<String, bool>,
-    /// By rule: whether it is in maintenance.
+    /// True for a rule in maintenance, by the rule's name.
     pub maintenance: HashMap<String, bool>,
-    /// By group: whether it is in maintenance.
+    /// True for a group in maintenance, by the group's name.
     pub group_maintenance: HashMap<String, bool>,
-    /// By group.
+    /// Strategies of groups, by the groups' names.
     pub strategies: HashMap<String, Values>,
-    /// By group and member. A member is named as in the file, or by one endpoint's
+    /// Administrators' settings by group and member. A member is named as in the file, or by one endpoint's
     /// full name, which is stronger.
     pub admin: HashMap<(String, String), AdminState>,
-    /// By group and member, as in `admin`.
+    /// Weights by group and member, as in `admin`.
     pub weights: HashMap<(String, String), Weight>,
-    /// Which members are backups, by group and member, as in `admin`.
+    /// Backups (true) and members that are none (false), by group and member, as in `admin`.
     pub backups: HashMap<(String, String), bool>,
-    /// Members that agents have registered, by group. They count where agents may join,
-    /// and the file has no such member.
+    /// Members that agents have registered, by group. A member counts if agents may join the group, and the
+    /// file has no such member.
     pub joined: HashMap<String, Vec<MemberConfig>>,
     /// Members of lists and agents that are not there now, by group and name, and since when: changes of them still
     /// count when they come back.
@@ -269,7 +268,7 @@ impl Inputs {
         !self.live.joined.is_empty() || !self.addresses.is_empty()
     }
 
-    /// All groups, each with its owner if it does not stand in the file.
+    /// Returns all groups, each with its owner if the group does not stand in the file.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (Option<&'static str>, &GroupConfig)> {
         let in_file = self.config.groups.iter().map(|group| (None, group));
         let live = self.live.groups.values();

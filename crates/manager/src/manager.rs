@@ -1,4 +1,4 @@
-//! The one entry point: everything that changes a group, a rule or a load comes here.
+//! Manager: the one entry point, through which everything comes that changes a group, a rule or a load.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -53,21 +53,20 @@ struct ReadyRules {
 
 /// The load manager. Share it in an `Arc`; all methods may be called from any thread.
 ///
-/// What changes the configuration, a reload as much as a command from the admin API,
-/// goes the same way: new state beside the old one, data plane prepares, commit. It
-/// happens as a whole or not at all.
+/// Changes of the configuration, a reload as much as a command from the admin API, go the same way: new state
+/// beside the old one, data plane prepares, commit. A change happens as a whole or not at all.
 ///
-/// A live change (`set_…`) lasts until the process ends, or until a reload in which
-/// the file says something new about that very thing: then the file wins. So a
-/// reload that changes the weight of one member leaves another one drained.
+/// A live change (`set_…`) lasts until the process ends, or until a reload in which the file says something
+/// new about that very thing: then the file wins. So a reload that changes the weight of one member leaves
+/// another one drained.
 pub struct Manager {
     clock: Clock,
     subsystems: Arc<dyn Subsystem>,
     pub(crate) resolver: Arc<Resolver>,
     snapshots: watch::Sender<Arc<Snapshot>>,
-    /// Told when there may be other members to check or names to resolve.
+    /// Channel that is told when there may be other members to check or names to resolve.
     changes: watch::Sender<()>,
-    /// Told of load alerts that begin and end.
+    /// Channel that is told of load alerts that begin and end.
     pub(crate) alert_news: broadcast::Sender<AlertNews>,
     /// Permits for checks that somebody asks for, so that they use few files.
     pub(crate) asked_checks: Semaphore,
@@ -79,7 +78,7 @@ pub struct Manager {
     revisions: Mutex<Revisions>,
     /// The text in force; none before there is one, or if it came from no file.
     in_force: watch::Sender<Option<Arc<Entry>>>,
-    /// Told when a reload that somebody has asked for has failed.
+    /// Channel that is told when a reload that somebody has asked for has failed.
     failed_reloads: watch::Sender<()>,
     /// Store of the text, if it is not kept in the file.
     store: OnceLock<Arc<dyn Store>>,
@@ -225,7 +224,7 @@ impl Manager {
         self.alert_news.subscribe()
     }
 
-    /// Told when there may be other members, names to resolve, or locations.
+    /// Returns a channel that is told when there may be other members, names to resolve, or locations.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -242,7 +241,7 @@ impl Manager {
         self.install(state, inputs, generation)
     }
 
-    /// Everything that changes the configuration comes through here.
+    /// Installs a change: everything that changes the configuration comes through here.
     fn install(
         &self,
         state: &mut State,

@@ -45,7 +45,7 @@ pub struct MeasuredMember {
 }
 
 impl Manager {
-    /// A group as it was measured.
+    /// Returns a group as it was measured.
     ///
     /// # Errors
     ///
@@ -133,11 +133,11 @@ fn alone_with(rule: &Rule, group: &str) -> Rule {
     }
 }
 
-/// A strategy with parameters; those that are not named have their defaults.
+/// Returns a strategy with parameters; parameters that are not named have their defaults.
 ///
 /// # Errors
 ///
-/// There is no such strategy, or it does not take that.
+/// There is no such strategy, or the strategy does not take a parameter.
 pub fn strategy_of(name: &str, params: &[(String, f64)]) -> Result<Values, ManageError> {
     let kind = strategy::find(name).ok_or_else(|| ManageError::NoStrategy { name: name.into() })?;
     let mut values = Values::defaults(kind);

@@ -20,8 +20,8 @@ pub type Clients = HashMap<String, Arc<Client>>;
 /// Most members of which it is kept why there was no TLS.
 const MAX_FAILED: usize = 1024;
 
-/// Reads what `member_tls` of `groups` names. Where it says the same as before, with the same
-/// files, the one that is `known` stays, with its sessions and connections.
+/// Reads the files that `member_tls` of `groups` names. If the section says the same as before, with the same
+/// files, the client that is `known` stays, with its sessions and connections.
 ///
 /// # Errors
 ///

@@ -1,6 +1,7 @@
 //! Metrics in `/metrics` about rules, groups, members and locations.
 //!
-//! Names and labels are an interface: dashboards depend on them. They are listed in `docs/admin-api.md`.
+//! Names and labels are an interface: dashboards depend on them. Names and labels are listed in
+//! `docs/admin-api.md`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -164,8 +165,8 @@ fn zones(out: &mut Exposition, groups: &[GroupStatus]) {
     }
 }
 
-/// Adds a family with the names of members. They are no label of other families: those keep their labels when a member
-/// is given a name, and so do the rules and dashboards that use them.
+/// Adds a family with the names of members. The names are no label of other families: the other families keep
+/// their labels when a member is given a name, and so do the rules and dashboards that use them.
 fn member_names(out: &mut Exposition, groups: &[GroupStatus]) {
     out.family(
         "evenkeel_member_name_info",

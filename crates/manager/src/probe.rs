@@ -96,8 +96,8 @@ impl CheckError {
         }
     }
 
-    /// True if the member certainly does not work: nobody listens, or the answer says so. A Unix socket may not even
-    /// be there. What did not come in time, or was cut, says nothing for certain.
+    /// True if the member certainly does not work: nobody listens, or the answer says so. A Unix socket may
+    /// not even be there. An answer that did not come in time, or was cut, says nothing for certain.
     pub(crate) fn is_certain(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, NotFound};
         match self {

@@ -37,7 +37,7 @@ fn once<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
 }
 
 impl Manager {
-    /// Everything, as it is now; subsystems fill in their parts.
+    /// Returns the status of everything, as it is now; subsystems fill in their parts.
     pub fn status(&self) -> Status {
         let now = self.clock().now();
         let owned = self.lock();
@@ -128,7 +128,7 @@ impl Manager {
         alerted(raised.cloned(), &state.locations, &state.inputs.live.alerts)
     }
 
-    /// All groups as the data plane has them, in the order of the file.
+    /// Returns all groups as the data plane has them, in the order of the file.
     pub fn groups(&self) -> Vec<Arc<Group>> {
         let owned = self.lock();
         let groups = owned.state.groups.iter();

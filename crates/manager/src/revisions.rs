@@ -9,10 +9,10 @@ use evenkeel_config::edit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// At most so many texts are kept.
+/// Most texts that are kept.
 pub const MAX_REVISIONS: usize = 50;
 
-/// All texts that are kept have at most so many bytes together; that in force may have more.
+/// Most bytes of all texts that are kept together; the text in force may have more.
 pub const MAX_BYTES: usize = 8 << 20;
 
 /// Way in which a text came into force.
@@ -69,7 +69,7 @@ pub struct Author {
 pub struct Revision {
     /// Identifier of the text: the first 16 hexadecimal digits of its SHA-256.
     pub revision: String,
-    /// Which configuration of the process it was, from 1.
+    /// Number of the process's configuration that the text was, from 1.
     pub generation: u64,
     /// Time when the text came into force, in seconds since 1970.
     pub at: u64,
@@ -166,7 +166,7 @@ impl Revisions {
         entries.find(is_it).cloned()
     }
 
-    /// All that are kept, the last one first.
+    /// Returns all revisions that are kept, the last one first.
     pub(crate) fn list(&self) -> Vec<Revision> {
         let entries = self.entries.iter().rev();
         entries.map(|entry| entry.revision.clone()).collect()

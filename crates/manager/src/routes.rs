@@ -17,7 +17,7 @@ use crate::responses::ResponsePolicy;
 #[derive(Debug)]
 pub struct Routes {
     list: Vec<Route>,
-    /// Of the requests that no other one is for.
+    /// Route of the requests that no other route is for.
     rest: Route,
     /// Finds them.
     config: config::Routes,
@@ -128,7 +128,7 @@ pub struct Route {
 /// Second requests to another member.
 #[derive(Debug)]
 pub struct Hedge {
-    /// After so long without a byte of a response.
+    /// Time without a byte of a response after which the second member is asked.
     pub after: Duration,
     /// Most of them, as a share of the requests for which they may be.
     pub share: f32,
@@ -179,9 +179,9 @@ impl Mirror {
 /// Response that a request gets in place of a member's.
 #[derive(Debug)]
 pub enum Instead {
-    /// Another address.
+    /// Redirect to another address.
     Redirect {
-        /// With this status.
+        /// Status of the redirect.
         status: u16,
         /// Address to which the client is redirected.
         location: Template,
@@ -200,11 +200,11 @@ pub enum Instead {
 /// Places of groups in a rule.
 #[derive(Debug)]
 pub enum Targets {
-    /// There is none.
+    /// No group.
     Nowhere,
     /// The group at this place.
     One(u32),
-    /// Each with the sum of the weights up to its own, which ascends; none has the weight 0.
+    /// Places, each with the sum of the weights up to its own, which ascends; no place has the weight 0.
     Several(Box<[(u32, u32)]>),
 }
 

@@ -25,13 +25,13 @@ use crate::subsystem::RuleTraffic;
 /// State of the balancer at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Which configuration of this process is running, from 1.
+    /// Number of this process's configuration that is running, from 1.
     pub generation: u64,
-    /// In the order of the file.
+    /// Rules in the order of the file.
     pub rules: Vec<RuleSample>,
-    /// In the order of the file, and then those that do not stand there.
+    /// Groups in the order of the file, and then groups that do not stand there.
     pub groups: Vec<GroupSample>,
-    /// All these groups as one, without name.
+    /// Sum of all these groups, without name.
     pub all: GroupSample,
     /// Groups that were left out, as there are so many.
     pub left_out: usize,
@@ -75,9 +75,9 @@ pub struct GroupSample {
     pub queue: usize,
     /// Members that get new traffic.
     pub up: usize,
-    /// All members.
+    /// Number of all members.
     pub members: usize,
-    /// Too many members are down or ejected, so all are routed to.
+    /// True if too many members are down or ejected, so that all are routed to.
     pub panic: bool,
     /// Locations that the group has under a load alert.
     pub alerts: usize,
@@ -104,7 +104,7 @@ pub struct MemberSample {
     pub admin: AdminState,
     /// Weight as configured or changed live.
     pub weight: f32,
-    /// With what is reported and slow start applied; 0 if it gets no new traffic.
+    /// Weight with reports and slow start applied; 0 if the member gets no new traffic.
     pub effective_weight: f32,
     /// Share of all picks of the group, 0 to 1.
     pub share: f64,

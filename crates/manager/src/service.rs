@@ -26,7 +26,7 @@ pub trait Service: Subsystem {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start {whose}: {cause}")]
 pub struct StartError {
-    /// Which it is, in words.
+    /// Name of the subsystem, in words.
     pub whose: &'static str,
     /// Cause of the failure.
     pub cause: Box<dyn Error + Send + Sync>,

@@ -25,8 +25,8 @@ use crate::responses::ResponsePolicy;
 use crate::routes::Routes;
 use crate::sticky::Cookie;
 
-/// All rules of one configuration, with live changes applied. Workers receive each
-/// new one through a `tokio::sync::watch` channel.
+/// Rules of one configuration, with live changes applied. Workers receive each new snapshot through a
+/// `tokio::sync::watch` channel.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Counts the configurations that this process has run; 0 is none yet.
@@ -112,7 +112,7 @@ impl RuleSnapshot {
         other.unwrap_or(&self.own)
     }
 
-    /// All its groups: those that serve its clients, and those that get copies of requests.
+    /// Returns all groups of the rule: those that serve its clients, and those that get copies of requests.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
         let own = (!self.rule.group.is_empty()).then_some(&self.own);
         own.into_iter().chain(&self.others)
@@ -188,7 +188,7 @@ impl Target {
 #[derive(Debug, Default)]
 pub struct Names {
     exact: HashMap<Box<str>, usize>,
-    /// By what follows the first dot.
+    /// Places of wildcards, by the part that follows the first dot.
     below: HashMap<Box<str>, usize>,
 }
 
@@ -366,7 +366,7 @@ impl GroupHandle {
 /// Reason why a request that was to wait has got no member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
-    /// None may be used any more.
+    /// No member may be used any more.
     #[error("no member of the group may be used")]
     NoMember,
     /// The queue is full.

@@ -41,13 +41,13 @@ pub(crate) fn name_taken(
     }
 }
 
-/// Everything that is made from [`Inputs`], and what outlives them.
+/// State that is made from [`Inputs`], and state that outlives them.
 #[derive(Debug)]
 pub(crate) struct State {
     pub inputs: Inputs,
-    /// In the order of the file, and then those that do not stand there.
+    /// Groups in the order of the file, and then groups that do not stand there.
     pub groups: Vec<GroupEntry>,
-    /// By name, those that a member is at, or that are held.
+    /// Locations by name: those that a member is at, or that are held.
     pub locations: Locations,
     pub snapshot: Arc<Snapshot>,
     /// Locations whose servers are to be told something else than what pulses say.

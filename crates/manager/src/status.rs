@@ -20,21 +20,21 @@ use crate::inputs::{AdminState, AlertSetting};
 /// A word from a fixed set; owned only in clients, which read it from JSON.
 pub type Word = Cow<'static, str>;
 
-/// Everything at one moment.
+/// Status of everything at one moment.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Status {
-    /// Which configuration of this process is running, from 1; 0 is none yet.
+    /// Number of this process's configuration that is running, from 1; 0 is none yet.
     pub generation: u64,
     /// Result of the last start or reload.
     pub last_reload: Option<Reload>,
     /// Parts of the configuration that have no effect until the process is restarted.
     #[serde(default)]
     pub needs_restart: Vec<String>,
-    /// In the order of the file.
+    /// Rules in the order of the file.
     pub rules: Vec<RuleStatus>,
-    /// In the order of the file.
+    /// Groups in the order of the file.
     pub groups: Vec<GroupStatus>,
-    /// By name.
+    /// Locations by name.
     pub locations: Vec<LocationStatus>,
     /// Addresses where clients negotiate.
     #[serde(default)]
@@ -180,9 +180,9 @@ pub struct GroupStatus {
     pub granularity: Word,
     /// True if load reports take part in decisions.
     pub adaptive: bool,
-    /// Which reported load the strategy looks at.
+    /// Reported load that the strategy looks at.
     pub load: String,
-    /// Too many members are down or ejected, so all are routed to.
+    /// True if too many members are down or ejected, so that all are routed to.
     pub panic: bool,
     /// True while clients of rules get its maintenance page.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -193,7 +193,7 @@ pub struct GroupStatus {
     pub alerts_raised: u64,
     /// Latencies and rate over all members.
     pub recent: Recent,
-    /// In the order of the file.
+    /// Members in the order of the file.
     pub members: Vec<MemberStatus>,
     /// The zones of its members, if some of them come first: in that order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -322,7 +322,7 @@ pub struct MemberStatus {
     /// `up`, `standby` (a backup that is not needed), `warming` (slow start), or the first of
     /// `reasons`.
     pub state: Word,
-    /// All reasons why it gets no new traffic.
+    /// Reasons, all of them, why the member gets no new traffic.
     pub reasons: Vec<Word>,
     /// Ejection of the member, if it is `ejected`.
     #[serde(default)]
@@ -334,7 +334,7 @@ pub struct MemberStatus {
     /// True for a backup, which gets traffic only while no other member may serve.
     #[serde(default)]
     pub backup: bool,
-    /// With what is reported and slow start applied; 0 if it gets no new traffic.
+    /// Weight with reports and slow start applied; 0 if the member gets no new traffic.
     pub effective_weight: f32,
     /// Most requests or connections at once, configured or reported; `null` is no limit.
     pub max_connections: Option<u32>,
@@ -353,7 +353,7 @@ pub struct MemberStatus {
     pub recent: Recent,
     /// Share of all picks of the group in the last 10 seconds, 0 to 1.
     pub share: f64,
-    /// Since the member was added.
+    /// Totals since the member was added.
     pub totals: TotalsStatus,
     /// The last active health check.
     pub check: Option<CheckStatus>,
@@ -373,7 +373,7 @@ pub struct MemberStatus {
 pub struct EjectionStatus {
     /// Time left until the ejection ends, in seconds.
     pub seconds_left: f64,
-    /// The other balancer that has ejected it and said so; `null` is this one.
+    /// Name of the other balancer that has ejected the member and said so; `null` is this balancer.
     pub by: Option<String>,
     /// Number of requests of that balancer by which the member was judged.
     pub requests: u32,
@@ -410,7 +410,7 @@ pub struct OpinionStatus {
     pub weight: Option<f32>,
     /// The most requests or connections that it wants at once; `null` is no limit.
     pub max_connections: Option<u32>,
-    /// All that in words, with what the source adds for people.
+    /// Report in words, with what the source adds for people.
     pub says: String,
 }
 

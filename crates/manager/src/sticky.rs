@@ -35,7 +35,7 @@ const TEXT: usize = CODE / 3 * 4;
 const TURN: usize = 2;
 const TURNS: u16 = 1 << (6 * TURN);
 
-/// Reads the keys of the cookies of `groups`. Where nothing has changed, the one that is `known` stays.
+/// Reads the keys of the cookies of `groups`. If nothing has changed, the cookie that is `known` stays.
 ///
 /// # Errors
 ///
@@ -112,7 +112,7 @@ type Code = [u8; TEXT];
 
 /// The members of a snapshot.
 struct Members {
-    /// Of which snapshot; none before the first one.
+    /// Snapshot of the group that the codes belong to; none before the first one.
     of: Option<Arc<Group>>,
     by_code: HashMap<Code, usize>,
     codes: HashMap<MemberId, Code>,
@@ -125,7 +125,7 @@ pub struct Named {
     pub member: MemberId,
     /// Place that the member had in the group.
     pub index: usize,
-    /// Which part of a load alert, from 0 to 1, the client stays for.
+    /// Part of a load alert, from 0 to 1, that the client stays for.
     pub turn: f32,
 }
 

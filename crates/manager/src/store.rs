@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::revisions::Author;
 use crate::work::Work;
 
-/// A store of configurations, as the manager uses it. What the store says is put into effect by whoever
-/// follows it, with [`Manager::apply_stored`](crate::Manager::apply_stored).
+/// Store of configurations, as the manager uses it. Whoever follows the store puts its text into effect, with
+/// [`Manager::apply_stored`](crate::Manager::apply_stored).
 pub trait Store: Send + Sync {
     /// Returns the place of the store, for people.
     fn name(&self) -> String;
@@ -26,7 +26,7 @@ pub trait Store: Send + Sync {
 pub struct Change {
     /// Revision of the text that the change is made to.
     pub before: String,
-    /// The new text. It is valid.
+    /// New text. The text is valid.
     pub text: Arc<str>,
     /// Author of the change.
     pub author: Author,
@@ -48,7 +48,7 @@ pub enum StoreError {
     /// The store does not take it.
     #[error("{0}")]
     Refused(String),
-    /// The store does not answer. Whether it has the change, who tries again finds out.
+    /// The store does not answer. Whoever tries again finds out whether the store has the change.
     #[error("{0}")]
     Unreachable(String),
 }

@@ -84,16 +84,16 @@ pub trait Subsystem: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Lets go of what only one of two processes may do: reading datagrams, writing a file. Tells the
-    /// other one what it is to know. What comes meanwhile waits in the sockets. May block.
+    /// Lets go of what only one of two processes may do: reading datagrams, writing a file. Tells the other
+    /// process what it is to know. Datagrams that come meanwhile wait in the sockets. May block.
     fn hand_over(&self, to: &mut Handover) {
         let _ = to;
     }
 
-    /// The other process serves: accepts nobody any more. Who is connected goes on.
+    /// Accepts nobody any more, as the other process serves. Clients that are connected go on.
     fn rest(&self) {}
 
-    /// The other process has failed: goes on as before [`Subsystem::hand_over`]. May block.
+    /// Goes on as before [`Subsystem::hand_over`], as the other process has failed. May block.
     fn resume(&self) {}
 
     /// Takes over the state of the old process, if this one takes its place. Called before the first
@@ -210,7 +210,7 @@ impl Exclusive {
 /// Puts into effect what [`Subsystem::prepare`] has prepared. Cannot fail.
 pub type Commit = Box<dyn FnOnce() + Send>;
 
-/// All that keeps a configuration from being put into effect.
+/// Errors that keep a configuration from being put into effect.
 pub type PrepareErrors = Vec<PrepareError>;
 
 /// Something that keeps a configuration from being put into effect.

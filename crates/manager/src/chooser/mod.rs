@@ -51,7 +51,7 @@ const LIMITS: Limits = Limits {
 /// Cause for which a chooser has not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// No connection to the chooser, by refusal or as the balancer has none left.
+    /// No connection to the chooser: it refused, or the balancer has none left.
     Unreachable,
     /// No answer within the time limit.
     Timeout,
@@ -76,7 +76,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// All of them.
+    /// All failures.
     pub const ALL: [Failure; 11] = [
         Failure::Unreachable,
         Failure::Timeout,

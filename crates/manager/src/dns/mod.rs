@@ -37,8 +37,7 @@ enum Source {
 /// Time after which a lookup has failed.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time that all lookups before a start or reload may take. What is not there by then
-/// comes later.
+/// Time that all lookups before a start or reload may take. Addresses that are not there by then come later.
 const START_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time between two lookups of a name that never had an address, if that is shorter

@@ -36,7 +36,7 @@ impl Service {
     }
 }
 
-/// The members that these records name, with the settings of `template`. Those with another than
+/// Returns the members that these records name, with the settings of `template`. Members with another than
 /// the lowest priority are backups.
 pub(crate) fn members(template: &MemberConfig, records: &[Service]) -> Vec<MemberConfig> {
     let mut records: Vec<&Service> = records.iter().collect();

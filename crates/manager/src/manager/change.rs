@@ -160,14 +160,14 @@ impl Manager {
         })
     }
 
-    /// Changes the configuration, whose revision in force must be `base`, and writes it to `file`, or to the store.
-    /// Either both happen, or nothing does.
+    /// Changes the configuration, whose revision in force must be `base`, and writes it to `file`, or to the
+    /// store. Either both happen, or nothing does.
     ///
-    /// It must not be dropped before it is ready: run it in a task of its own.
+    /// The future must not be dropped before it is ready: run it in a task of its own.
     ///
     /// # Errors
     ///
-    /// Why nothing has changed.
+    /// Reason why nothing has changed.
     pub async fn change_file(
         &self,
         file: &Path,

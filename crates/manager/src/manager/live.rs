@@ -119,9 +119,9 @@ impl Manager {
         Ok(())
     }
 
-    /// The members that agents have registered now, by group, in place of those before.
-    /// They count in groups where agents may join, after those of the file, which knows
-    /// better where both have the same.
+    /// Sets the members that agents have registered now, by group, in place of those before. The members
+    /// count in groups where agents may join, after those of the file, which knows better where both have the
+    /// same.
     pub fn set_joined(&self, joined: HashMap<String, Vec<MemberConfig>>) -> Result<(), ApplyError> {
         let mut owned = self.lock();
         if owned.state.inputs.live.joined == joined {
@@ -162,13 +162,13 @@ impl Manager {
         self.change(&mut owned.state, inputs)
     }
 
-    /// Changes some of the groups that `owner` has and that do not stand in the file: takes
-    /// away those called `gone`, and then puts `groups` in the place of those with their
-    /// names. The others stay as they are, and are not looked at: what it costs does not
-    /// depend on how many there are. Answers the handles of `groups`.
+    /// Changes some of the groups that `owner` has and that do not stand in the file: takes away those called
+    /// `gone`, and then puts `groups` in the place of those with their names. The other groups stay as they
+    /// are, and are not looked at: the cost does not depend on how many there are. Answers the handles of
+    /// `groups`.
     ///
-    /// Those who follow [`Manager::changes`] hear of it with one of the next rounds of the
-    /// control loop.
+    /// Those who follow [`Manager::changes`] hear of the change with one of the next rounds of the control
+    /// loop.
     ///
     /// # Errors
     ///
@@ -201,12 +201,12 @@ impl Manager {
         owned.untold = true;
     }
 
-    /// Forces the load alert of a location, suppresses it, or leaves it to the groups
-    /// again. Counts with the next round of the control loop, a tenth of a second later.
+    /// Forces the load alert of a location, suppresses it, or leaves it to the groups again. The setting
+    /// counts with the next round of the control loop, a tenth of a second later.
     ///
-    /// A forced alert drains the location gently, as one that the load has caused does;
-    /// more than [`max_share`] of the locations may have one. It changes nothing for
-    /// groups whose granularity is per request, or that are not adaptive.
+    /// A forced alert drains the location gently, as an alert does that the load has caused; more than
+    /// [`max_share`] of the locations may have a forced alert. It changes nothing for groups whose
+    /// granularity is per request, or that are not adaptive.
     ///
     /// [`max_share`]: evenkeel_core::alert::AlertSettings::max_share
     pub fn set_alert(&self, location: &str, to: AlertSetting) -> Result<(), ManageError> {

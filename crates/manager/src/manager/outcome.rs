@@ -19,7 +19,7 @@ pub enum Readiness {
     Ready,
     /// There is no configuration yet.
     NoConfig,
-    /// No enabled rule has a member that may be used; or not the one that was asked for.
+    /// No enabled rule has a member that may be used; or the rule that was asked for has none.
     NoMember,
     /// There is no such rule.
     NoRule,
@@ -28,7 +28,7 @@ pub enum Readiness {
 /// A configuration that is in effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// Which configuration of this process it is, from 1.
+    /// Number of this process's configuration, from 1.
     pub generation: u64,
     /// Notes for the user: settings that are probably not meant, and changes that need a restart.
     pub notes: Vec<String>,
@@ -138,7 +138,7 @@ pub enum Wanted {
 pub struct Changed {
     /// Revision by which the text is known.
     pub revision: String,
-    /// Which configuration of this process it is, from 1.
+    /// Number of this process's configuration, from 1.
     pub generation: u64,
     /// Notes for the user.
     pub notes: Vec<String>,
@@ -197,7 +197,7 @@ pub enum ChangeError {
          could not be put back: {back}"
     )]
     Stuck {
-        /// Which file.
+        /// Name of the file.
         file: String,
         /// Reason why the file was not written.
         why: String,

@@ -47,11 +47,11 @@ impl Manager {
         result
     }
 
-    /// Applies what a store has, beside what the file at `path` says.
+    /// Applies the text of a store, beside that of the file at `path`.
     ///
     /// # Errors
     ///
-    /// Why all is as it was.
+    /// Reason why all is as it was.
     pub async fn apply_stored(
         &self,
         path: &Path,
@@ -122,8 +122,8 @@ impl Manager {
 
     /// Makes `config` the configuration, whose text is that of no file.
     ///
-    /// Names of members that are new are resolved first, for a few seconds at most.
-    /// One that does not resolve is no error: its member waits until it does.
+    /// Names of members that are new are resolved first, for a few seconds at most. A name that does not
+    /// resolve is no error: its member waits until it does.
     pub async fn apply(&self, config: Config) -> Result<Applied, ApplyError> {
         let _one_at_a_time = self.reloading.lock().await;
         let result = self.replace(config).await;
@@ -144,7 +144,7 @@ impl Manager {
         result
     }
 
-    /// Makes `config` the configuration. One at a time.
+    /// Makes `config` the configuration. One change runs at a time.
     pub(super) async fn replace(&self, config: Config) -> Result<Applied, ApplyError> {
         let (known, lists) = {
             let inputs = &self.lock().state.inputs;

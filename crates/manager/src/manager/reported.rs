@@ -12,12 +12,12 @@ use super::{ManageError, Manager, entry};
 use crate::state::State;
 
 impl Manager {
-    /// Takes in what `source` says about a member, or withdraws it (`None`). `member` is
-    /// as in [`Manager::set_admin_state`].
+    /// Takes in the report of `source` about a member, or withdraws it (`None`). `member` is as in
+    /// [`Manager::set_admin_state`].
     ///
-    /// It counts until the source says something else, and is kept over reloads: a source
-    /// that hears nothing of the member any more must withdraw it. Health is the AND of
-    /// its sources, see [`evenkeel_control::opinion`].
+    /// The report counts until the source says something else, and is kept over reloads: a source that hears
+    /// nothing of the member any more must withdraw it. Health is the AND of its sources, see
+    /// [`evenkeel_control::opinion`].
     pub fn set_opinion(
         &self,
         group: &str,

@@ -50,7 +50,7 @@ struct OfMember {
     sheds: bool,
     /// Health that checks have found (true for up), and the number of checks that contradict it.
     health: Option<(bool, u32)>,
-    /// Until when it is ejected, and for how long, in nanoseconds.
+    /// Time until which the member is ejected, and duration of the ejection, in nanoseconds.
     ejected: Option<(u64, u64)>,
     /// Number of requests that the member was judged by, and number of those that failed.
     seen: (u32, u32),
