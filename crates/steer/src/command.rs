@@ -44,11 +44,11 @@ pub enum Failed {
     },
 }
 
-/// Runs a program with its arguments until its end. An empty command is one that does nothing.
+/// Runs a program with its arguments until its end. An empty command does nothing.
 ///
 /// # Errors
 ///
-/// It cannot be run, takes longer than `limit`, or does not end with 0.
+/// The program cannot be run, takes longer than `limit`, or does not end with 0.
 pub(crate) async fn run(command: &[String], limit: Duration) -> Result<(), Failed> {
     let Some((name, arguments)) = command.split_first() else {
         return Ok(());

@@ -11,9 +11,9 @@
 //! | [`status`] | what administrators see |
 //! | [`rehearsal`] | `evenkeel steer --dry-run`: what would be sent |
 //!
-//! Which shares these are, and when they are worth a message, is
-//! [`evenkeel_control::shares`]. What the other one has is asked for before anything is sent, so a
-//! restart there, or a change by somebody else, is mended by the same path as a new weight.
+//! [`evenkeel_control::shares`] decides which shares these are, and when they are worth a message. The
+//! state of the other balancer is asked for before anything is sent, so a restart there, or a change by
+//! somebody else, is mended by the same path as a new weight.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]

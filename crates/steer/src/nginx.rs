@@ -32,7 +32,7 @@ const NAMES: [&str; 6] = [
 /// Reason why nginx was not told.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
-    /// Nobody could be asked.
+    /// No member could be asked.
     #[error("the group has no member that nginx could ask: {} stays as it is", .0.display())]
     Nobody(PathBuf),
     /// The file cannot be written.
@@ -137,8 +137,8 @@ pub enum Done {
     Changed,
 }
 
-/// Writes the file, has it checked, and has nginx reloaded; nothing of it if the file says the same.
-/// A file that fails the check is put back.
+/// Writes the file, has it checked, and has nginx reloaded; does nothing if the file says the same. A file
+/// that fails the check is put back.
 ///
 /// # Errors
 ///
@@ -176,7 +176,7 @@ pub async fn tell(nginx: &SteerNginx, text: &str) -> Result<Done, Trouble> {
 ///
 /// # Errors
 ///
-/// It cannot be told.
+/// nginx cannot be told.
 pub async fn reload(nginx: &SteerNginx) -> Result<(), Trouble> {
     let done = command::run(&nginx.reload, nginx.timeout).await;
     done.map_err(|failed| Trouble::Reload(failed.to_string()))?;

@@ -1,4 +1,5 @@
-//! `evenkeel steer --dry-run`: what a balancer with this configuration would send when it starts. It only asks.
+//! Rehearsal (`evenkeel steer --dry-run`): the orders that a balancer with this configuration would send when
+//! it starts. The rehearsal only asks.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 

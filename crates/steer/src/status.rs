@@ -31,7 +31,7 @@ pub struct SteerStatus {
     pub members: Vec<SteeredMember>,
     /// Servers of the other balancer that are no members: they are left alone.
     pub others: Vec<String>,
-    /// With a dry run, what would be sent.
+    /// Orders that would be sent, with a dry run.
     pub pending: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ pub struct SteeredMember {
     pub state: String,
     /// The weight that it should have, 0 to 256.
     pub weight: u32,
-    /// The other balancer's name of it; `null` if there is none.
+    /// Name that the other balancer has for the member; `null` if there is none.
     pub server: Option<String>,
     /// The weight that it has there; `null` if it is not there.
     pub has: Option<u32>,
@@ -56,7 +56,7 @@ pub struct SteeredMember {
     pub note: Option<String>,
 }
 
-/// All of them, for people.
+/// Returns tables of all sections, for people.
 pub fn table(all: &[SteerStatus]) -> String {
     if all.is_empty() {
         return "nobody is steered: the configuration has no [steer.NAME]\n".into();

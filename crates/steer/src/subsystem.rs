@@ -46,21 +46,21 @@ pub struct Steering {
 #[derive(Debug)]
 struct Inner {
     clock: Clock,
-    /// In the order of the configuration, those before them that are not done yet left out.
+    /// Targets in the order of the configuration, without targets before them that are not done yet.
     targets: Mutex<Vec<Arc<Target>>>,
-    /// Told when there are others.
+    /// Signal that there are other targets.
     changed: Notify,
-    /// Another process tells them.
+    /// True if another process tells the targets.
     rests: AtomicBool,
     /// Number of tasks.
     tasks: Mutex<usize>,
-    /// Told when there is one less.
+    /// Signal that there is one task less.
     ended: Condvar,
     /// Servers in maintenance by the process before, by target.
     inherited: Mutex<HashMap<String, BTreeSet<String>>>,
 }
 
-/// Somebody who is told.
+/// Target that is told.
 #[derive(Debug)]
 struct Target {
     /// Name of the target: [`Steer::target`].
@@ -83,7 +83,7 @@ struct Order {
 }
 
 impl Steering {
-    /// Nobody is told anything yet. `clock` is that of the groups.
+    /// Returns a subsystem that tells nobody anything yet. `clock` is that of the groups.
     pub fn new(clock: Clock) -> Self {
         let inner = Inner {
             clock,
@@ -99,7 +99,7 @@ impl Steering {
         }
     }
 
-    /// Follows another configuration. Who stays is told on, as the new one says.
+    /// Follows another configuration. A target that stays is told on, as the new configuration says.
     fn follow(&self, orders: Vec<Order>) {
         let mut targets = self.inner.targets.lock();
         let mut before = std::mem::take(&mut *targets);
@@ -378,7 +378,8 @@ impl Task {
         Ok(())
     }
 
-    /// Nobody looks any more: weights that were right for loads at some time must not stay for ever.
+    /// Brings the weights of the configuration back, as nobody looks any more: weights that were right for
+    /// loads at some time must not stay for ever.
     async fn end(&mut self, steer: &Steer, group: &Group, seen: &mut Vec<Seen>) {
         if steer.on_stop == OnStop::Keep || steer.dry_run || self.tried.is_none() {
             return;

@@ -163,11 +163,11 @@ fn is_name(name: &str) -> bool {
     (1..=256).contains(&name.len()) && name.bytes().all(is_part)
 }
 
-/// The servers of `backend` that `show servers state` tells.
+/// Reads the servers of `backend` that `show servers state` tells.
 ///
 /// # Errors
 ///
-/// It is something else, such as that there is no such backend.
+/// The text is something else, such as that there is no such backend.
 pub fn servers(text: &str, backend: &str) -> Result<Vec<Server>, Unreadable> {
     let mut lines = text.lines().enumerate();
     let mut next = || lines.find(|(_, line)| !line.trim().is_empty());

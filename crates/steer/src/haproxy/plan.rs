@@ -25,7 +25,7 @@ pub struct Order {
 /// State that a server is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Set {
-    /// There, at this address and with these parameters. It begins in maintenance.
+    /// There, at this address and with these parameters. The server begins in maintenance.
     Added(SocketAddr, String),
     /// There no longer.
     Deleted,
@@ -94,7 +94,7 @@ pub struct Known {
     pub maintained: BTreeSet<String>,
     /// True if the backend's algorithm takes no weights but 0 and those of the configuration.
     pub is_static: bool,
-    /// With which parameters members are added that HAProxy does not have; `None` is not at all.
+    /// Parameters with which members are added that HAProxy does not have; `None` adds none.
     pub adds: Option<String>,
 }
 
@@ -113,7 +113,7 @@ impl Known {
 /// Orders to be sent, and the members as they were found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// In their order: whoever comes back comes before others leave.
+    /// Orders in their order: servers that come back come before others leave.
     pub orders: Vec<Order>,
     /// The members, in their order, with what they have now. A member at which HAProxy has several
     /// servers comes once for each.

@@ -53,12 +53,12 @@ impl Haproxy {
         &self.known.maintained
     }
 
-    /// Asks what there is, and sends what differs from what is `wanted`; sends nothing if that is only
-    /// to be `shown`.
+    /// Asks what there is, and sends what differs from what is `wanted`; sends nothing if that is only to be
+    /// `shown`.
     ///
     /// # Errors
     ///
-    /// HAProxy cannot be asked, or takes no changes. What was sent before that holds.
+    /// HAProxy cannot be asked, or takes no changes. Orders that were sent before the error hold.
     pub async fn round(
         &mut self,
         haproxy: &SteerHaproxy,
@@ -113,7 +113,7 @@ impl Haproxy {
     ///
     /// # Errors
     ///
-    /// As of [`Haproxy::round`].
+    /// Those of [`Haproxy::round`].
     pub async fn restore(
         &mut self,
         haproxy: &SteerHaproxy,

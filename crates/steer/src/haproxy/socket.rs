@@ -198,7 +198,7 @@ mod tests {
     use super::super::plan::Set;
     use super::*;
 
-    /// Somebody at a Unix socket who answers each line, or, with `None`, never.
+    /// Starts a program at a Unix socket that answers each line, or, with `None`, never.
     fn somebody(
         name: &str,
         answer: impl Fn(&str) -> Option<String> + Send + 'static,
