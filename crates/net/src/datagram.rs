@@ -43,7 +43,7 @@ pub trait Worker<S>: Send + 'static {
 pub enum Next {
     /// At once, when others have had the state.
     Again,
-    /// After so long.
+    /// After this time.
     After(Duration),
     /// Not by itself.
     Never,
@@ -142,9 +142,8 @@ fn wait<'s>(
     Ok(())
 }
 
-/// A socket of `whose` at `address` that does not block, with a receive buffer of `buffer` bytes
-/// or as much of that as the system gives. It may be one that this process has
-/// [inherited](inherited).
+/// Opens a socket of `whose` at `address` that does not block, with a receive buffer of `buffer` bytes or as
+/// much of that as the system gives. The socket may be one that this process has [inherited](inherited).
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
-//! gRPC: calls as a client, for load reports, health checks and the store of configurations; and what a server needs for streams of
-//! messages.
+//! gRPC: calls as a client, for load reports, health checks and the store of configurations; and what a
+//! server needs for streams of messages.
 //!
-//! It is little enough on HTTP/2 that it needs no framework: a message is a byte that says whether
-//! it is compressed, four bytes of length, and itself.
+//! gRPC is little enough on HTTP/2 that it needs no framework: a message is a byte that says whether the
+//! message is compressed, four bytes of length, and the message itself.
 
 use std::future::poll_fn;
 
@@ -93,7 +93,7 @@ impl Call {
     ///
     /// # Errors
     ///
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     pub async fn begin(
         client: SendRequest<Bytes>,
         uri: &str,
@@ -106,7 +106,7 @@ impl Call {
     ///
     /// # Errors
     ///
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     pub async fn begin_with(
         client: SendRequest<Bytes>,
         uri: &str,
@@ -137,11 +137,11 @@ impl Call {
         })
     }
 
-    /// The next message.
+    /// Returns the next message.
     ///
     /// # Errors
     ///
-    /// Why there is none: [`CallError::Closed`], if all went well.
+    /// Reason why there is none: [`CallError::Closed`], if all went well.
     pub async fn next(&mut self) -> Result<Vec<u8>, CallError> {
         if let Some(message) = self.messages.next().await? {
             return Ok(message);
@@ -253,7 +253,7 @@ pub fn is_grpc(fields: &HeaderMap) -> bool {
     kind.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// A status in fields. What is said of it is encoded, so that any text may be.
+/// Returns a status in fields. `message` is encoded, so that it may be any text.
 fn trailers(code: u16, message: &str) -> HeaderMap {
     let mut fields = HeaderMap::new();
     fields.insert("grpc-status", HeaderValue::from(code));

@@ -131,20 +131,20 @@ impl Successor {
         })
     }
 
-    /// Tells it what this process knows.
+    /// Tells the successor what this process knows.
     ///
     /// # Errors
     ///
-    /// As [`Successor::offer`].
+    /// Those of [`Successor::offer`].
     pub fn tell(&self, state: Value) -> io::Result<()> {
         send(&self.0, &Answer::State(state))
     }
 
-    /// Tells it that this process does not come back.
+    /// Tells the successor that this process does not come back.
     ///
     /// # Errors
     ///
-    /// It has ended.
+    /// The successor has ended.
     pub fn over(&self) -> io::Result<()> {
         send(&self.0, &Answer::Over)
     }
@@ -159,12 +159,12 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// The process whose place this one takes, if there is one, with its sockets. Standard input is an
+    /// Finds the process whose place this one takes, if there is one, with its sockets. Standard input is an
     /// empty file thereafter.
     ///
     /// # Errors
     ///
-    /// It says nothing that can be understood.
+    /// The predecessor says nothing that can be understood.
     pub fn find() -> io::Result<Option<(Self, Vec<Handed>)>> {
         let Ok(wanted) = std::env::var(VARIABLE) else {
             return Ok(None);
@@ -194,11 +194,12 @@ impl Predecessor {
         Ok((Predecessor { stream, offer }, handed))
     }
 
-    /// Asks what it knows. It lets go of what only one of the two can have, and waits.
+    /// Asks what the predecessor knows. The predecessor lets go of what only one of the two can have, and
+    /// waits.
     ///
     /// # Errors
     ///
-    /// It has ended, or says nothing that can be understood.
+    /// The predecessor has ended, or says nothing that can be understood.
     pub fn state(&self) -> io::Result<Value> {
         self.say(&Word::WantsState)?;
         match receive(&self.stream)? {
@@ -207,11 +208,11 @@ impl Predecessor {
         }
     }
 
-    /// Says how it goes.
+    /// Tells the predecessor how it goes.
     ///
     /// # Errors
     ///
-    /// It has ended.
+    /// The predecessor has ended.
     pub fn say(&self, word: &Word) -> io::Result<()> {
         send(&self.stream, word)
     }

@@ -20,7 +20,7 @@ pub enum Error {
     Invalid(#[from] http::Error),
 }
 
-/// Speaks HTTP/2 over a connection. What it answers second must be polled.
+/// Speaks HTTP/2 over a connection. The connection, which is answered second, must be polled.
 ///
 /// # Errors
 ///
@@ -46,7 +46,7 @@ impl Answer {
     ///
     /// # Errors
     ///
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     pub async fn get(
         client: SendRequest<Bytes>,
         uri: &str,
@@ -65,11 +65,11 @@ impl Answer {
         })
     }
 
-    /// The next part of the body; `None` at its end.
+    /// Returns the next part of the body; `None` at its end.
     ///
     /// # Errors
     ///
-    /// It breaks off.
+    /// The body breaks off.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         let Some(data) = self.body.data().await else {
             return Ok(None);

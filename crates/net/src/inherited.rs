@@ -1,9 +1,9 @@
-//! Sockets that this process has not opened itself: they come from the process whose place it
-//! takes, or from the service manager (socket activation).
+//! Sockets that this process has not opened itself: they come from the process whose place it takes, or from
+//! the service manager (socket activation).
 //!
-//! Whoever opens a socket looks here first, by the [name](tcp) of what it wants, so that no part
-//! of the process needs code of its own for that. What nobody has taken when the first
-//! configuration is in effect is [closed](close_rest).
+//! Whoever opens a socket looks here first, by the [name](tcp) of what it wants, so that no part of the
+//! process needs code of its own for that. Sockets that nobody has taken when the first configuration is in
+//! effect are [closed](close_rest).
 
 use std::collections::HashMap;
 use std::io;
@@ -102,11 +102,11 @@ pub fn put(handed: Handed) {
     table().put(handed);
 }
 
-/// Keeps a socket of the service manager, which does not say what it is for.
+/// Keeps a socket of the service manager, which does not say what the socket is for.
 ///
 /// # Errors
 ///
-/// It is none that can be listened on, or datagrams can be received from.
+/// The socket is none that can be listened on, or datagrams can be received from.
 pub fn put_unnamed(socket: OwnedFd) -> io::Result<()> {
     let name = Name {
         text: name_of(&socket)?,

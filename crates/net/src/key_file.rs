@@ -34,12 +34,13 @@ enum Why {
     Content(Box<dyn Error + Send + Sync>),
 }
 
-/// Returns what `parse` makes of the text of the file at `path`; if the file is broken, of its last good text ([`kept`]).
+/// Returns what `parse` makes of the text of the file at `path`; if the file is broken, of its last good text
+/// ([`kept`]).
 ///
 /// # Errors
 ///
-/// It is no regular file of at most 4096 bytes of text, others than its owner and group may
-/// access it, or `parse` does not understand it.
+/// The file is no regular file of at most 4096 bytes of text, others than its owner and group may access it,
+/// or `parse` does not understand it.
 pub fn load<T, E: Error + Send + Sync + 'static>(
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,

@@ -15,7 +15,7 @@
 //! | [`replacement`] | files that are replaced as a whole |
 //! | [`tasks`] | runtimes, threads, and tasks that follow what is wanted of them |
 //!
-//! What is said over the sockets is no matter of this crate.
+//! The messages over the sockets are no matter of this crate.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]

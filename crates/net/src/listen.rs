@@ -24,11 +24,11 @@ pub struct Options<'a> {
     pub shared: bool,
 }
 
-/// Binds `count` sockets to one address; of several, which must be shared, the kernel spreads
-/// connections over all. They listen already, and do not block.
+/// Binds `count` sockets to one address; of several, which must be shared, the kernel spreads connections
+/// over all. The sockets listen already, and do not block.
 ///
-/// Those that this process has [inherited](inherited) for the address come first. There may be
-/// more of them than `count`: each has clients who wait, so that none may be left out.
+/// Sockets that this process has [inherited](inherited) for the address come first. There may be more of them
+/// than `count`: each has clients who wait, so that none may be left out.
 ///
 /// # Errors
 ///
@@ -209,7 +209,7 @@ impl Listeners {
         own.collect()
     }
 
-    /// All of them under other handles, as those of `whose`, for the process that takes the place
+    /// Returns all listeners under other handles, as those of `whose`, for the process that takes the place
     /// of this one.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Network of a client's address: the address with IPv4, and its first 64 bits with IPv6. What is shared out among
-/// clients is shared out among these.
+/// Network of a client's address: the address with IPv4, and its first 64 bits with IPv6. Resources that are
+/// shared out among clients are shared out among these networks.
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),

@@ -17,8 +17,8 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Writes `text` beside the file at `path`, or where a symbolic link there leads to, with the
-    /// mode and owner of that.
+    /// Writes `text` beside the file at `path`, or where a symbolic link there leads to, with the mode and
+    /// owner of that file.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl Replacement {
     ///
     /// # Errors
     ///
-    /// Why it could not.
+    /// Reason why the file could not be replaced.
     pub fn check(path: &Path) -> io::Result<()> {
         let target = path.canonicalize()?;
         let folder = target.parent().unwrap_or(Path::new("/"));
@@ -99,11 +99,11 @@ impl Replacement {
         Ok(prepared)
     }
 
-    /// Puts it in the place of the file.
+    /// Puts the new file in the place of the old one.
     ///
     /// # Errors
     ///
-    /// That is not possible. The old file is still there.
+    /// The file cannot be replaced. The old file is still there.
     pub fn commit(self) -> io::Result<()> {
         fs::rename(&self.new, &self.target)?;
         // The file is in its place: that a power failure may still undo it is no reason to go back.

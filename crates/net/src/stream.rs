@@ -6,11 +6,11 @@ use evenkeel_core::address::Address;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::TcpStream;
 
-/// A connection to what listens at `address`.
+/// Connects to what listens at `address`.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// Error of the system.
 pub async fn connect(address: &Address) -> io::Result<TcpStream> {
     match address {
         Address::Ip(address) => TcpStream::connect(address).await,
@@ -18,17 +18,17 @@ pub async fn connect(address: &Address) -> io::Result<TcpStream> {
     }
 }
 
-/// A connection to the Unix socket at `path`, or in the abstract namespace behind `@`. There is
-/// nothing to wait for: the system makes it at once or not at all.
+/// Connects to the Unix socket at `path`, or in the abstract namespace behind `@`. There is nothing to wait
+/// for: the system makes the connection at once or not at all.
 ///
-/// It comes in the type of a TCP stream, which is no more than a file that the runtime watches:
-/// connections of both kinds are read, written, spliced and shut down by the same system calls. To
-/// ask it for IP addresses, or to set options of TCP, is an error.
+/// The connection comes in the type of a TCP stream, which is no more than a file that the runtime watches:
+/// connections of both kinds are read, written, spliced and shut down by the same system calls. To ask the
+/// connection for IP addresses, or to set options of TCP, is an error.
 ///
 /// # Errors
 ///
-/// What the system says. Where nobody takes connections off a full queue that is no lack of
-/// anything here, so it is an error without a number.
+/// Error of the system. A full queue off which nobody takes connections is no lack of anything here, so it is
+/// an error without a number.
 pub fn connect_unix(path: &str) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match socket.connect(&unix_address(path)?) {

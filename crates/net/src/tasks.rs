@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// A single-threaded runtime, with a thread for calls that block, which stays.
+/// Returns a single-threaded runtime, with a thread for calls that block, which stays.
 ///
-/// Such threads come and go otherwise, and where the system gives none, tokio panics. With
-/// one that stays, calls wait for it instead.
+/// Such threads come and go otherwise, and where the system gives none, tokio panics. With a thread that
+/// stays, calls wait for it instead.
 ///
 /// # Errors
 ///
@@ -31,8 +31,8 @@ pub fn runtime() -> io::Result<Runtime> {
     Ok(runtime)
 }
 
-/// Starts a thread with a [`runtime`] of its own. That is made there: one that belongs to a
-/// thread which cannot be started would be dropped where the caller must not block.
+/// Starts a thread with a [`runtime`] of its own. The runtime is made in the thread: a runtime of a thread
+/// which cannot be started would be dropped where the caller must not block.
 ///
 /// # Errors
 ///
@@ -56,8 +56,8 @@ pub fn start_thread(
     Ok(handle)
 }
 
-/// Tasks that go on for as long as something is wanted of them: one per key, started
-/// again when what is wanted of it changes. They end with this.
+/// Tasks that go on for as long as something is wanted of them: one task per key, started again when what is
+/// wanted of it changes. The tasks end when this is dropped.
 #[derive(Debug)]
 pub struct Tasks<K, S> {
     running: HashMap<K, (S, AbortHandle)>,

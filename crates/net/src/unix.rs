@@ -46,7 +46,7 @@ impl SocketFile {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// Error of the system.
     pub fn set_mode(&self, mode: Option<u32>) -> io::Result<()> {
         match (&self.file, mode) {
             (Some((path, _)), Some(mode)) => {
@@ -74,17 +74,17 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((file.dev(), file.ino()))
 }
 
-/// Listens at `path`, or in the abstract namespace behind `@`: `count` handles of one socket, as
-/// several cannot share a path. They do not block, and come in the type of TCP listeners, which
-/// are files that can be listened on. `mode` are the rights of the socket's file, in place of those
-/// that the process's mask leaves.
+/// Listens at `path`, or in the abstract namespace behind `@`: `count` handles of one socket, as several
+/// sockets cannot share a path. The handles do not block, and come in the type of TCP listeners, which are
+/// files that can be listened on. `mode` are the rights of the socket's file, in place of those that the
+/// process's mask leaves.
 ///
-/// A file that a process has left behind is replaced. A socket that this process has
-/// [inherited](inherited) is used as it is.
+/// A file that a process has left behind is replaced. A socket that this process has [inherited](inherited)
+/// is used as it is.
 ///
 /// # Errors
 ///
-/// What the system says; somebody listens already, or there is a file that is no socket.
+/// Error of the system; somebody listens already, or there is a file that is no socket.
 pub fn bind(
     path: &str,
     count: usize,

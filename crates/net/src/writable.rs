@@ -14,7 +14,7 @@ pub enum Unwritable {
     File {
         /// The key that names it.
         key: &'static str,
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Error of the system.
         error: io::Error,
@@ -24,7 +24,7 @@ pub enum Unwritable {
     Folder {
         /// The key that names it.
         key: &'static str,
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// The folder that it would be in.
         folder: PathBuf,
@@ -37,7 +37,7 @@ pub enum Unwritable {
 ///
 /// # Errors
 ///
-/// It could not.
+/// The file could not be written.
 pub fn check(path: &Path, key: &'static str) -> Result<(), Unwritable> {
     if path.exists() {
         let opened = if path.is_file() {

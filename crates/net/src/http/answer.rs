@@ -26,10 +26,11 @@ pub struct ErrorBody {
     pub more: Box<serde_json::Map<String, serde_json::Value>>,
 }
 
-/// For how long an answer may be used again, by whoever asked only: it is theirs.
+/// Time for which an answer may be used again, only by the client that asked: the answer is for that client
+/// alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// For so many whole seconds; 0 means that it must be asked for again.
+    /// Number of whole seconds; 0 means that the answer must be asked for again.
     Seconds(u64),
     /// The answer must not even be kept.
     None,

@@ -43,9 +43,9 @@ pub struct Question<'a> {
 /// Most bytes of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of its head.
+    /// Most bytes of the head.
     pub head: usize,
-    /// Of its body.
+    /// Most bytes of the body.
     pub body: usize,
 }
 
@@ -76,10 +76,10 @@ impl Answer {
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody can be reached.
+    /// The server cannot be reached.
     #[error("no connection: {0}")]
     Connect(io::Error),
-    /// There is no agreement on TLS.
+    /// TLS failed: there is no agreement on it.
     #[error("no connection with TLS: {0}")]
     Tls(String),
     /// The connection failed.
@@ -91,7 +91,7 @@ pub enum AskError {
     /// The answer is of another protocol, or no message.
     #[error("the answer is not HTTP/1.x")]
     Garbage,
-    /// There is more than the limit.
+    /// The answer is longer than the limit.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
 }
@@ -134,8 +134,7 @@ impl Whom<'_> {
     }
 }
 
-/// Asks somebody, and reads the answer. The body of one whose code
-/// `is_read` does not want is left out.
+/// Asks a server, and reads the answer. The body of an answer whose code `is_read` does not want is left out.
 ///
 /// # Errors
 ///
@@ -201,8 +200,8 @@ pub(super) async fn exchange(
 }
 
 /// Asks for an answer that does not end, and hands its body over as it comes, for as long as `take` wants
-/// more. An answer that is not good (200) is read whole instead. It has failed when nothing comes for the
-/// time `silence`.
+/// more. An answer that is not good (200) is read whole instead. The answer has failed when nothing comes for
+/// the time `silence`.
 ///
 /// # Errors
 ///

@@ -19,7 +19,7 @@ use tokio::time::{Instant, Sleep};
 const LINGER_BYTES: usize = 512 * 1024;
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
-/// From the first byte of a request to its last; on a new connection, from its start.
+/// Time from the first byte of a request to its last; on a new connection, from its start.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 
 /// Time between two tries to accept when the system has nothing left for a connection.
@@ -32,7 +32,7 @@ const MOST_WAITING: usize = 1024;
 /// A listener with limits on the number of its connections and on how long they may wait.
 #[derive(Debug)]
 pub struct Bounded {
-    /// None when it is closed.
+    /// Listener; `None` when it is closed.
     listener: Option<TcpListener>,
     /// Name of the listener's owner, for the log.
     name: &'static str,
@@ -80,7 +80,7 @@ impl Bounded {
         self.listener.as_ref().ok_or_else(closed)?.local_addr()
     }
 
-    /// Gives the address up. Who has connected already is still accepted.
+    /// Gives the address up. Clients that have connected already are still accepted.
     pub fn close(&mut self) {
         let Some(Ok(listener)) = self.listener.take().map(TcpListener::into_std) else {
             return;
@@ -195,7 +195,7 @@ impl Seats {
         }
     }
 
-    /// Nobody waits for an answer on this connection.
+    /// Makes the connection silent: nobody waits for an answer on it.
     fn be_silent(&self, seat: &Arc<Seat>) {
         let mut queue = self.lock();
         let mut state = seat.lock();
@@ -285,8 +285,8 @@ impl Connection {
         }
     }
 
-    /// To be told when a request is complete. Who never tells has `patience` for nothing
-    /// but answers that come at once.
+    /// Returns the handle to be told when a request is complete. Whoever never tells has `patience` for
+    /// nothing but answers that come at once.
     pub fn activity(&self) -> Activity {
         self.activity.clone()
     }

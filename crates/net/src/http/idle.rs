@@ -81,9 +81,9 @@ impl<P> IdleConnections<P> {
         }
     }
 
-    /// Asks a program, which is known by a number, on an idle connection or on a new one to `host` and `port`. A new
-    /// one needs a permit. If an idle connection breaks before its answer is here, the program has closed it, and is
-    /// asked once more on a new one.
+    /// Asks a program, which is known by a number, on an idle connection or on a new one to `host` and
+    /// `port`. A new connection needs a permit. If an idle connection breaks before its answer is here, the
+    /// program has closed it, and is asked once more on a new connection.
     ///
     /// # Errors
     ///

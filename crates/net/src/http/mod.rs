@@ -1,10 +1,9 @@
 //! HTTP for what is not the data path: the negotiator, the client engine, the admin API.
 //!
-//! They answer small questions from memory, to anybody who can reach them. So what they
-//! share is mostly about limits: connections are few and none waits for ever
-//! ([`Bounded`]), heads are small, bodies are not read ([`serve`]), a request that says
-//! two different things about its site is refused ([`Target`]), and a redirect leads to a
-//! configured origin and nowhere else ([`answer::redirect`]).
+//! These parts answer small questions from memory, to anybody who can reach them. So what they share is
+//! mostly about limits: connections are few and none waits for ever ([`Bounded`]), heads are small, bodies
+//! are not read ([`serve`]), a request that says two different things about its site is refused ([`Target`]),
+//! and a redirect leads to a configured origin and nowhere else ([`answer::redirect`]).
 
 pub mod answer;
 pub mod client;

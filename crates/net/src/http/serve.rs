@@ -49,9 +49,9 @@ pub struct Settings {
 /// Most fields of a head.
 const MAX_FIELDS: usize = 100;
 
-/// Most bytes of a body that are read and thrown away. A client that has sent its body
-/// when the answer comes would be reset before it has read it, if nobody took the body.
-/// One that waits for `100 Continue` does not send it.
+/// Most bytes of a body that are read and thrown away. A client that has sent its body when the answer comes
+/// would be reset before it has read the answer, if nobody took the body. A client that waits for
+/// `100 Continue` does not send its body.
 const MAX_DISCARDED: u64 = 256 * 1024;
 
 /// Time that connections have for the answers under way when the server stops.
@@ -168,8 +168,8 @@ mod tests {
         }
     }
 
-    /// All that a server answers to `request` on one connection, which the client then
-    /// ends on its side.
+    /// Returns all that a server answers to `request` on one connection, which the client then ends on its
+    /// side.
     async fn ask(request: &[u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -75,7 +75,7 @@ impl Target {
         })
     }
 
-    /// The path alone.
+    /// Returns the path alone.
     pub fn path(&self) -> &str {
         let (path, _) = self.split();
         path
