@@ -10,9 +10,8 @@ use crate::memory;
 /// Counts as no limit.
 const UNLIMITED: usize = 1 << 20;
 
-/// Raises the soft limit on open files to the hard one: every client takes a file or two.
-/// Answers how many files the process may open now. Where the limit cannot be raised, the
-/// log says so.
+/// Raises the soft limit on open files to the hard one: every client takes a file or two. Returns how many
+/// files the process may open now. If the limit cannot be raised, the log says so.
 pub fn raise() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -36,7 +35,7 @@ pub fn most() -> usize {
 /// Shares of the files of a process. All numbers are files, or connections, which are one file each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// All that the process may open.
+    /// Number of all files that the process may open.
     pub all: usize,
     /// Connections of the admin API at a time.
     pub admin: usize,
@@ -116,8 +115,8 @@ impl Shares {
         }
     }
 
-    /// For the process as it is, with one worker and whatever there may be beside it: each part
-    /// takes its own share from this.
+    /// Returns the shares for the process as it is, with one worker and whatever there may be beside it: each
+    /// part takes its own share from this.
     pub fn of_process() -> Self {
         Self::new(
             most(),
@@ -131,7 +130,7 @@ impl Shares {
         )
     }
 
-    /// With no more connections and pipes than there is memory for.
+    /// Returns the shares with no more connections and pipes than there is memory for.
     pub fn within(self, memory: &memory::Shares) -> Self {
         Shares {
             connections: self.connections.min(memory.clients.saturating_mul(2)),

@@ -1,8 +1,8 @@
-//! A log that never blocks: lines go through a bounded queue to a thread that writes them.
+//! Log that never blocks: lines go through a bounded queue to a thread that writes them.
 //!
-//! Whoever reads standard error may stop reading: a full pipe then stops the thread and
-//! nobody else. What finds no room in the queue is lost, counted, and said as soon as
-//! lines get through again.
+//! Whoever reads standard error may stop reading: a full pipe then stops the thread and nobody else. Lines
+//! that find no room in the queue are lost, counted, and the number is logged as soon as lines get through
+//! again.
 
 use std::io::{self, Write};
 use std::sync::Arc;

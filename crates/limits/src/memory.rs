@@ -1,8 +1,8 @@
 //! Memory: how much this process may have, and who gets how much of it.
 //!
-//! A process that allocates what it cannot have is aborted, or killed by the kernel. So it must
-//! not come to that: clients get no more than there is room for, and a part is kept back for
-//! health checks, load reports, the admin API and reloads.
+//! A process that allocates what it cannot have is aborted, or killed by the kernel. So clients get no more
+//! memory than there is room for, and a part is kept back for health checks, load reports, the admin API and
+//! reloads.
 
 use std::fmt;
 use std::path::Path;
@@ -37,7 +37,7 @@ impl fmt::Display for By {
 /// Memory that there is for the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// All that it may have, in bytes.
+    /// Memory that the process may have in all, in bytes.
     pub all: u64,
     /// Memory that the process had already when the limit was read, in bytes.
     pub used: u64,
@@ -50,8 +50,8 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 const MEMORY_CGROUPS: &str = "/sys/fs/cgroup/memory";
 
 impl Bound {
-    /// Of this process: of all limits the one that leaves the least. It is read once, at the
-    /// first call: threads that are to run should run by then.
+    /// Returns the bound of this process: of all limits the one that leaves the least. The limits are read
+    /// once, at the first call: threads that are to run should run by then.
     pub fn of_process() -> Self {
         static BOUND: OnceLock<Bound> = OnceLock::new();
         *BOUND.get_or_init(|| {
@@ -167,9 +167,9 @@ pub struct Shares {
     pub bound: Bound,
     /// Kept back for health checks, load reports, the admin API and reloads.
     pub reserve: u64,
-    /// For clients that negotiate.
+    /// Memory for clients that negotiate.
     pub negotiator: u64,
-    /// For CORBA clients, their messages, and connections to members.
+    /// Memory for CORBA clients, their messages, and connections to members.
     pub corba: u64,
     /// Clients of rules at a time.
     pub clients: usize,
@@ -205,8 +205,8 @@ impl Shares {
         }
     }
 
-    /// For the process as it is, with whatever there may be beside rules: each part takes its
-    /// own share from this.
+    /// Returns the shares for the process as it is, with whatever there may be beside rules: each part takes
+    /// its own share from this.
     pub fn of_process() -> Self {
         let users = Users {
             negotiator: true,
@@ -218,11 +218,11 @@ impl Shares {
 
 /// Bounds what the allocator keeps. To be called before there is a second thread.
 ///
-/// With glibc each thread allocates from an arena, of which there are up to eight for each core. What an arena has
-/// had at its fullest, it keeps; threads that come and go, as those of lookups and health checks do, fill one after
-/// the other. Two for each core are enough that workers do not wait for each other. Where the address space is limited
-/// there is one, as each arena reserves 64 MiB of it, whatever it needs. Who has set a number by the environment
-/// (mallopt(3)) knows better.
+/// With glibc each thread allocates from an arena, of which there are up to eight for each core. An arena
+/// keeps what it has had at its fullest. Threads that come and go, as those of lookups and health checks do,
+/// fill one arena after the other. Two arenas for each core are enough that workers do not wait for each
+/// other. If the address space is limited there is one arena, as each arena reserves 64 MiB of it, whatever
+/// it needs. An administrator who has set a number by the environment (mallopt(3)) knows better.
 pub fn prepare_allocator() {
     #[cfg(target_env = "gnu")]
     {

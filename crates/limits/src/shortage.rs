@@ -45,7 +45,7 @@ impl Shortage {
         })
     }
 
-    /// All of them, in the order of their numbers.
+    /// All shortages, in the order of their numbers.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// Counts that the shortage has been met, and says so in the log from time to time. `what` could not be
