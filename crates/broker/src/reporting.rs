@@ -1,10 +1,10 @@
 //! Reports of agents: the sockets of the reporting protocol, and the thread that serves them.
 //!
-//! One thread receives from all sockets, hands each datagram to the state machine ([`Broker`]) and sends what
-//! that answers. Loads go from there to their locations directly. What agents say of their servers otherwise,
-//! and which of them become members, is the manager's business: [`Reporting::run`] compares what agents say
-//! now with what the manager was told, and tells it the difference. So nothing is lost if two things happen
-//! at once, and a storm of changes costs no more than the last of them.
+//! One thread receives from all sockets, hands each datagram to the state machine ([`Broker`]) and sends its
+//! answers. Loads go from there to their locations directly. Other reports of agents about their servers, and
+//! which servers become members, are the manager's business: [`Reporting::run`] compares what agents say now
+//! with what the manager was told, and tells it the difference. So nothing is lost if two things happen at
+//! once, and a storm of changes costs no more than the last of them.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -46,7 +46,7 @@ use evenkeel_wire::reporting::server::{
 /// moment, and a small datagram takes up more than a kilobyte there.
 const RECEIVE_BUFFER: usize = 16 * 1024 * 1024;
 
-/// With less, a few thousand agents that report at the same moment may lose something.
+/// Size of a buffer below which a few thousand agents that report at the same moment may lose something.
 const SMALL_BUFFER: usize = 2 * 1024 * 1024;
 
 /// Datagrams that are taken from a socket before others have their turn. Well below a
@@ -67,7 +67,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Reporting {
     clock: Clock,
     task: Arc<SocketTask<State>>,
-    /// Told when agents, or what they say of their servers, have changed.
+    /// Signal that agents, or what they say of their servers, have changed.
     news: Arc<Notify>,
 }
 
@@ -82,12 +82,12 @@ struct State {
     is_served: bool,
     /// Knowledge of the old process, until there is a broker.
     known: Option<Remembered>,
-    /// There are agents of the process before, and their members are not known yet: whoever is told
+    /// True while there are agents of the old process whose members are not known yet: whoever is told
     /// something now would be told that they are gone.
     waits: bool,
-    /// Another process reads what comes.
+    /// True if another process reads what comes.
     rests: bool,
-    /// Nothing is opened any more.
+    /// True if nothing is opened any more.
     stopped: bool,
 }
 
@@ -113,8 +113,8 @@ impl fmt::Debug for Reporting {
 }
 
 impl Reporting {
-    /// A broker without sockets. They are opened, and its thread starts, as soon as a configuration
-    /// says where.
+    /// Returns a broker without sockets. The sockets are opened, and the broker's thread starts, as soon as a
+    /// configuration says where.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Reporting {
         ))
     }
 
-    /// All agents, by location and name.
+    /// Returns all agents, by location and name.
     pub fn agents(&self) -> Vec<AgentStatus> {
         let now = self.clock.now();
         let state = self.task.lock();
@@ -167,8 +167,8 @@ impl Reporting {
         broker.is_some_and(|broker| broker.query(location, agent))
     }
 
-    /// Forgets an agent, and what it has said about its servers. One that lives registers
-    /// again at its next report. Answers whether there was such an agent.
+    /// Forgets an agent, and what it has said about its servers. An agent that lives registers again at its
+    /// next report. Returns true if there was such an agent.
     pub fn forget(&self, location: &str, agent: &str) -> bool {
         let mut state = self.task.lock();
         let broker = state.broker.as_mut();

@@ -23,7 +23,7 @@ pub struct BrokerStatus {
     pub datagrams: Vec<DatagramCount>,
     /// Messages that were sent.
     pub sent: u64,
-    /// Of these, how many the system did not take.
+    /// Number of these messages that the system did not take.
     pub unsent: u64,
     /// Messages of agents that never came.
     pub lost: u64,

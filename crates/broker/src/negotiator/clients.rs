@@ -1,4 +1,4 @@
-//! Which clients ask more often than one client would.
+//! Clients that ask more often than one client would.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

@@ -50,9 +50,9 @@ pub(super) struct Grant {
 pub(super) enum Refusal {
     /// No member takes traffic.
     NoMember,
-    /// None is known to have the response time.
+    /// No member is known to have the response time.
     ResponseTime(Duration),
-    /// None has room left for the class.
+    /// No member has room left for the class.
     Class(f32),
 }
 
@@ -88,8 +88,8 @@ fn request_of<'a>(wish: &Wish<'_>, now: Instant, excluded: &'a [MemberId]) -> Re
     }
 }
 
-/// Returns the request about which a chooser is asked; `None` if the client keeps the member that it has. Who is in
-/// `excluded` is not chosen; the members that are not good enough are added.
+/// Returns the request about which a chooser is asked; `None` if the client keeps the member that it has.
+/// Members in `excluded` are not chosen; the members that are not good enough are added.
 pub(super) fn request_to_choose<'a>(
     group: &Group,
     wish: &Wish<'_>,
@@ -105,8 +105,8 @@ pub(super) fn request_to_choose<'a>(
     }
 }
 
-/// Decides, and counts the client at its member. Who is in `excluded` is not chosen; it
-/// is room for the work, too. `advice` is what a chooser says, if one was asked.
+/// Decides, and counts the client at its member. Members in `excluded` are not chosen; the vector is room for
+/// the work, too. `advice` is what a chooser says, if one was asked.
 pub(super) fn decide(
     group: &Group,
     wish: &Wish<'_>,
@@ -215,9 +215,9 @@ fn exclude(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Op
     why
 }
 
-/// Excludes those under a load alert, if others take clients: whoever was sent back by one
-/// of them would only be sent back again, however good it is otherwise. There always is
-/// another one, unless it has just gone.
+/// Excludes members under a load alert, if others take clients: a client that was sent back by one of them
+/// would only be sent back again, however good the member is otherwise. There always is another member,
+/// unless it has just gone.
 fn exclude_shedding(view: &View<'_>, excluded: &mut Vec<MemberId>) {
     let sheds = |index: &usize| view.slot(*index).has(Reason::Shedding);
     let taking = || (0..view.len()).filter(|&index| view.is_eligible_unless_full(index));
@@ -260,8 +260,8 @@ fn mean_of(view: &View<'_>, load: impl Fn(usize) -> Option<f32>) -> Option<f32> 
 
 /// Returns the time for which the member may be used, in seconds.
 ///
-/// A hot member gives short quanta, so that its clients soon ask again and can be sent elsewhere: `max - u
-/// (max - min)`, cut to whole seconds, where `u` is how full the member is, from 0 to 1. If the group's load
+/// A hot member gives short quanta, so that its clients soon ask again and can be sent elsewhere:
+/// `max - u (max - min)`, cut to whole seconds, where `u` is how full the member is, from 0 to 1. If the group's load
 /// is a utilisation, `u` is the member's load. For any other load, `u` is the load over twice the mean of all
 /// members, so that an average member is half full. An unknown load counts as the mean; if all are unknown,
 /// members are half full. A member under a load alert is full.
@@ -286,7 +286,7 @@ fn quantum(view: &View<'_>, member: usize, quantum: Quantum) -> u64 {
     time.as_secs().clamp(min.as_secs(), max.as_secs())
 }
 
-/// Up to `count` other members that would do as well.
+/// Returns up to `count` other members that would do as well.
 fn alternatives(
     view: &View<'_>,
     chosen: usize,

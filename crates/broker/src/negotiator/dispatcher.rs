@@ -29,7 +29,7 @@ use evenkeel_wire::negotiation::{
     SESSION, Server,
 };
 
-/// Everything that answers are made from. One thread has it.
+/// State from which answers are made. One thread has it.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     clock: Clock,
@@ -72,7 +72,7 @@ struct Scratch {
 /// The clusters, and how to find them.
 #[derive(Debug, Default)]
 struct Book {
-    /// Each is held by whoever waits for a chooser, too.
+    /// Clusters; each is held by whoever waits for a chooser, too.
     clusters: Vec<Rc<Counter>>,
     by_name: HashMap<String, usize>,
     by_host: HashMap<String, usize>,
@@ -93,7 +93,7 @@ struct Counter {
 #[derive(Debug)]
 struct Origins {
     of: Arc<Group>,
-    /// In the order of the members; `None` for one that cannot be reached.
+    /// Origins in the order of the members; `None` for a member that cannot be reached.
     known: Vec<Option<Origin>>,
     /// Members that cannot be reached: a member that has just joined is in the group a moment before it is in
     /// the cluster.

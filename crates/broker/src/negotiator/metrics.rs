@@ -13,9 +13,9 @@ use super::decide::Refusal;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Ending {
-    /// With a redirect to a member.
+    /// The client got a redirect to a member.
     Redirected,
-    /// With an answer for programs.
+    /// The client got an answer for programs.
     Answered,
     /// Refused: no member takes traffic.
     NoMember,
@@ -26,7 +26,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// All of them, in the order in which they are shown.
+    /// All endings, in the order in which they are shown.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name that metrics and the admin API use.
@@ -64,7 +64,7 @@ pub enum Unheard {
 }
 
 impl Unheard {
-    /// All of them, in the order in which they are shown.
+    /// All reasons, in the order in which they are shown.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name that metrics and answers use.
@@ -73,11 +73,11 @@ impl Unheard {
     }
 }
 
-/// The counters. They only ever grow, and outlive every change of the configuration.
+/// Counters of the negotiator. The counters only ever grow, and outlive every change of the configuration.
 #[derive(Debug, Default)]
 pub struct Metrics {
     unheard: Tally<{ Unheard::ALL.len() }>,
-    /// By cluster and class; the class of those who name none is empty.
+    /// Counters by cluster and class; the class of clients that name none is empty.
     classes: Mutex<BTreeMap<(String, String), Arc<ClassCounters>>>,
 }
 

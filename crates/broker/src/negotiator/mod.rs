@@ -1,12 +1,11 @@
-//! The negotiator: clients ask here for a server, and then go to it themselves.
+//! Negotiator: clients ask here for a server, and then go to it themselves.
 //!
-//! A browser gets a redirect (307) that it may keep for the *quantum*; a program gets the
-//! same as JSON. The idea is that of Mohamed-Salem, Chen, Bochmann and Wong, "An
-//! Experimental Prototype for Scalable Server Selection" (IPCCC 2003), section 3.2. The
-//! interface is in `docs/negotiation.md`.
+//! A browser gets a redirect (307) that it may keep for the *quantum*; a program gets the same as JSON. The
+//! idea is that of Mohamed-Salem, Chen, Bochmann and Wong, "An Experimental Prototype for Scalable Server
+//! Selection" (IPCCC 2003), section 3.2. The interface is in `docs/negotiation.md`.
 //!
-//! It has a thread of its own, so that neither the control loop waits for clients nor
-//! clients for workers.
+//! The negotiator has a thread of its own, so that neither the control loop waits for clients nor clients for
+//! workers.
 
 mod clients;
 mod decide;
@@ -67,7 +66,7 @@ struct State {
     listeners: Listeners,
     /// Once a configuration has wanted it.
     thread: Option<Thread>,
-    /// Nothing is opened any more.
+    /// True if nothing is opened any more.
     stopped: bool,
     /// Clusters that clients negotiate for.
     clusters: Vec<Cluster>,
@@ -104,8 +103,8 @@ impl fmt::Debug for Negotiator {
 }
 
 impl Negotiator {
-    /// A negotiator that serves nothing yet. Its thread starts with the first configuration
-    /// that wants it. `clock` is that of the whole process.
+    /// Returns a negotiator that serves nothing yet. Its thread starts with the first configuration that
+    /// wants it. `clock` is that of the whole process.
     pub fn new(clock: Clock) -> Self {
         Negotiator {
             inner: Arc::new(Inner {
