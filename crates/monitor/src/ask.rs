@@ -26,7 +26,7 @@ pub struct Options {
     pub host: Option<String>,
     /// Target: 0 is the machine.
     pub target: u16,
-    /// Each CPU, too.
+    /// True to ask for each CPU, too.
     pub cpus: bool,
     /// The responder's ports, too.
     pub ports: bool,
@@ -89,7 +89,7 @@ pub struct Reading {
     key: Key,
     base: Base,
     ports: Vec<Port>,
-    /// With places; an entry may have been torn.
+    /// CPUs with their places; an entry may have been torn.
     cpus: Vec<Result<Cpu, BadRecord>>,
     round_trip: Duration,
 }
@@ -224,8 +224,8 @@ impl Asker {
         AskError::Refused(self.to, error)
     }
 
-    /// Nothing came back, and nobody can say why: a responder says nothing to whom it does
-    /// not know.
+    /// Returns the error that nothing came back, and nobody can say why: a responder says nothing to whom it
+    /// does not know.
     fn silence(&self) -> AskError {
         let to = self.to;
         let Options { target, key, .. } = &self.options;

@@ -40,7 +40,7 @@ struct Missing(rdma::Error, std::time::Instant);
 
 struct Rdma {
     reader: rdma::Reader,
-    /// By the poller's places.
+    /// Connections by the poller's places.
     connections: HashMap<usize, (SocketAddr, rdma::ConnectionId)>,
     /// Place that each connection belongs to.
     places: HashMap<rdma::ConnectionId, usize>,
@@ -156,7 +156,8 @@ impl Pages {
         }
     }
 
-    /// Returns the file that can be read when [`Pages::poll`] has something to do. It also has every 20 ms.
+    /// Returns the file that can be read when [`Pages::poll`] has something to do. `poll` also has something
+    /// to do every 20 ms.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.rdma {
             Some(Ok(rdma)) => Some(rdma.reader.as_fd()),

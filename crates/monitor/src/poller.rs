@@ -75,7 +75,7 @@ pub struct Wanted {
     pub config: Monitor,
     /// Place where the loads are read.
     pub place: Place,
-    /// By what a datagram and its answer are authenticated. Needed for those only.
+    /// Key by which a datagram and its answer are authenticated. Needed for datagrams only.
     pub key: Option<Key>,
 }
 
@@ -127,7 +127,7 @@ pub enum Verdict {
     Taken,
     /// Something newer is known already; or a page has not changed.
     Old,
-    /// Nobody waits for it: it is a second answer, far too late, or made up.
+    /// The answer is one that nobody waits for: a second answer, far too late, or made up.
     Unasked,
     /// The datagram comes from somewhere else than was asked.
     Foreign,
@@ -146,7 +146,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// All of them.
+    /// All verdicts.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name that metrics use.
@@ -237,7 +237,7 @@ pub enum Ask {
     Datagram {
         /// The place, for [`Poller::unsent`].
         index: usize,
-        /// To whom.
+        /// Address to which the question goes.
         to: SocketAddr,
     },
     /// The page is to be read, for [`Poller::read`].
@@ -251,7 +251,7 @@ pub enum Ask {
 pub struct Poller {
     /// The upper bits of the numbers by which back-ends know this process.
     reader: u64,
-    /// Of the last question; over all locations, so that it never falls for any.
+    /// Number of the last question; over all locations, so that it never falls for any.
     number: u64,
     rng: fastrand::Rng,
     entries: Vec<Option<Entry>>,
@@ -371,7 +371,7 @@ impl Poller {
         self.queue.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// The next question that is due at `now`. One for a datagram is written to `out`.
+    /// Returns the next question that is due at `now`. A question for a datagram is written to `out`.
     pub fn next(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Ask> {
         loop {
             let Reverse((at, index, stamp)) = *self.queue.peek()?;
@@ -567,8 +567,8 @@ impl Poller {
         verdict
     }
 
-    /// There was news: the next question is due after the interval, and not as soon, or as
-    /// late, as if there had been none.
+    /// Settles the next question after a verdict. If there was news, the question is due after the interval,
+    /// and not as soon, or as late, as if there had been none.
     fn settle(&mut self, index: usize, verdict: Verdict, now: Instant) {
         let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
             return;

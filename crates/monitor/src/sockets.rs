@@ -24,7 +24,7 @@ const CONTROL: usize = 64;
 /// link-layer address is given up, where they must not keep others back.
 const BUFFER: usize = 32 * 1024 * 1024;
 
-/// No datagram is taken to have waited for longer before it was received.
+/// Longest time for which a datagram is taken to have waited before it was received.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// A socket from which anybody can be asked, over IPv4 or IPv6.

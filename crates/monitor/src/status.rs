@@ -14,7 +14,7 @@ use crate::poller::{DELAYS, Poller, View};
 pub struct MonitorStatus {
     /// Locations that are asked.
     pub locations: usize,
-    /// Of these, how many loads are known, or read by another balancer.
+    /// Number of these locations whose loads are known, or read by another balancer.
     pub fresh: usize,
     /// Questions so far.
     pub asked: u64,
@@ -77,11 +77,11 @@ pub struct LocationMonitor {
     pub source: Option<Cow<'static, str>>,
     /// Time since the last news came, in seconds.
     pub age_seconds: Option<f64>,
-    /// From the last question that had an answer to that answer.
+    /// Time from the last question that had an answer to that answer.
     pub round_trip_ms: Option<f64>,
     /// Questions so far.
     pub asked: u64,
-    /// Of these, how many had an answer with news.
+    /// Number of these questions that had an answer with news.
     pub answered: u64,
     /// Number of questions that had no answer by the time of the next question.
     pub missed: u64,

@@ -69,8 +69,8 @@ impl fmt::Debug for Monitor {
 }
 
 impl Monitor {
-    /// A monitor of nobody. Its thread starts with the first configuration that names
-    /// somebody to be asked, or with [`Monitor::serve`].
+    /// Returns a monitor of nobody. Its thread starts with the first configuration that names somebody to be
+    /// asked, or with [`Monitor::serve`].
     ///
     /// # Errors
     ///
@@ -344,7 +344,7 @@ impl Found {
     }
 }
 
-/// `None` as long as it is not known where to ask.
+/// Returns the location as the poller is to ask it; `None` as long as it is not known where to ask.
 fn want(
     location: Arc<Location>,
     config: &Config,
@@ -376,7 +376,7 @@ fn want(
 /// State that the thread works with.
 struct Thread {
     clock: Clock,
-    /// For IPv4 and IPv6.
+    /// Sockets for IPv4 and IPv6.
     sockets: [Option<UdpSocket>; 2],
     outgoing: [Outgoing; 2],
     incoming: Incoming,

@@ -96,8 +96,8 @@ impl Entry {
         may_be && self.wanted.location.is_read_elsewhere(now)
     }
 
-    /// Asks nothing this time: another balancer says the loads. What was read before is too old to be compared
-    /// with what is read next.
+    /// Asks nothing this time: another balancer says the loads. A record that was read before is too old to
+    /// be compared with what is read next.
     pub(super) fn rest(&mut self, now: Instant, chance: f64) {
         self.state = State::Elsewhere;
         self.before = None;

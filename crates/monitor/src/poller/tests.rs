@@ -57,7 +57,7 @@ fn answer(question: &[u8], time: Instant, busy: Duration, running: u32) -> Vec<u
     out
 }
 
-/// All questions that are due, with whom they are for.
+/// Returns all questions that are due, with their addresses.
 fn due(poller: &mut Poller, now: Instant) -> Vec<(SocketAddr, Vec<u8>)> {
     let (mut all, mut bytes) = (Vec::new(), Vec::new());
     while let Some(ask) = poller.next(now, &mut bytes) {
