@@ -1,8 +1,9 @@
 //! A balancer's notes, and the copies that all others keep of them.
 //!
-//! Each change has a number, one more than the one before. Who has a copy says up to which number
-//! it has them, and gets what has changed since: only the latest of each note, as older ones mean
-//! nothing any more. So loss, repetition and any order of datagrams lead to the same copy.
+//! Each change has a number, one more than the change before. A balancer that has a copy says up to
+//! which number it has the notes, and gets the changes since: only the latest of each note, as
+//! older ones mean nothing any more. Loss, repetition and any order of datagrams therefore lead to
+//! the same copy.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -113,12 +114,13 @@ impl Board {
     }
 }
 
-/// What is known of another balancer's notes.
+/// Copy of another balancer's notes, as far as they are known.
 #[derive(Debug, Default)]
 pub(crate) struct Copy {
     stream: u32,
     applied: u64,
-    /// The number of its last note when its first sheet came, and when its latest one did.
+    /// Number of the other balancer's last note when its first sheet came, and when its latest
+    /// sheet came.
     first: Option<u64>,
     head: u64,
     notes: BTreeMap<Key, Note>,
@@ -165,12 +167,12 @@ impl Copy {
         (self.stream, self.applied)
     }
 
-    /// Whether all is known that there was when its first sheet came.
+    /// Returns true if all is known that there was when the other balancer's first sheet came.
     pub(crate) fn is_whole(&self) -> bool {
         self.first.is_some_and(|first| self.applied >= first)
     }
 
-    /// Whether all is known that there was when its latest sheet came.
+    /// Returns true if all is known that there was when the other balancer's latest sheet came.
     pub(crate) fn is_current(&self) -> bool {
         self.applied >= self.head
     }
@@ -207,7 +209,7 @@ impl Copy {
         })
     }
 
-    /// How long requests take at the members of a group, in microseconds.
+    /// Returns the times that requests take at the members of a group, in microseconds.
     pub(crate) fn services(&self, of: u64) -> impl Iterator<Item = (u64, u32)> {
         let key = |member| Key::Service { group: of, member };
         let all = self.notes.range(key(0)..=key(u64::MAX));
@@ -217,7 +219,7 @@ impl Copy {
         })
     }
 
-    /// How many requests are in flight at a location.
+    /// Returns the number of requests in flight at a location.
     pub(crate) fn flight(&self, location: u64) -> u32 {
         match self.notes.get(&Key::Flight { location }) {
             Some(Note::Flight { count, .. }) => *count,
@@ -225,7 +227,7 @@ impl Copy {
         }
     }
 
-    /// What is claimed there: groups, and the epochs.
+    /// Returns the claims in the copy: groups, and the epochs.
     pub(crate) fn claims(&self) -> impl Iterator<Item = (u64, u64)> {
         let key = |group| Key::Claim { group };
         let all = self.notes.range(key(0)..=key(u64::MAX));

@@ -1,8 +1,8 @@
 //! Members that balancers have ejected, and what each of them has seen.
 //!
 //! Nobody decides for others here: each balancer says what it has done and why, and what the others
-//! make of it is their own business. What a balancer has said counts until the ejection ends, even if
-//! the balancer is gone meanwhile; another process in its place says anew what holds.
+//! make of it is their own business. An ejection that a balancer has announced counts until it
+//! ends, even if the balancer is gone meanwhile; another process in its place says anew what holds.
 
 use std::collections::BTreeMap;
 
@@ -13,27 +13,27 @@ use crate::fleet::Fleet;
 use crate::id::Id;
 use crate::note::{Key, LONGEST_EJECTION, Note};
 
-/// That a balancer has ejected a member of a group.
+/// Ejection of a member of a group by a balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
     /// The [number](crate::key) of the member's address.
     pub member: u64,
-    /// Until when: a day at most.
+    /// End of the ejection: a day from now at most.
     pub until: Instant,
-    /// How many of its own requests the balancer has judged by.
+    /// Number of its own requests by which the balancer has judged.
     pub requests: u32,
-    /// How many of them failed: not more than there were.
+    /// Number of these requests that failed: not more than there were.
     pub failures: u32,
 }
 
 /// Ejections of the fleet.
 #[derive(Debug, Default)]
 pub(crate) struct Ejections {
-    /// What this balancer has told, by group.
+    /// Ejections that this balancer has told, by group.
     told: BTreeMap<u64, Vec<Ejection>>,
-    /// What others have, by group.
+    /// Ejections of other balancers, by group.
     heard: BTreeMap<u64, Vec<(Id, Ejection)>>,
-    /// Whether that is to be gathered again.
+    /// True if `heard` is to be gathered again.
     is_stale: bool,
 }
 

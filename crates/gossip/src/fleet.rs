@@ -1,17 +1,18 @@
-//! One balancer of a fleet: what it hears, what it says, and when.
+//! Fleet as one of its balancers sees it: what the balancer hears, what it says, and when.
 //!
 //! Every pair of balancers exchanges sheets: signs of life each [`BEAT`], with notes that have
-//! changed. They tell sooner than the membership library who is gone. Nobody is taken for gone
-//! because one other does not hear it: who hears nothing of a balancer for [`SILENT`] asks all others,
-//! and one that hears it passes on from then on what both have to say.
+//! changed. Sheets tell sooner than the membership library which balancer is gone. A balancer is
+//! not taken for gone because one other does not hear it: a balancer that hears nothing of another
+//! one for [`SILENT`] asks all others, and a balancer that hears it passes on from then on what
+//! both have to say.
 //!
 //! # What is taken from whom
 //!
-//! Every datagram is authenticated by a shared key. Who has no key can still send again what it has
-//! seen; so each balancer gives each other one a *token*, which it draws at random, and takes from
-//! it what has that token and a number that has not come before. A process that starts anew asks for
-//! new ones ([`Hello`]), and its old token means nothing from when it uses the new one. No clock
-//! and no file is needed for that.
+//! Every datagram is authenticated by a shared key. Somebody without a key can still send again
+//! what they have seen. Each balancer therefore gives each other one a *token*, which it draws at
+//! random, and takes from it only datagrams with that token and a number that has not come before.
+//! A process that starts anew asks for new tokens ([`Hello`]), and its old token means nothing from
+//! when it uses the new one. No clock and no file is needed for that.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -41,25 +42,26 @@ pub const BEAT: Duration = Duration::from_millis(250);
 /// After so long without a word of a balancer all others are asked for it.
 pub const SILENT: Duration = Duration::from_millis(750);
 
-/// So long they have for an answer; then it is gone.
+/// Time that the other balancers have for an answer; then the silent balancer is gone.
 pub const ANSWER: Duration = Duration::from_millis(500);
 
 /// A balancer that has not been heard for so long cannot hold up the decisions of others.
 pub const GATE: Duration = Duration::from_millis(1500);
 
-/// So long a new balancer listens before it decides anything: longer than it takes the others to
-/// greet one that was there before, should none of those it looks for be there.
+/// Time for which a new balancer listens before it decides anything. It is longer than the others
+/// take to greet a balancer that was there before, should none of those it looks for be there.
 pub const JOIN: Duration = Duration::from_millis(2500);
 
-/// Who has not run for so long does not know what has happened since. Shorter than [`SILENT`] and
-/// [`ANSWER`] together, less what passes between two signs of life: who may have been taken for gone
-/// knows it, and who has not run for less takes nobody for gone because of that.
+/// Time after which a balancer that has not run does not know what has happened since. It is
+/// shorter than [`SILENT`] and [`ANSWER`] together, less what passes between two signs of life: a
+/// balancer that may have been taken for gone knows it, and a balancer that has not run for less
+/// takes nobody for gone because of that.
 pub const STALL: Duration = Duration::from_millis(500);
 
 /// Most other balancers.
 pub const MAX_PEERS: usize = 1000;
 
-/// How often there is something to look at.
+/// Interval at which there is something to look at.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Notes that are not confirmed are sent again after so long.
@@ -68,11 +70,12 @@ const RESEND: Duration = Duration::from_millis(100);
 /// A balancer was heard "lately" if it was within this time.
 const LATELY: Duration = Duration::from_millis(400);
 
-/// How often the addresses of a configuration are tried while nobody is there, and otherwise.
+/// Intervals at which the addresses of a configuration are tried: while nobody is there, and
+/// otherwise.
 const SEEK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// How often one is greeted that is in the fleet but cannot be told anything, that is silent, that
-/// is gone, and that has been gone for [`LONG_GONE`].
+/// Intervals at which balancers are greeted: one that is in the fleet but cannot be told anything,
+/// one that is silent, one that is gone, and one that has been gone for [`LONG_GONE`].
 const GREET: [Duration; 4] = [
     Duration::from_millis(300),
     Duration::from_millis(500),
@@ -82,58 +85,58 @@ const GREET: [Duration; 4] = [
 
 const LONG_GONE: Duration = Duration::from_secs(600);
 
-/// How often one that counts as gone and speaks is told so.
+/// Interval at which a balancer that counts as gone, and speaks, is told so.
 const HEAL: Duration = Duration::from_millis(500);
 
 /// A question that has not been answered for so long will not be.
 const UNANSWERED: Duration = Duration::from_secs(5);
 
-/// What a balancer is given.
+/// Settings of a balancer in the fleet.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Who it is. Of `life`, the time of day will do: it is only a guess.
+    /// Identity of the balancer. For its `life`, the time of day will do: it is only a guess.
     pub id: Id,
     /// A number that nobody can guess, and that is another one in each process; not 0.
     pub session: u64,
-    /// What authenticates datagrams. It signs with the first and takes both.
+    /// Keys that authenticate datagrams. The balancer signs with the first and takes both.
     pub keys: Keys,
-    /// Where others may be found.
+    /// Addresses at which others may be found.
     pub seeds: Vec<SocketAddr>,
 }
 
-/// One balancer of a fleet. It does no I/O: datagrams and the time come in, and datagrams come out
-/// ([`Fleet::take_out`]).
+/// Side of one balancer in a fleet. It does no I/O: datagrams and the time come in, and datagrams
+/// come out ([`Fleet::take_out`]).
 pub struct Fleet {
     keys: Keys,
     pub(crate) session: u64,
     rng: fastrand::Rng,
     pub(crate) swim: Swim,
     pub(crate) peers: BTreeMap<SocketAddr, Peer>,
-    /// Who has which token.
+    /// Balancer that has each token.
     tokens: HashMap<u64, SocketAddr>,
     /// Questions that are not answered, by their challenges.
     questions: HashMap<u64, Instant>,
     seeds: BTreeMap<SocketAddr, Option<Instant>>,
     pub(crate) board: Board,
-    /// Who gets a sheet at once.
+    /// Balancers that get a sheet at once.
     urgent: BTreeSet<SocketAddr>,
-    /// What those who asked are told of whom.
+    /// For each balancer that asked, the balancers of which it is told that they are heard.
     heard: BTreeMap<SocketAddr, Vec<SocketAddr>>,
     pub(crate) groups: BTreeMap<u64, Group>,
     pub(crate) ejections: Ejections,
     pub(crate) taught: Taught,
-    /// Locations of which is told how many requests are in flight, by group.
+    /// Locations whose number of requests in flight is told, by group.
     pub(crate) flights: BTreeMap<u64, Vec<u64>>,
     pub(crate) readings: Readings,
     pub(crate) digest: u32,
-    /// Whether it is to be looked at again who owns what.
+    /// True if it is to be worked out again which balancer owns which group.
     pub(crate) dirty: bool,
     pub(crate) ready: bool,
-    /// Whether it has ever been.
+    /// True if the balancer has ever been ready.
     pub(crate) joined: bool,
     pub(crate) started: Instant,
     pub(crate) polled: Instant,
-    /// The number of the last note of which all have been told once.
+    /// Number of the last note that all have been told once.
     flushed: u64,
     pub(crate) version: u64,
     out: Vec<(SocketAddr, Vec<u8>)>,
@@ -152,19 +155,19 @@ impl std::fmt::Debug for Fleet {
 /// Another balancer, for those who look.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerView<'a> {
-    /// Who it is.
+    /// Identity of the peer.
     pub id: &'a Id,
-    /// Whether it is in the fleet.
+    /// True if the peer is in the fleet.
     pub active: bool,
-    /// For how long nothing was heard of it.
+    /// Time for which nothing was heard of the peer.
     pub silence: Duration,
-    /// Who passes on what it is told, if it is not reached directly.
+    /// Balancer that passes on what the peer is told, if the peer is not reached directly.
     pub via: Option<SocketAddr>,
-    /// Whether it knows all notes of this balancer.
+    /// True if the peer knows all notes of this balancer.
     pub is_told: bool,
-    /// Whether it has the same groups.
+    /// True if the peer has the same groups.
     pub same_groups: bool,
-    /// How many members it has ejected.
+    /// Number of members that the peer has ejected.
     pub ejections: usize,
 }
 
@@ -203,7 +206,7 @@ impl Fleet {
         }
     }
 
-    /// Who this balancer is.
+    /// Returns the identity of this balancer.
     pub fn id(&self) -> &Id {
         self.swim.id()
     }
@@ -220,12 +223,12 @@ impl Fleet {
         self.seeds = seeds.into_iter().map(tried).collect();
     }
 
-    /// What has happened so far.
+    /// Returns the counters of what has happened so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// All others of which something is known, by address.
+    /// Returns all other balancers that are known, by address.
     pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerView<'_>> {
         self.peers.values().map(move |peer| PeerView {
             id: &peer.id,
@@ -241,7 +244,7 @@ impl Fleet {
         })
     }
 
-    /// What others have noted, with who it was.
+    /// Returns the notes of others, with the balancer that made each.
     pub fn notes(&self) -> impl Iterator<Item = (&Id, &Note)> {
         let active = self.peers.values().filter(|peer| peer.active);
         active.flat_map(|peer| peer.copy.notes().map(move |note| (&peer.id, note)))
@@ -258,7 +261,7 @@ impl Fleet {
         self.flush(now);
     }
 
-    /// That is not so any more.
+    /// Takes a note off: it no longer holds.
     pub fn remove(&mut self, key: Key, now: Instant) {
         self.board.remove(key);
         self.flush(now);
@@ -269,12 +272,12 @@ impl Fleet {
         std::mem::take(&mut self.out)
     }
 
-    /// Whether there are some.
+    /// Returns true if datagrams are to be sent.
     pub fn has_out(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Whether this balancer knows what all others say: before that it decides nothing.
+    /// Returns true if this balancer knows what all others say: before that it decides nothing.
     pub fn is_ready_now(&self) -> bool {
         self.ready
     }
@@ -428,7 +431,7 @@ impl Fleet {
         }
     }
 
-    /// Who counts as gone, and speaks, is told so, and comes back.
+    /// Tells a balancer that counts as gone, and speaks, that it does, so that it comes back.
     fn heal(&mut self, from: SocketAddr, now: Instant) {
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
@@ -831,7 +834,7 @@ impl Fleet {
         self.push(address, datagram);
     }
 
-    /// The same for what needs no token.
+    /// Sends a datagram of a kind that needs no token.
     fn send_open(&mut self, address: SocketAddr, via: Option<SocketAddr>, kind: Kind, body: &[u8]) {
         let header = Header {
             kind,

@@ -1,7 +1,7 @@
-//! How many requests are in flight at locations, over all balancers.
+//! Numbers of requests in flight at locations, over all balancers.
 //!
-//! Each balancer tells its own, whenever they have changed by a quarter. That is a note from each to each, so
-//! it is for fleets that are not large, and off unless it is asked for.
+//! Each balancer tells its own number, whenever it has changed by a quarter. These are notes from
+//! each balancer to each, so this is for fleets that are not large, and off unless it is asked for.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,8 @@ impl Fleet {
         }
     }
 
-    /// How many requests of others are in flight at a location, as they have said last.
+    /// Returns the number of other balancers' requests in flight at a location, as they have said
+    /// last.
     pub fn flights_of_others(&self, location: u64) -> u32 {
         let others = self.peers.values().filter(|peer| peer.active);
         others

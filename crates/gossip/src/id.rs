@@ -1,4 +1,4 @@
-//! Who a balancer is, and how that is written.
+//! Identity of a balancer, and its encoding.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,12 +12,14 @@ use foca::{Header, Member, Message, State};
 /// A balancer, as others know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Id {
-    /// Where it gets datagrams.
+    /// Address at which the balancer gets datagrams.
     pub address: SocketAddr,
-    /// Its name, from which others work out what it owns: 1 to 64 letters, digits and `-_.`.
+    /// Name of the balancer, from which others work out what it owns: 1 to 64 letters, digits and
+    /// `-_.`.
     pub name: Arc<str>,
-    /// Which of those at this address it is: the one with the highest number is the latest. It
-    /// need not count anything: who starts with a number that is too low is told so.
+    /// Number that tells the processes at this address apart: the one with the highest number is
+    /// the latest. The number need not count anything: a process that starts with a number that is
+    /// too low is told so.
     pub life: u64,
 }
 
@@ -90,10 +92,10 @@ pub(crate) fn address(input: &mut Input<'_>) -> Option<SocketAddr> {
     reachable.then(|| SocketAddr::new(ip, port))
 }
 
-/// Why something is not written or read.
+/// Reason why something is not written or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CodecError {
-    /// It does not fit into what is left of a datagram.
+    /// The value does not fit into what is left of a datagram.
     #[error("no room")]
     Full,
     /// Not what this version says.
@@ -101,7 +103,7 @@ pub(crate) enum CodecError {
     Malformed,
 }
 
-/// How the membership library's messages are written.
+/// Codec of the membership library's messages.
 #[derive(Debug)]
 pub(crate) struct Codec;
 

@@ -1,20 +1,21 @@
-//! What balancers of a fleet tell each other, over UDP: who is there, which locations are under
-//! alert, and which members have been ejected by whom. It is soft state: a fleet that starts anew
-//! has forgotten it, and works.
+//! Messages between the balancers of a fleet, over UDP: which balancers are there, which locations
+//! are under alert, and which members have been ejected by whom. This is soft state: a fleet that
+//! starts anew has forgotten it, and works.
 //!
-//! [`Fleet`] is one balancer's side of it, without I/O: datagrams and the time come in, datagrams come
-//! out. Who is there is found out by a library (SWIM); what they tell each other is here.
+//! [`Fleet`] is one balancer's side of the exchange, without I/O: datagrams and the time come in,
+//! datagrams come out. A library (SWIM) finds out which balancers are there; what they tell each
+//! other is here.
 //!
-//! | module | what is in it |
+//! | module | content |
 //! |---|---|
-//! | [`fleet`] | what a balancer hears, says, and when |
-//! | [`owners`] | who decides upon the alerts of a group, and why there are never too many |
-//! | [`ejections`] | who has ejected whom |
+//! | [`fleet`] | one balancer: what it hears, says, and when |
+//! | [`owners`] | the balancer that decides upon the alerts of a group, and why there are never too many alerts |
+//! | [`ejections`] | members that balancers have ejected |
 //! | [`readings`] | loads that one balancer reads for all |
 //! | `board`, [`note`] | notes, and the copies that others have of them |
 //! | [`seal`], [`message`] | datagrams |
-//! | `swim`, [`id`] | the library, and who is who |
-//! | [`outcome`] | what has become of datagrams, counted |
+//! | `swim`, [`id`] | the library, and the identity of a balancer |
+//! | [`outcome`] | outcomes of datagrams, counted |
 //!
 //! All input is hostile: what is not understood is refused, lengths have bounds, and nothing
 //! panics.

@@ -1,4 +1,4 @@
-//! What datagrams say, after their header. What is not understood whole is refused whole.
+//! Bodies of datagrams, after their header. A body that is not understood whole is refused whole.
 
 use std::net::SocketAddr;
 
@@ -11,21 +11,21 @@ use crate::note::Item;
 /// Most balancers that a sheet asks for, or vouches for.
 pub(crate) const MAX_ASKED: usize = 8;
 
-/// Who somebody is, who wants to send more.
+/// Greeting of a balancer that wants to send more, with its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Who it is.
+    /// Identity of the balancer.
     pub id: Id,
     /// The number that its process has drawn when it started.
     pub session: u64,
     /// The number that it has drawn for this message, to know the answer by.
     pub challenge: u64,
-    /// The highest life of a process at the receiver's address of which it knows; 0 is none.
+    /// Highest life of a process at the receiver's address that the sender knows; 0 is none.
     pub known_life: u64,
 }
 
 impl Hello {
-    /// As the body of a datagram.
+    /// Encodes the greeting as the body of a datagram.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         self.id.encode(&mut out);
@@ -51,7 +51,7 @@ impl Hello {
 /// The answer to a [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Who answers.
+    /// Identity of the balancer that answers.
     pub id: Id,
     /// The number that its process has drawn when it started.
     pub session: u64,
@@ -59,12 +59,12 @@ pub struct Welcome {
     pub challenge: u64,
     /// The number by which it knows what comes from whoever said Hello.
     pub token: u64,
-    /// The same as in a [`Hello`].
+    /// Highest life of a process at the receiver's address, as in a [`Hello`].
     pub known_life: u64,
 }
 
 impl Welcome {
-    /// As the body of a datagram.
+    /// Encodes the answer as the body of a datagram.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         self.id.encode(&mut out);
@@ -93,9 +93,9 @@ impl Welcome {
 /// a sign of life.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sheet {
-    /// Which row of sheets of the receiver is confirmed.
+    /// Row of sheets of the receiver that is confirmed.
     pub ack_stream: u32,
-    /// Up to which number its notes are known.
+    /// Number up to which the receiver's notes are known.
     pub ack: u64,
     /// The row of sheets that this one belongs to.
     pub stream: u32,
@@ -103,7 +103,7 @@ pub struct Sheet {
     pub head: u64,
     /// Stands for the names of the sender's groups.
     pub groups: u32,
-    /// Balancers of which the sender hears nothing.
+    /// Balancers that the sender does not hear.
     pub silent: Vec<SocketAddr>,
     /// Balancers that the sender has heard lately, of those for which it was asked.
     pub heard: Vec<SocketAddr>,
@@ -131,7 +131,7 @@ impl Sheet {
         put_varint(out, self.from);
     }
 
-    /// As the body of a datagram, if it is not too long for one.
+    /// Encodes the sheet as the body of a datagram, if it is not too long for one.
     pub fn encode(&self, now: Instant) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         self.encode_head(&mut out);

@@ -1,43 +1,43 @@
-//! What balancers tell each other: notes, of which each has a key.
+//! Notes that balancers tell each other; each note has a key.
 
 use std::time::Duration;
 
 use evenkeel_core::time::Instant;
 use evenkeel_wire::input::{Input, put_varint};
 
-/// What a note is about. Groups, locations and members are numbers that stand for their names
-/// ([`key`](crate::key)).
+/// Key of a note: what the note is about. Groups, locations and members are numbers that stand for
+/// their names ([`key`](crate::key)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
-    /// That the balancer decides upon the alerts of a group.
+    /// Claim of the balancer to decide upon the alerts of a group.
     Claim {
-        /// Which.
+        /// Number of the group.
         group: u64,
     },
-    /// That a group has a location under alert.
+    /// Alert of a group for a location.
     Alert {
-        /// Which group.
+        /// Number of the group.
         group: u64,
-        /// Which location.
+        /// Number of the location.
         location: u64,
     },
-    /// That the balancer has ejected a member.
+    /// Ejection of a member by the balancer.
     Ejection {
-        /// Of which group.
+        /// Number of the group.
         group: u64,
         /// The member's address, as a number.
         member: u64,
     },
-    /// How long requests take at a member.
+    /// Time that requests take at a member.
     Service {
-        /// Of which group.
+        /// Number of the group.
         group: u64,
         /// The member's address, as a number.
         member: u64,
     },
-    /// How many requests of the balancer are in flight at a location.
+    /// Number of the balancer's requests in flight at a location.
     Flight {
-        /// Which location.
+        /// Number of the location.
         location: u64,
     },
 }
@@ -47,55 +47,55 @@ pub enum Key {
 pub enum Note {
     /// The balancer decides upon the alerts of a group.
     Claim {
-        /// Which.
+        /// Number of the group.
         group: u64,
         /// Counts those who have done so, one after the other: the latest one does.
         epoch: u64,
     },
     /// A group has a location under alert.
     Alert {
-        /// Which group.
+        /// Number of the group.
         group: u64,
-        /// By the decision of whom.
+        /// Epoch of the claim by which the alert was decided.
         epoch: u64,
-        /// Which location.
+        /// Number of the location.
         location: u64,
-        /// Since when.
+        /// Time since which the location is under alert.
         since: Instant,
     },
     /// The balancer has ejected a member.
     Ejection {
-        /// Of which group.
+        /// Number of the group.
         group: u64,
         /// The member's address, as a number.
         member: u64,
-        /// Until when, [`LONGEST_EJECTION`] from now at most.
+        /// End of the ejection, [`LONGEST_EJECTION`] from now at most.
         until: Instant,
-        /// How many of the balancer's own requests it has judged by.
+        /// Number of its own requests by which the balancer has judged.
         requests: u32,
-        /// How many of them failed: not more than there were.
+        /// Number of these requests that failed: not more than there were.
         failures: u32,
     },
-    /// How long requests take at a member, as the balancer has learnt.
+    /// Requests take this time at a member, as the balancer has learnt.
     Service {
-        /// Of which group.
+        /// Number of the group.
         group: u64,
         /// The member's address, as a number.
         member: u64,
         /// Microseconds, from 1 to [`LONGEST_SERVICE`].
         micros: u32,
     },
-    /// How many requests of the balancer are in flight at a location.
+    /// Requests of the balancer are in flight at a location.
     Flight {
-        /// Which location.
+        /// Number of the location.
         location: u64,
-        /// How many: not 0.
+        /// Number of requests: not 0.
         count: u32,
     },
 }
 
 impl Note {
-    /// What it is about.
+    /// Returns the key of the note.
     pub fn key(&self) -> Key {
         match *self {
             Note::Claim { group, .. } => Key::Claim { group },
@@ -112,9 +112,9 @@ impl Note {
 /// A note that is new, or one that is no more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Item {
-    /// This is so.
+    /// The note holds.
     Put(Note),
-    /// What was noted of this is not so any more.
+    /// The note with this key no longer holds.
     Gone(Key),
 }
 

@@ -1,27 +1,27 @@
-//! What becomes of datagrams, counted.
+//! Outcomes of datagrams, counted.
 
 use std::collections::HashMap;
 
 use evenkeel_wire::reporting::message::Invalid;
 use evenkeel_wire::window::Late;
 
-/// What has become of a datagram.
+/// Outcome of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Outcome {
-    /// It was heard.
+    /// The datagram was heard.
     Taken,
     /// Somebody has said who it is, and got a token. Said again by somebody else it does no more.
     Greeted,
-    /// It is no datagram of this protocol, or of somebody who has no key.
+    /// The datagram is none of this protocol, or of somebody who has no key.
     #[strum(transparent)]
     Invalid(Invalid),
     /// With a token that this process has not given, or no longer takes: sent before one of both
     /// has restarted, or again by somebody else.
     Foreign,
-    /// It came before.
+    /// The datagram came before.
     Duplicate,
-    /// So old that the network cannot have kept it: sent again by somebody else.
+    /// The datagram is so old that the network cannot have kept it: sent again by somebody else.
     Replayed,
     /// The answer to a question that was not asked, or long ago.
     Unasked,
@@ -68,7 +68,7 @@ impl From<Late> for Outcome {
     }
 }
 
-/// What has happened, since the start.
+/// Counters of what has happened since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     received: HashMap<Outcome, u64>,
@@ -78,9 +78,10 @@ pub struct Counters {
     pub sent_bytes: u64,
     /// Bytes of the datagrams that were received, with these headers.
     pub received_bytes: u64,
-    /// How often this balancer took over the alerts of a group, from nobody or from another one.
+    /// Number of times that this balancer took over the alerts of a group, from nobody or from
+    /// another one.
     pub claims: u64,
-    /// How often it has found that another balancer is gone.
+    /// Number of times that this balancer has found that another one is gone.
     pub missed: u64,
 }
 

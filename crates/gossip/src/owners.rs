@@ -1,43 +1,47 @@
-//! Who decides upon the load alerts of a group, and what is decided.
+//! Owners of groups: the balancer that decides upon the load alerts of a group, and what is
+//! decided.
 //!
 //! # One balancer decides for a group
 //!
-//! An alert is one of a group for a location, and how many locations a group may have under alert
-//! (`max_share`) depends on all of them. So what is decided together is a group: one balancer *holds*
-//! it, reads the loads of its locations by itself, and decides. Of all balancers that have the group
-//! the one with the highest number holds it, where the number is a hash of the balancer's name and
-//! the group's (rendezvous hashing: Thaler and Ravishankar, "Using Name-Based Mappings to
-//! Increase Hit Rates", 1998): if one goes, only its groups get others.
+//! An alert belongs to a group and a location, and how many locations a group may have under alert
+//! (`max_share`) depends on all of them. The unit of decision is therefore a group: one balancer
+//! *holds* it, reads the loads of its locations by itself, and decides. Of all balancers that have
+//! the group, the balancer with the highest number holds it. The number is a hash of the balancer's
+//! name and the group's (rendezvous hashing: Thaler and Ravishankar, "Using Name-Based Mappings to
+//! Increase Hit Rates", 1998): if a balancer goes, only its groups get others.
 //!
-//! Who takes a group over notes a *claim* with an *epoch*, which is one more than that of the
-//! holder before, and the alerts that it goes on with. Of two claims the one with the higher epoch counts
-//! (of two with the same one that of the higher name's number), and whoever sees that its own does not
-//! takes it off at once. Who is first for a group and sees it held by another one takes it over, too.
+//! A balancer that takes a group over notes a *claim* with an *epoch*, which is one more than that
+//! of the holder before, and the alerts that it goes on with. Of two claims the claim with the
+//! higher epoch counts (of two with the same epoch, the claim of the higher name's number). A
+//! balancer that sees that its own claim does not count takes it off at once. A balancer that is
+//! first for a group and sees it held by another one takes it over, too.
 //!
-//! A balancer that has just come may not have heard of the last holder, if that one is gone, and claim
-//! less than that one did. Others do not heed that; who still has alerts of the last holder claims the
-//! group itself, and the one that is first takes it over from there.
+//! A balancer that has just come may not have heard of the last holder, if that holder is gone, and
+//! may claim the group with a lower epoch. Others do not heed such a claim. A balancer that still
+//! has alerts of the last holder claims the group itself, and the balancer that is first takes it
+//! over from there.
 //!
 //! # No more than its share, without agreement
 //!
-//! All balancers together must never have more locations of a group under alert than it may have,
-//! and they hear of each change at different times. Two rules see to it:
+//! All balancers together must never have more locations of a group under alert than the group may
+//! have, and they hear of each change at different times. Two rules see to it:
 //!
 //! - A location whose alert was lifted counts as under alert until all others have confirmed that
 //!   they know.
-//! - Who takes a group over raises no alert before all others have confirmed the claim, which they do not
-//!   as long as they heed another one.
+//! - A balancer that takes a group over raises no alert before all others have confirmed the claim, which they
+//!   do not as long as they heed another one.
 //!
-//! So what any balancer has under alert is always a part of what the holder counts; and when another
-//! one takes over, what it knows and what the others know are both parts of what the old one counted.
+//! What any balancer has under alert is therefore always a part of what the holder counts. When
+//! another balancer takes over, what it knows and what the others know are both parts of what the
+//! old holder counted.
 //!
 //! # Apart
 //!
-//! Who is not heard for [`GATE`] holds up nothing. So two parts of a fleet
-//! that do not reach each other both go on, each with holders of its own. There caution takes the place of
-//! confirmations: what was under alert by the word of a holder that is gone counts for [`CAUTION`],
-//! as it may be under alert on the other side. When both parts meet again, epochs say who is right, and who is
-//! first for a group takes it over.
+//! A balancer that is not heard for [`GATE`] holds up nothing. Two parts of a fleet that do not
+//! reach each other therefore both go on, each with holders of its own. There caution takes the
+//! place of confirmations: alerts by the word of a holder that is gone count for [`CAUTION`], as
+//! the locations may be under alert on the other side. When both parts meet again, epochs say which
+//! claim is right, and the balancer that is first for a group takes it over.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -59,20 +63,20 @@ pub const CAUTION: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     name: Arc<str>,
-    /// That of the claim that counts, or counted last.
+    /// Epoch of the claim that counts, or counted last.
     epoch: u64,
     pub(crate) holder: Option<Holder>,
-    /// What is under alert, and since when.
+    /// Locations under alert, and since when.
     raised: BTreeMap<u64, Instant>,
-    /// This balancer's claim, as a number of its notes.
+    /// Claim of this balancer, as a number of its notes.
     claim: Option<u64>,
-    /// What it has lifted, and the number of the note that says so.
+    /// Locations whose alert this balancer has lifted, and the number of the note that says so.
     lifting: Vec<(u64, u64)>,
-    /// What counts as under alert until then.
+    /// Locations that count as under alert, and until when.
     held: Vec<(u64, Instant)>,
 }
 
-/// Who holds a group: a process, not only a name.
+/// Process that holds a group: not only a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Holder {
     pub(crate) address: SocketAddr,
@@ -80,41 +84,41 @@ pub(crate) struct Holder {
     pub(crate) session: u64,
 }
 
-/// What a claim is worth.
+/// Worth of a claim.
 enum Standing {
-    /// It counts.
+    /// The claim counts.
     Counts,
-    /// That of another balancer counts, or that of this one.
+    /// The claim of another balancer counts, or that of this one.
     Less,
-    /// So it would, but that balancer is gone.
+    /// The claim of another balancer would count, but that balancer is gone.
     LessThanGone,
 }
 
-/// Who decides upon the alerts of a group.
+/// Role in the decisions upon the alerts of a group: the balancer that decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Nobody yet: this balancer is new, or the group is.
+    /// Nobody decides yet: this balancer is new, or the group is.
     Nobody,
-    /// Another balancer, which may be gone since a moment ago.
+    /// Another balancer decides, which may have gone a moment ago.
     Another,
-    /// This one, as far as alerts are to be lifted; others have not confirmed it yet.
+    /// The decision is this balancer's, as far as alerts are to be lifted; others have not confirmed it yet.
     Settling,
-    /// This one.
+    /// The decision is this balancer's.
     Holder,
 }
 
 /// A group, for those who look.
 #[derive(Clone, Debug)]
 pub struct GroupView<'a> {
-    /// Its name.
+    /// Name of the group.
     pub name: &'a str,
-    /// How often it has been taken over.
+    /// Number of times that the group has been taken over.
     pub epoch: u64,
-    /// Who holds it; `None` is nobody, or one that is gone.
+    /// Holder of the group; `None` is nobody, or a balancer that is gone.
     pub holder: Option<&'a Id>,
-    /// How many of its locations are under alert.
+    /// Number of the group's locations that are under alert.
     pub raised: usize,
-    /// How many more may be, elsewhere.
+    /// Number of further locations that may be under alert elsewhere.
     pub elsewhere: usize,
 }
 
@@ -140,15 +144,15 @@ impl Group {
         }
     }
 
-    /// How many locations are under alert anywhere by this holder's own word: here, or with others
-    /// that have not confirmed the end.
+    /// Returns the number of locations that are under alert anywhere by this holder's own word:
+    /// here, or with others that have not confirmed the end.
     fn certain(&self) -> usize {
         let lifting = self.lifting.iter().map(|(location, _)| location);
         let elsewhere = lifting.filter(|location| !self.raised.contains_key(location));
         self.raised.len() + elsewhere.collect::<BTreeSet<_>>().len()
     }
 
-    /// How many locations there are that may be under alert anywhere.
+    /// Returns the number of locations that may be under alert anywhere.
     fn counted(&self) -> usize {
         let others = self.lifting.iter().map(|(location, _)| location);
         let others = others.chain(self.held.iter().map(|(location, _)| location));
@@ -156,7 +160,7 @@ impl Group {
         self.raised.len() + others.collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether there is room for one more.
+    /// Returns true if there is room for an alert of one more location.
     fn has_room_for(&self, location: u64, allowed: usize) -> bool {
         let lifting = self.lifting.iter().any(|(lifted, _)| *lifted == location);
         let held = self.held.iter().any(|(held, _)| *held == location);
@@ -205,7 +209,7 @@ impl Fleet {
         self.flush(now);
     }
 
-    /// Who decides upon the alerts of a group.
+    /// Returns which balancer decides upon the alerts of a group.
     pub fn role(&self, group: &str, now: Instant) -> Role {
         let Some(group) = self.groups.get(&key::hash(group.as_bytes())) else {
             return Role::Nobody;
@@ -326,13 +330,13 @@ impl Fleet {
         acked.min().unwrap_or(u64::MAX)
     }
 
-    /// Whether nothing is missing of what others are known to have noted. Who has confirmed a claim
-    /// may have made one before, which is on its way.
+    /// Returns true if nothing is missing of what others are known to have noted. A balancer that
+    /// has confirmed a claim may have made one before, which is on its way.
     fn is_current(&self, now: Instant) -> bool {
         self.there(now).all(|peer| peer.copy.is_current())
     }
 
-    /// Whether this balancer knows what all others say.
+    /// Returns true if this balancer knows what all others say.
     fn is_ready(&self, now: Instant) -> bool {
         now.since(self.started) >= JOIN && self.there(now).all(|peer| peer.copy.is_whole())
     }
@@ -398,9 +402,10 @@ impl Fleet {
         }
     }
 
-    /// Whether all claims of a balancer count that are new in a sheet. What it says is not confirmed
-    /// as long as one does not, so that nobody has this balancer's word for a claim that it does not
-    /// heed; it takes the claim off as soon as it hears of the better one.
+    /// Returns true if all claims of a balancer that are new in a sheet count. The sheet is not
+    /// confirmed as long as one of its claims does not count, so that nobody has this balancer's
+    /// word for a claim that it does not heed. The other balancer takes the claim off as soon as it
+    /// hears of the better one.
     pub(crate) fn agrees_with(&mut self, from: SocketAddr, items: &[Item], now: Instant) -> bool {
         let mut agrees = true;
         for item in items {
@@ -448,7 +453,7 @@ impl Fleet {
         }
     }
 
-    /// Whether this process is in the fleet.
+    /// Returns true if this process is in the fleet.
     fn is_there(&self, holder: &Holder) -> bool {
         let peer = self.peers.get(&holder.address);
         *holder == self.me() || peer.is_some_and(|peer| peer.is(holder.node, holder.session))

@@ -1,4 +1,4 @@
-//! What a balancer keeps of another one.
+//! State that a balancer keeps of another one.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,52 +24,52 @@ pub(crate) struct Peer {
     pub(crate) id: Id,
     /// The number that stands for its name.
     pub(crate) node: u64,
-    /// Whether it is in the fleet.
+    /// True if the peer is in the fleet.
     pub(crate) active: bool,
-    /// Since when it is, or is not.
+    /// Time since which the peer is in the fleet, or is not.
     pub(crate) since: Instant,
-    /// The process there, of which is certain that it is there: it has answered.
+    /// Process that is certain to be at the address: it has answered.
     pub(crate) session: u64,
-    /// What it takes from this balancer.
+    /// State of the datagrams that the peer takes from this balancer.
     pub(crate) out: Option<Out>,
     pub(crate) queue: Vec<(Kind, Vec<u8>)>,
     pub(crate) greeted: Option<Instant>,
-    /// What this balancer takes from it.
+    /// State of the datagrams that this balancer takes from the peer.
     pub(crate) inbound: Option<Inbound>,
     pub(crate) pending: Vec<Inbound>,
     pub(crate) heard: Option<Instant>,
-    /// Who passes on what it does not get directly.
+    /// Balancer that passes on what the peer does not get directly.
     pub(crate) via: Option<SocketAddr>,
-    /// When another one last said that it hears it.
+    /// Time at which another balancer last said that it hears the peer.
     pub(crate) vouched: Option<Instant>,
-    /// Whether others have been asked for it.
+    /// True if others have been asked about the peer.
     pub(crate) asked: bool,
-    /// When it was last sent a sheet.
+    /// Time at which the peer was last sent a sheet.
     pub(crate) told: Instant,
     /// The row of sheets that it is sent.
     pub(crate) stream: u32,
-    /// Up to which number it knows this balancer's notes.
+    /// Number up to which the peer knows this balancer's notes.
     pub(crate) acked: u64,
-    /// Up to which number they are on their way, and since when.
+    /// Number up to which this balancer's notes are on their way, and since when.
     pub(crate) sent: Option<(u64, Instant)>,
-    /// What is known of its notes.
+    /// Copy of the peer's notes, as far as they are known.
     pub(crate) copy: Copy,
-    /// What it has read of back-ends.
+    /// Loads that the peer has read of back-ends.
     pub(crate) heard_loads: Heard,
     /// Stands for the names of its groups.
     pub(crate) groups: Option<u32>,
-    /// When it was last told that it counts as gone.
+    /// Time at which the peer was last told that it counts as gone.
     pub(crate) healed: Option<Instant>,
 }
 
-/// What a peer takes.
+/// Token and count of the datagrams that a peer takes.
 #[derive(Debug)]
 pub(crate) struct Out {
     pub(crate) token: u64,
     pub(crate) count: u64,
 }
 
-/// What is taken from a peer.
+/// Token and window of the datagrams that are taken from a peer.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) token: u64,
@@ -106,24 +106,24 @@ impl Peer {
         }
     }
 
-    /// For how long nothing has been heard of it; for one that has just come, since it is there.
+    /// Returns the time for which nothing has been heard of the peer; for a peer that has just come, since it is there.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         let heard = self.heard.unwrap_or(self.since);
         now.since(heard.max(self.since))
     }
 
-    /// Whether this process is in the fleet, there.
+    /// Returns true if this process is in the fleet, at the peer's address.
     pub(crate) fn is(&self, node: u64, session: u64) -> bool {
         self.active && (self.node, self.speaker()) == (node, session)
     }
 
-    /// The process from which what it says comes.
+    /// Returns the process from which the datagrams of the peer come.
     pub(crate) fn speaker(&self) -> u64 {
         self.inbound.as_ref().map_or(0, |inbound| inbound.session)
     }
 }
 
-/// Whether something was last done so long ago, or never.
+/// Returns true if something was last done at least `each` ago, or never.
 pub(crate) fn is_due(last: Option<Instant>, each: Duration, now: Instant) -> bool {
     last.is_none_or(|last| now.since(last) >= each)
 }

@@ -1,9 +1,10 @@
 //! Loads that one balancer reads for all.
 //!
-//! Where back-ends are not to be asked by all balancers, the one that decides upon a group's alerts asks those of
-//! its locations, and tells the others what it has read. It is not noted ([`note`](crate::note)), as
-//! nobody needs to confirm it: what has changed is told at once, all of it once a second, and what is not told for
-//! [`EXPIRY`] is not known any more. So loads hold up nothing else.
+//! If back-ends are not to be asked by all balancers, the balancer that decides upon a group's
+//! alerts asks those of the group's locations, and tells the others the loads that it has read. The
+//! loads are not noted ([`note`](crate::note)), as nobody needs to confirm them: changed loads are
+//! told at once, all loads once a second, and loads that are not told for [`EXPIRY`] are not known
+//! any more. Loads therefore hold up nothing else.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,10 +23,10 @@ use crate::seal::{Kind, MAX_BODY};
 /// The loads that are told. How long an answer takes is another time for each balancer.
 pub const LOADS: [LoadId; 9] = LoadId::OF_KERNEL;
 
-/// What is told counts for so long, unless it is told again.
+/// Time for which a reading counts, unless it is told again.
 pub const EXPIRY: Duration = Duration::from_secs(3);
 
-/// What has not changed is told again after so long.
+/// Time after which a reading that has not changed is told again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A location that has never answered is said to be unknown after so long: others may know its loads from before.
@@ -40,7 +41,7 @@ const LEAST: f32 = 0.01;
 /// Most locations of which one other balancer's word is kept.
 const MAX_READINGS: usize = 1 << 17;
 
-/// How long is remembered which group a location is read for.
+/// Time for which it is remembered for which group a location is read.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// The longest that a location can be in a datagram: its number, which loads there are, and these.
@@ -56,7 +57,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// What is known of the loads, by `load`.
+    /// Returns a reading of the loads that are known, by `load`.
     pub fn new(mut load: impl FnMut(LoadId) -> Option<LoadValue>) -> Self {
         let mut reading = Reading::default();
         for (place, (id, value)) in LOADS.iter().zip(&mut reading.values).enumerate() {
@@ -75,7 +76,7 @@ impl Reading {
             .filter_map(|(_, (id, value))| Some((*id, LoadValue::new(f64::from(*value)).ok()?)))
     }
 
-    /// Those that are not.
+    /// Returns the loads that are unknown.
     pub fn unknown(&self) -> impl Iterator<Item = LoadId> + '_ {
         let all = LOADS.iter().enumerate();
         all.filter(|(place, _)| !self.has(*place))
@@ -90,7 +91,7 @@ impl Reading {
         self.known == 0
     }
 
-    /// Whether `new` says something else that is worth a word.
+    /// Returns true if `new` differs by so much that it is worth a message.
     fn has_become(&self, new: &Reading) -> bool {
         let differs = |(old, new): (&f32, &f32)| (new - old).abs() > LEAST.max(old * CHANGED);
         self.known != new.known || self.values.iter().zip(&new.values).any(differs)
@@ -131,33 +132,33 @@ impl Reading {
     }
 }
 
-/// Who reads the loads of a location.
+/// Balancer that reads the loads of a location.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reader {
-    /// This balancer, for all.
+    /// The reader is this balancer, for all.
     Here,
-    /// Another one, and this is what it has read.
+    /// The reader is another balancer, which has read this.
     Another(Reading),
-    /// Nobody who says so: each balancer for itself.
+    /// No balancer says that it reads the loads: each balancer reads for itself.
     Nobody,
 }
 
-/// What is known of locations that are read for all.
+/// State of the locations that are read for all.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
     /// For which group each is read, and when it was last looked at for that one.
     groups: HashMap<u64, (u64, Instant)>,
-    /// What this balancer tells.
+    /// Readings that this balancer tells, by location.
     told: HashMap<u64, Told>,
     swept: Option<Instant>,
 }
 
-/// What this balancer tells of a location.
+/// State of a location that this balancer reads for others.
 #[derive(Debug)]
 struct Told {
-    /// Since when it reads it.
+    /// Time since which this balancer reads the location.
     since: Instant,
-    /// What it has said last, and when.
+    /// Reading that this balancer has told last, and when.
     last: Option<(Reading, Instant)>,
 }
 
@@ -171,8 +172,8 @@ impl Told {
 }
 
 impl Readings {
-    /// Whether a location that several groups have is read for this one. All balancers with the same
-    /// groups say the same.
+    /// Returns true if a location that several groups have is read for this group. All balancers
+    /// with the same groups say the same.
     fn is_for(&mut self, location: u64, group: u64, now: Instant) -> bool {
         let (of, at) = self.groups.entry(location).or_insert((group, now));
         if group <= *of || now.since(*at) >= EXPIRY {
@@ -191,7 +192,7 @@ impl Readings {
     }
 }
 
-/// What another balancer has said of locations.
+/// Readings of locations that another balancer has told.
 #[derive(Debug, Default)]
 pub(crate) struct Heard(HashMap<u64, Word>);
 
@@ -230,7 +231,7 @@ impl Heard {
         (now.since(word.at) <= EXPIRY).then_some(word.reading)
     }
 
-    /// How many locations it reads.
+    /// Returns the number of locations that the other balancer reads.
     pub(crate) fn count(&self, now: Instant) -> usize {
         let fresh = |word: &&Word| now.since(word.at) <= EXPIRY;
         self.0.values().filter(fresh).count()
@@ -305,7 +306,7 @@ impl Fleet {
         peer.map_or(0, |peer| peer.heard_loads.count(now))
     }
 
-    /// How many locations this balancer reads for all.
+    /// Returns the number of locations that this balancer reads for all.
     pub fn locations_read(&self) -> usize {
         self.readings.told.len()
     }

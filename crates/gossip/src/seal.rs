@@ -27,30 +27,30 @@ pub(crate) const MAX_BODY: usize = MAX_INNER - HEADER_LEN - TAG_LEN;
 /// The shortest datagram, in bytes: it has no body.
 pub const MIN_DATAGRAM: usize = HEADER_LEN + TAG_LEN;
 
-/// What a datagram is.
+/// Kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum Kind {
-    /// This is who I am: give me a token, with which I can send you more.
+    /// Greeting: the sender says who it is and asks for a token, with which it can send more.
     Hello = 1,
-    /// Here it is.
+    /// Answer to a greeting, with the token.
     Welcome = 2,
     /// A message of the membership library.
     Swim = 3,
-    /// What the sender knows of the other one's notes, and some of its own.
+    /// Sheet: what the sender knows of the other balancer's notes, and some of its own.
     Sheet = 4,
-    /// Pass this on to another balancer, which I do not reach.
+    /// Datagram to be passed on to another balancer, which the sender does not reach.
     Relay = 5,
-    /// This is from another balancer, which does not reach you.
+    /// Datagram of another balancer, which does not reach the receiver.
     Relayed = 6,
-    /// What the sender has read of back-ends, for those who do not ask them.
+    /// Loads that the sender has read of back-ends, for balancers that do not ask them.
     Loads = 7,
 }
 
-/// What every datagram begins with, after magic and version.
+/// Header with which every datagram begins, after magic and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
+    /// Kind of the datagram.
     pub kind: Kind,
     /// The number that the receiver has drawn for this sender; 0 before there is one.
     pub token: u64,

@@ -1,7 +1,8 @@
-//! How long requests take at members, for balancers that know nothing of them yet.
+//! Times that requests take at members, for balancers that know nothing of them yet.
 //!
-//! Of each group the one balancer that decides upon its alerts says it, so that what a fleet is told does not
-//! grow with its square. It is a first guess, and not more: who has had answers of its own goes by these.
+//! For each group only the balancer that decides upon its alerts tells the times, so that what a
+//! fleet is told does not grow with its square. The time is a first guess, and not more: a balancer
+//! that has had answers of its own goes by these.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,13 +14,13 @@ use crate::fleet::Fleet;
 use crate::note::{Key, LONGEST_SERVICE, Note};
 use crate::owners::Role;
 
-/// What is known already is told again after so long, if it has changed.
+/// Time after which a known time is told again, if it has changed.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// A time has changed if it is by this factor longer or shorter.
 const CHANGED: f64 = 1.25;
 
-/// What this balancer has told: by group and member, the microseconds, and when.
+/// Times that this balancer has told: by group and member, the microseconds, and when.
 pub(crate) type Taught = BTreeMap<u64, BTreeMap<u64, (u32, Instant)>>;
 
 impl Fleet {
@@ -70,8 +71,8 @@ impl Fleet {
         }
     }
 
-    /// How long requests take at members of a group, by their numbers, as the balancer says that decides
-    /// upon its alerts.
+    /// Returns the times that requests take at members of a group, by their numbers, as the
+    /// balancer says that decides upon the group's alerts.
     pub fn taught(&self, group: &str) -> impl Iterator<Item = (u64, Duration)> + '_ {
         let number = key::hash(group.as_bytes());
         let holder = self.groups.get(&number).and_then(|group| group.holder);

@@ -1,6 +1,6 @@
-//! Who is in the fleet, by the membership library (SWIM: Das, Gupta and Motivala, "SWIM: Scalable
-//! Weakly-consistent Infection-style Process Group Membership Protocol", 2002), with time and
-//! randomness from outside.
+//! Membership of the fleet, by the membership library (SWIM: Das, Gupta and Motivala, "SWIM:
+//! Scalable Weakly-consistent Infection-style Process Group Membership Protocol", 2002), with time
+//! and randomness from outside.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -15,16 +15,16 @@ use foca::{Config, Foca, Member, NoCustomBroadcast, Notification, PeriodicParams
 use crate::id::{Codec, Id};
 use crate::seal::MAX_BODY;
 
-/// Who is in the fleet.
+/// Members of the fleet, as the library knows them.
 pub(crate) struct Swim {
     foca: Foca<Id, Codec, Dice, NoCustomBroadcast>,
     effects: Effects,
     timers: BinaryHeap<Reverse<Due>>,
-    /// How many timers there were so far.
+    /// Number of timers so far.
     timed: u64,
 }
 
-/// What the library wants to be done.
+/// Effects that the library wants.
 #[derive(Default)]
 struct Effects {
     sent: Vec<(Id, Vec<u8>)>,
@@ -136,7 +136,7 @@ impl Swim {
         }
     }
 
-    /// Who this balancer is.
+    /// Returns the identity of this balancer.
     pub(crate) fn id(&self) -> &Id {
         self.foca.identity()
     }
@@ -218,17 +218,17 @@ impl Swim {
         }
     }
 
-    /// When there is something to do.
+    /// Returns the time at which there is something to do.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.timers.peek().map(|Reverse(due)| due.at)
     }
 
-    /// What is to be sent.
+    /// Takes the messages that are to be sent.
     pub(crate) fn take_sent(&mut self) -> Vec<(Id, Vec<u8>)> {
         std::mem::take(&mut self.effects.sent)
     }
 
-    /// Whether somebody has come or gone since this was asked last.
+    /// Returns true if somebody has come or gone since the last call.
     pub(crate) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.effects.changed)
     }

@@ -44,10 +44,10 @@ fn secs(secs: u64) -> Duration {
 /// A balancer on its machine.
 struct Node {
     fleet: Option<Fleet>,
-    /// Its clock shows so much more.
+    /// Time by which the node's clock is ahead.
     ahead: Duration,
     next: Instant,
-    /// It does nothing until then.
+    /// Time until which the node does nothing.
     asleep: Instant,
     keys: Keys,
     groups: Vec<&'static str>,
@@ -69,7 +69,7 @@ struct Net {
     records: bool,
     /// The load of each location of each group.
     loads: BTreeMap<&'static str, Vec<f64>>,
-    /// Whether it is an error if there are too many alerts.
+    /// True if too many alerts are an error.
     strict: bool,
 }
 
@@ -272,7 +272,7 @@ impl Net {
         fleet.raised(group).map(|(location, _)| location).collect()
     }
 
-    /// Those that decide upon a group.
+    /// Returns the nodes that decide upon a group.
     fn holders(&self, group: &str) -> Vec<usize> {
         let is_it = |&number: &usize| {
             let fleet = self.nodes[number].fleet.as_ref();
@@ -281,7 +281,7 @@ impl Net {
         (0..self.nodes.len()).filter(is_it).collect()
     }
 
-    /// Whether all know all, and each group has one holder, the same for everybody.
+    /// Returns true if all nodes know all, and each group has one holder, the same for everybody.
     fn agrees(&self) -> bool {
         let up = self.up();
         let whole = up.iter().all(|&number| {
@@ -958,7 +958,8 @@ fn reader(found: &BTreeMap<usize, Vec<Reader>>) -> usize {
     *here.expect("nobody reads").0
 }
 
-/// One balancer reads the loads of a group's locations, and the others know them; another one does when it goes.
+/// The loads of a group's locations are read by one balancer, and the others know them; another
+/// balancer reads them when it goes.
 #[test]
 fn one_balancer_reads_the_loads_for_all_and_another_one_when_it_goes() {
     let mut net = Net::new(5, 11);
