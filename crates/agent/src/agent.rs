@@ -31,7 +31,7 @@ mod registrations;
 
 use registrations::default_location;
 
-/// Why an agent cannot start, or cannot take a configuration.
+/// Reason why an agent cannot start, or cannot take a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The configuration has errors.
@@ -42,7 +42,7 @@ pub enum Error {
     Keys {
         /// Name of the broker.
         broker: String,
-        /// What is wrong with them.
+        /// Error in the keys.
         reason: String,
     },
     /// A location with its servers does not fit the protocol.
@@ -50,10 +50,10 @@ pub enum Error {
     Registration {
         /// The location.
         location: String,
-        /// What is wrong.
+        /// Reason why the location does not fit.
         reason: String,
     },
-    /// The owners of pages are nobody's on this machine.
+    /// The owners of pages are unknown on this machine.
     #[error("{0}; correct the name, or make the user or group first")]
     Owners(String),
     /// An address cannot be listened on.
@@ -64,16 +64,16 @@ pub enum Error {
 /// Datagrams that wait to be looked at.
 const QUEUE: usize = 64;
 
-/// How long the end waits for brokers to acknowledge it.
+/// Time for which the agent, when it ends, waits for brokers to acknowledge its end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// How often it is looked at the end whether a command is still running.
+/// Interval at which the agent, when it ends, checks whether a command is still running.
 const HOOK: Duration = Duration::from_millis(20);
 
-/// How often what was learned is written to the state file.
+/// Interval at which the learnt state is written to the state file.
 const KEEP: Duration = Duration::from_secs(60);
 
-/// A broker cannot make the agent measure more often than this.
+/// Shortest interval at which a broker can make the agent measure.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A running agent.
@@ -95,7 +95,7 @@ pub struct Agent {
     responder: Responder,
     lines: watch::Sender<Lines>,
     measured_at: Instant,
-    /// The same moment on the clock of pages.
+    /// Time of that measurement on the clock of pages.
     looked_at: u64,
     kept_at: Instant,
 }
@@ -103,9 +103,9 @@ pub struct Agent {
 /// A location and its host load.
 #[derive(Debug)]
 pub struct Watched {
-    /// Its name.
+    /// Name of the location.
     pub name: String,
-    /// What it has in use.
+    /// Load of the location's host.
     pub load: HostLoad,
     monitor: Monitor,
 }
@@ -271,32 +271,32 @@ impl Agent {
         location.unwrap_or_else(|| default_location(&self.config))
     }
 
-    /// Its locations.
+    /// Returns the locations of the agent.
     pub fn places(&self) -> &[Watched] {
         &self.places
     }
 
-    /// Its servers.
+    /// Returns the servers of the agent.
     pub fn servers(&self) -> impl Iterator<Item = &Server> {
         self.servers.iter().map(|beside| &beside.server)
     }
 
-    /// Its pages.
+    /// Returns the pages of the agent.
     pub fn pages(&self) -> &Pages {
         &self.pages
     }
 
-    /// The answer to agent-check for a server.
+    /// Returns the answer to agent-check for a server.
     pub fn line_of(&self, server: &str) -> Option<String> {
         self.lines.borrow().get(server).cloned()
     }
 
-    /// Its configuration.
+    /// Returns the configuration of the agent.
     pub fn config(&self) -> &AgentConfig {
         &self.config
     }
 
-    /// Passes alerts of the brokers on to the servers; answers when the next one ends.
+    /// Passes alerts of the brokers on to the servers; answers when the next alert ends.
     fn pass_alerts_on(&mut self) -> Option<Instant> {
         let now = self.clock.now();
         let mut alerts: Vec<Option<Instant>> = vec![None; self.servers.len()];

@@ -86,12 +86,12 @@ pub fn answer(condition: Condition, weight: Weight, settings: &AgentCheck) -> An
 /// The present answer for each server, by name.
 pub type Lines = Arc<HashMap<String, String>>;
 
-/// What one address answers for.
+/// Subject of the answers at one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The server that HAProxy names.
     Named,
-    /// This one.
+    /// The server with this name.
     Server(String),
 }
 
@@ -113,8 +113,8 @@ struct Listening {
 }
 
 impl Listening {
-    /// Whether it is the one at a wanted address. With port 0 each subject has a free port
-    /// of its own.
+    /// Returns true if this listens at a wanted address. With port 0 each subject has a free
+    /// port of its own.
     fn is_at(&self, address: SocketAddr, subject: &Subject) -> bool {
         self.wanted == address && (address.port() != 0 || *self.subject.borrow() == *subject)
     }
@@ -182,7 +182,7 @@ impl Responder {
         }
     }
 
-    /// Where it listens, and for whom.
+    /// Returns the addresses at which the responder listens, and the subject of each.
     pub fn addresses(&self) -> impl Iterator<Item = (Subject, SocketAddr)> + '_ {
         let listening = self.listening.iter();
         listening.map(|listening| (listening.subject.borrow().clone(), listening.real))

@@ -13,16 +13,16 @@ use evenkeel_config::agent::ServiceTime;
 
 use crate::learn::Learner;
 
-/// How long *r*, a measured *s* and *h* outlive the interval that they are of, if nothing
+/// Time for which *r*, a measured *s* and *h* outlive the interval that they are of, if nothing
 /// newer is known. They describe requests, not load, so they do not age by the second.
 const CARRY: Duration = Duration::from_secs(60);
 
-/// What one server did in one interval.
+/// Activity of one server in one interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Activity {
     /// Length of the interval.
     pub length: Duration,
-    /// Processes that have one of its applications open.
+    /// Processes that have an application of the server open.
     pub processes: u32,
     /// Requests in flight at the end.
     pub in_flight: u64,
@@ -80,7 +80,7 @@ impl Activity {
     }
 }
 
-/// How a service time was obtained.
+/// Source of a service time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Response time less queueing time.
@@ -116,8 +116,8 @@ pub struct Figures {
     pub service_time: Option<(f64, Source)>,
     /// *u*: utilisation, 0 to 1.
     pub utilization: Option<f64>,
-    /// Whether more service time than there is came out, and *u* was cut to 1: `capacity`
-    /// or the service time is probably too small or too large.
+    /// True if more service time came out than there is, and *u* was cut to 1: `capacity` or
+    /// the service time is probably too small or too large.
     pub clamped: bool,
     /// *h*: mean think time in seconds.
     pub think_time: Option<f64>,
@@ -130,7 +130,7 @@ pub struct Meter {
     response_time: Carried,
     measured: Carried,
     think_time: Carried,
-    /// How long something has been in flight without a completion.
+    /// Busy time for which requests have been in flight without a completion.
     stuck: Duration,
 }
 
@@ -146,7 +146,7 @@ impl Meter {
         }
     }
 
-    /// Where the service time comes from from now on.
+    /// Sets the source of the service time from now on.
     pub fn set_source(&mut self, source: ServiceTime) {
         self.source = source;
     }

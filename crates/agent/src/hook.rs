@@ -4,19 +4,20 @@ use std::io;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How soon a command that could not be run is tried again.
+/// Pause before a command that could not be run is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs a command, one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Hook {
     running: Option<Child>,
-    /// What this agent has told it last. In the beginning that is nothing: an agent that
-    /// was killed may have left the server under an alert that is long over.
+    /// State of the alert that this agent has told the command last. In the beginning there is
+    /// none: an agent that was killed may have left the server under an alert that is long
+    /// over.
     told: Option<bool>,
-    /// What it is to be told.
+    /// State of the alert that the command is to be told.
     wanted: bool,
-    /// When and why it could not be run, if it could not the last time.
+    /// Time and kind of the error if the command could not be run the last time.
     failed: Option<(Instant, io::ErrorKind)>,
 }
 
@@ -71,13 +72,14 @@ impl Hook {
         }
     }
 
-    /// Whether the command was running when it was last to be told something.
+    /// Returns true if the command was running when it was last to be told something.
     pub(crate) fn runs(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Whether it is to be told something else than it was when it was started, or soon can be
-    /// told what it was not: a program that is not there is not waited for.
+    /// Returns true if the command is to be told another state than when it was started, or
+    /// soon can be told a state that it was not told: a program that is not there is not waited
+    /// for.
     pub(crate) fn is_behind(&self) -> bool {
         use io::ErrorKind::{NotFound, PermissionDenied};
         let failed = self.failed.as_ref();
@@ -116,7 +118,7 @@ mod tests {
         Hook::default().tell(&[], "shop", true);
     }
 
-    /// As when there is no process left for a moment: the server is not left in an alert.
+    /// Case in which there is no process left for a moment: the server is not left in an alert.
     #[test]
     fn c10_what_could_not_be_run_is_run_later() {
         let name = format!("evenkeel-agent-hook-later-{}", std::process::id());

@@ -15,24 +15,24 @@
 
 use crate::figures::Activity;
 
-/// As many requests of a quiet server replace what was learned before to two thirds.
+/// Number of requests of a quiet server that replace two thirds of what was learned before.
 const MEMORY: f64 = 1000.0;
 
-/// So many requests of a quiet server are needed before anything counts as learned.
+/// Number of requests of a quiet server that are needed before anything counts as learned.
 const ENOUGH: f64 = 5.0;
 
 /// Learns a service time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Learner {
-    /// In seconds.
+    /// Mean service time in seconds.
     mean: f64,
     /// Requests that it rests on, discounted, at most [`MEMORY`].
     evidence: f64,
 }
 
 impl Learner {
-    /// What was learned before: a mean in seconds, and the evidence for it. Numbers that
-    /// cannot be are `None`.
+    /// Restores a learned service time: a mean in seconds, and the evidence for it. Numbers
+    /// that cannot be are `None`.
     pub fn restored(mean: f64, evidence: f64) -> Option<Self> {
         let possible = mean.is_finite() && evidence.is_finite() && mean >= 0.0 && evidence > 0.0;
         let evidence = evidence.min(MEMORY);

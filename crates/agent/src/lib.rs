@@ -1,4 +1,4 @@
-//! What runs beside a server: measures, reports, sheds.
+//! Agent: runs beside a server, measures, reports, sheds.
 //!
 //! At the end of each measurement interval the agent looks at the pages of instrumented
 //! servers ([`pages`]) and at the kernel's figures ([`host`]), makes loads of them

@@ -1,4 +1,4 @@
-//! What goes to a broker and comes from it: a socket, and a session for each location.
+//! Link to a broker: a socket, and a session for each location.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,26 +18,26 @@ use tokio::task::JoinHandle;
 /// Larger than any datagram of the protocol.
 const MAX_DATAGRAM: usize = 2048;
 
-/// How often the broker's name is looked up again while the broker does not answer.
+/// Interval at which the broker's name is looked up again while the broker does not answer.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(10);
 
-/// What a broker is, and what is registered there.
+/// Plan of a link: a broker, and the locations registered there.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Name of the broker, for logs.
     pub broker: String,
-    /// Where it is.
+    /// Address of the broker.
     pub address: Address,
     /// The keys.
     pub keys: Keys,
-    /// What to register: a location each.
+    /// Registrations: a location each.
     pub registrations: Vec<Place>,
 }
 
 /// A location as it is registered at a broker.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// What is registered.
+    /// Registration of the location.
     pub registration: Registration,
     /// For each server of the registration, its index among the agent's servers.
     pub servers: Vec<usize>,
@@ -94,7 +94,7 @@ impl Link {
         link
     }
 
-    /// Its number.
+    /// Returns the number of the link.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -198,13 +198,13 @@ impl Link {
         }
     }
 
-    /// Whether there is nothing left to be said to the broker.
+    /// Returns true if there is nothing left to be said to the broker.
     pub fn has_ended(&self) -> bool {
         let mut sessions = self.sessions.iter();
         sessions.all(|(session, _)| session.state() == State::Stopped)
     }
 
-    /// Takes in what came.
+    /// Takes in a datagram or an address.
     pub fn receive(&mut self, incoming: Incoming, now: Instant) {
         match incoming {
             Incoming::Connected(socket) => self.connect(socket),
@@ -395,8 +395,8 @@ async fn read(socket: Arc<UdpSocket>, incoming: mpsc::Sender<(u64, Incoming)>, n
     }
 }
 
-/// How long the broker may know no member for a server before that is worth a warning: one
-/// that lets agents join takes a moment to make it a member.
+/// Time for which the broker may know no member for a server before that is worth a warning: a
+/// broker that lets agents join takes a moment to make the server a member.
 const JOINING: Duration = Duration::from_secs(5);
 
 /// A server of which the broker knows no member.

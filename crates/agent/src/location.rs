@@ -1,4 +1,4 @@
-//! What is reported about a location: its host load, and its servers as one.
+//! Report about a location: its host load, and its servers as one.
 
 use evenkeel_core::load::{LoadId, LoadValue};
 
@@ -9,7 +9,7 @@ use crate::figures::{Figures, Source};
 pub struct Part<'f> {
     /// The figures.
     pub figures: &'f Figures,
-    /// Whether it has a capacity of its own, and not the location's CPUs.
+    /// True if the server has a capacity of its own, and not the location's CPUs.
     pub own_capacity: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What an agent would report, for people who set one up.
+//! Preview of an agent's reports, for people who set one up.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Whose pages are believed.
+//! Owners whose pages are believed.
 
 use evenkeel_config::agent::{AgentConfig, ServerConfig};
 use nix::unistd::{Group, Uid, User};
@@ -8,8 +8,8 @@ use nix::unistd::{Group, Uid, User};
 pub struct Owners {
     users: Vec<u32>,
     groups: Vec<u32>,
-    /// Also the group of the folder, if that was made for pages: it has the set-group-id bit,
-    /// and nobody beside its owner and group may write to it.
+    /// True if the group of the folder counts, too, if the folder was made for pages: it has
+    /// the set-group-id bit, and nobody beside its owner and group may write to it.
     folder: bool,
 }
 
@@ -25,12 +25,12 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// Those that are named: a user by name or number, a group with an `@` before it. `None`
-    /// if nobody is.
+    /// Makes the owners that are named: a user by name or number, a group with an `@` before
+    /// it. `None` if nobody is named.
     ///
     /// # Errors
     ///
-    /// Which of them this machine does not know.
+    /// Name that this machine does not know.
     pub fn named(names: &[String]) -> Result<Option<Self>, String> {
         let mut owners = Owners {
             users: Vec::new(),
@@ -47,7 +47,7 @@ impl Owners {
         Ok((!names.is_empty()).then_some(owners))
     }
 
-    /// Those of an agent, for a server that names none of its own.
+    /// Returns the owners of an agent, for a server that names none of its own.
     pub fn of_agent(config: &AgentConfig) -> Result<Self, String> {
         let named = Self::named(&config.page_owners);
         Ok(named
@@ -55,14 +55,14 @@ impl Owners {
             .unwrap_or_default())
     }
 
-    /// Those of a server, where others have `default`.
+    /// Returns the owners of a server, where other servers have `default`.
     pub fn of_server(server: &ServerConfig, default: &Self) -> Result<Self, String> {
         let named = Self::named(&server.page_owners);
         let named = named.map_err(|reason| format!("server.{}.page_owners: {reason}", server.name));
         Ok(named?.unwrap_or_else(|| default.clone()))
     }
 
-    /// These, and others.
+    /// Returns these owners together with `others`.
     pub fn and(mut self, others: &Self) -> Self {
         self.users.extend(&others.users);
         self.groups.extend(&others.groups);
@@ -70,8 +70,8 @@ impl Owners {
         self
     }
 
-    /// Whether a file of this user and group counts. `folder` is the group of its folder, if
-    /// that was made for pages.
+    /// Returns true if a file of this user and group counts. `folder` is the group of its
+    /// folder, if that was made for pages.
     pub fn have(&self, user: u32, group: u32, folder: Option<u32>) -> bool {
         self.users.contains(&user)
             || self.groups.contains(&group)

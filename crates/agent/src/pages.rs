@@ -30,7 +30,7 @@ pub struct Pages {
     strangers: BTreeSet<u32>,
     /// The group of the folder, if that was made for pages.
     group: Option<u32>,
-    /// What was said already, so that it is said once.
+    /// Complaints that were logged already, so that each is logged once.
     complained: BTreeSet<String>,
 }
 
@@ -159,7 +159,8 @@ impl Pages {
         kept
     }
 
-    /// Whether a complaint has to be said: each is once, and no more than there is room for.
+    /// Returns true if a complaint has to be logged: each is logged once, and no more than
+    /// there is room for.
     fn is_new(&mut self, complaint: &str) -> bool {
         self.complained.len() < MAX_COMPLAINTS && self.complained.insert(complaint.to_owned())
     }
@@ -189,8 +190,8 @@ impl Pages {
         Ok(())
     }
 
-    /// What happened on the pages that these owners have of these applications; one may have
-    /// several, a page for each user who runs it.
+    /// Returns the intervals of the pages that these owners have of these applications; an
+    /// application may have several, a page for each user who runs it.
     pub fn of<'p>(
         &'p self,
         applications: &'p [String],

@@ -21,41 +21,41 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A server and what is known about it.
 #[derive(Debug)]
 pub struct Server {
-    /// What the configuration says.
+    /// Configuration of the server.
     pub config: ServerConfig,
-    /// Whose pages count for it.
+    /// Owners whose pages count for the server.
     pub owners: Owners,
-    /// What it has learned of its service time.
+    /// Learner of the server's service time.
     pub learner: Learner,
     /// The figures of the last interval; `None` without a page.
     pub figures: Option<Figures>,
-    /// Whether it serves.
+    /// Condition of the server.
     pub condition: Condition,
     meter: Meter,
     port: Port,
-    /// Whether the last look found no process with the application open.
+    /// True if the last look found no process with the application open.
     deserted: bool,
     said_no_page: bool,
     said_clamped: bool,
 }
 
-/// Whether a server serves, and why not.
+/// Condition of a server: serves, or why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It does.
+    /// The server serves.
     Up,
-    /// It keeps its clients and gets no new ones, as its operator wants.
+    /// The server keeps its clients and gets no new ones, as its operator wants.
     Drain,
-    /// Its operator has taken it out.
+    /// The operator has taken the server out.
     Maint,
     /// No process has the application open.
     NoProcess,
-    /// Its address takes no connections.
+    /// The server's address takes no connections.
     PortClosed,
 }
 
 impl Condition {
-    /// As the reporting protocol has it.
+    /// Returns the condition as the reporting protocol has it.
     pub fn reported(self) -> ServerState {
         match self {
             Condition::Up => ServerState::Up,
@@ -197,7 +197,7 @@ impl Server {
     }
 }
 
-/// What to do if there is no page of these applications.
+/// Advises what to do if there is no page of these applications.
 pub fn no_page(wanted: &[String], pages: &Pages) -> String {
     let known: Vec<_> = pages.applications().into_iter().collect();
     let known = match known[..] {
@@ -227,7 +227,7 @@ pub fn no_page(wanted: &[String], pages: &Pages) -> String {
     )
 }
 
-/// What is known about a port. Copies share it.
+/// Results of the connection checks of a port. Copies share them.
 #[derive(Clone, Debug, Default)]
 struct Port {
     failures: Arc<AtomicU32>,

@@ -1,4 +1,4 @@
-//! What the agent has learned, kept in a small file so that a restart does not forget it.
+//! State that the agent has learned, kept in a small file so that a restart does not forget it.
 //!
 //! Losing the file costs some minutes of learning. So nothing here is worth refusing to
 //! start, and whatever the file holds, what cannot be is left out.
@@ -19,7 +19,7 @@ const MAX_FILE: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct State {
     path: Option<PathBuf>,
-    /// What is in the file.
+    /// Contents of the file.
     saved: BTreeMap<String, Learner>,
     complained: bool,
 }
@@ -51,12 +51,13 @@ impl State {
         state
     }
 
-    /// What was learned about a server.
+    /// Returns the learned service time of a server.
     pub fn learned(&self, server: &str) -> Option<Learner> {
         self.saved.get(server).copied()
     }
 
-    /// Keeps what was learned. What is known of other servers stays: they may come back.
+    /// Keeps what was learned about `servers`. State of other servers stays: they may come
+    /// back.
     pub fn keep<'s>(&mut self, servers: impl Iterator<Item = (&'s str, &'s Learner)>) {
         let mut changed = false;
         for (name, learner) in servers {

@@ -21,9 +21,9 @@ pub(super) struct Prepared {
     pub(super) config: AgentConfig,
     plans: Vec<Plan>,
     bound: Bound,
-    /// Whose pages are read.
+    /// Owners whose pages are read.
     owners: Owners,
-    /// Whose pages count for each server.
+    /// Owners whose pages count, for each server.
     of_servers: Vec<Owners>,
 }
 

@@ -1,4 +1,4 @@
-//! What is registered at which broker: locations, and the servers there.
+//! Registrations at the brokers: locations, and the servers there.
 
 use evenkeel_config::agent::{self as config, AgentConfig, HostSettings};
 use evenkeel_net::key_file;
@@ -8,7 +8,7 @@ use evenkeel_wire::reporting::message::{self, Registration};
 use super::Error;
 use crate::link::{Place, Plan};
 
-/// What is to be registered where.
+/// Makes the plan for each broker: what is to be registered there.
 pub(super) fn plans(config: &AgentConfig) -> Result<Vec<Plan>, Error> {
     let places = registrations(config)?;
     let plan = |broker: &config::BrokerConfig| {

@@ -21,14 +21,14 @@ pub struct Monitor {
     files: Files,
     settings: HostSettings,
     before: Option<Snapshot>,
-    /// What could not be had last time, and why: it is said once.
+    /// Loads that were missing last time, and why: each is logged once.
     missing: BTreeMap<LoadId, String>,
 }
 
-/// What [`Monitor::measure`] found.
+/// Result of [`Monitor::measure`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostLoad {
-    /// The loads that could be had.
+    /// Loads that are not available, and why.
     pub loads: Vec<(LoadId, f64)>,
     /// The loads that could not, and why.
     pub missing: Vec<(LoadId, String)>,
@@ -47,7 +47,7 @@ impl Monitor {
         }
     }
 
-    /// What it measures.
+    /// Returns the settings of the monitor.
     pub fn settings(&self) -> &HostSettings {
         &self.settings
     }
@@ -78,7 +78,7 @@ impl Monitor {
     }
 }
 
-/// What the kernel says at one moment.
+/// Figures of the kernel at one moment.
 #[derive(Clone, Debug)]
 struct Snapshot {
     /// On a monotonic clock, which stands still while the machine is suspended, as do the
@@ -93,7 +93,7 @@ struct Snapshot {
     pressure: [(LoadId, Had<u64>); 3],
 }
 
-/// How much CPU time went by.
+/// CPU time that went by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cpu {
     /// For all CPUs of the machine, which count what is left, too.
@@ -106,7 +106,7 @@ enum Cpu {
 enum Disk {
     /// Milliseconds for which each had something to do, wrapping.
     Busy(Vec<(String, u32)>),
-    /// What a cgroup did at each, and how much it may do there in a second.
+    /// Transfers of a cgroup at each device, and its limits there per second.
     Limited(Vec<(String, Transfers, Transfers)>),
 }
 
