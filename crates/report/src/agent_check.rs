@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use crate::poll::{self, Followed, Journal};
 use crate::source::{self, Context, Wanted};
 
-/// What the member's agent is taken to think after this answer.
+/// Applies an answer to the opinion that the member's agent is taken to have.
 fn apply(answer: &Answer, opinion: &mut Opinion) {
     if let Some(up) = answer.up {
         opinion.down = !up;
@@ -38,10 +38,10 @@ fn apply(answer: &Answer, opinion: &mut Opinion) {
     }
 }
 
-/// Why there is no answer of an agent that can be used.
+/// Reason why there is no answer of an agent that can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Silence {
-    /// It cannot be reached.
+    /// The agent cannot be reached.
     #[error("no connection: {0}")]
     Connect(io::Error),
     /// The connection failed.
@@ -50,13 +50,13 @@ pub enum Silence {
     /// Nothing came for so long.
     #[error("no answer within {0:?}")]
     Timeout(std::time::Duration),
-    /// It ended too soon.
+    /// The answer ended too soon.
     #[error("the connection was closed before the end of the line")]
     Closed,
-    /// It said too much.
+    /// The answer was too long.
     #[error("the line is longer than {MAX_LINE} bytes")]
     TooLong,
-    /// It said something else.
+    /// The answer was not in the format.
     #[error("{0}; the line is ignored")]
     Invalid(#[from] InvalidAnswer),
 }
@@ -72,7 +72,7 @@ impl Silence {
     }
 }
 
-/// What a member's task has to do.
+/// Address and settings that a member's task works with.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
     address: SocketAddr,

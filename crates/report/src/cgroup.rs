@@ -25,7 +25,7 @@ pub(crate) struct Cgroups;
 /// The name of a location, and its cgroup.
 type Key = (Arc<str>, String);
 
-/// What a task has to do.
+/// Location and interval that a task works with.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
     location: Place,

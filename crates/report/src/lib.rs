@@ -1,9 +1,8 @@
-//! What back-ends already speak to report their load: ORCA, agent-check, Prometheus.
+//! Sources of load reports that back-ends already speak: ORCA, agent-check, Prometheus.
 //!
-//! Each source is a module with its client ([`evenkeel_wire`] has the parsers), which follows
-//! the members of the manager: one task for whoever is asked, at random
-//! moments, so that a slow one delays nobody else. ORCA in the heads of responses has no
-//! client: the proxy reads it in passing.
+//! Each source is a module with its client ([`evenkeel_wire`] has the parsers), which follows the members of
+//! the manager: one task for each member or exporter that is asked, at random moments, so that a slow answer
+//! delays no other task. ORCA in the heads of responses has no client: the proxy reads it in passing.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]

@@ -45,7 +45,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 /// not go below 30 s unless they are told to.
 const SILENCE: Duration = Duration::from_secs(100);
 
-/// Why a stream has ended.
+/// Reason why a stream has ended.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("no connection: {0}")]
@@ -77,14 +77,14 @@ impl Ended {
         }
     }
 
-    /// Whether there is no such service, so that it is no use to ask again soon.
+    /// True if there is no such service, so that it is no use to ask again soon.
     fn is_final(&self) -> bool {
         const UNIMPLEMENTED: &str = "12";
         matches!(self, Ended::Call(CallError::Status(status, _)) if status == UNIMPLEMENTED)
     }
 }
 
-/// What a member's task has to do.
+/// Member and settings that a member's task works with.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
     address: Address,
@@ -242,7 +242,7 @@ fn request(interval: Duration) -> Vec<u8> {
     bytes
 }
 
-/// What becomes of the reports of a member.
+/// Handling of a member's reports.
 struct Reports {
     clock: Clock,
     tls: Option<Current>,

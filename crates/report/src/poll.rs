@@ -1,5 +1,4 @@
-//! What all sources that are asked have in common: when, how many at once, and what is
-//! said of it.
+//! Common parts of all sources that are asked: when they ask, how many at once, and what they log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -88,9 +87,9 @@ impl PartialEq for Place {
 pub(crate) struct Journal {
     pub handle: Arc<GroupHandle>,
     pub origin: Origin,
-    /// Who is asked.
+    /// Name of the member or exporter that is asked.
     pub whom: String,
-    /// What became of the last report.
+    /// Fate of the last report.
     pub last: Fate,
 }
 

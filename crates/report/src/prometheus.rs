@@ -31,10 +31,10 @@ pub struct Readings {
     series: Vec<HashMap<String, f64>>,
 }
 
-/// Why a page is refused.
+/// Reason why a page is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It is not in the format.
+    /// The page is not in the format.
     #[error(transparent)]
     Invalid(#[from] InvalidPage),
     /// A series is there more than once.
@@ -42,7 +42,7 @@ pub enum Refused {
     Twice,
 }
 
-/// Why a load cannot be worked out.
+/// Reason why a load cannot be worked out.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NoValue {
     /// There is no such metric.
@@ -51,7 +51,8 @@ pub enum NoValue {
     /// There are several, and it is not said what to make of them.
     #[error("there are several {0}: use sum, avg, min or max")]
     Several(String),
-    /// It grows from one page to the next, and this is the first, or it was counted anew.
+    /// The metric grows from one page to the next, and this page is the first, or the metric was counted
+    /// anew.
     #[error("the rate of {0} is not known yet")]
     NoRate(String),
 }
@@ -93,7 +94,7 @@ impl Readings {
         }
     }
 
-    /// What the loads are, given the readings `before` and how long ago those are.
+    /// Returns the loads, given the readings `before` and how long ago those readings are.
     pub fn loads(
         &self,
         loads: &Prometheus,
@@ -199,7 +200,7 @@ fn made_one(aggregate: Aggregate, values: &[f64]) -> Option<f64> {
     })
 }
 
-/// Why there is no page.
+/// Reason why there is no page.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
     #[error("{0}")]
@@ -230,7 +231,7 @@ impl FetchError {
     }
 }
 
-/// What a task has to do.
+/// Location and settings that a task works with.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
     location: Place,
@@ -239,8 +240,8 @@ pub(crate) struct Target {
     max_age: Duration,
 }
 
-/// Whom a task asks: for a location, at a URL. Groups may want different things of the
-/// same page; then the number tells their tasks apart.
+/// Key of a task: the location that it asks for, and the URL. Groups may want different things of the same
+/// page; then the number tells their tasks apart.
 type Key = (Arc<str>, Url, usize);
 
 /// Exporters of metrics.
@@ -439,7 +440,7 @@ mod tests {
 
     type Values = Vec<(LoadId, Result<f64, NoValue>)>;
 
-    /// What `loads` are after these pages, two seconds apart.
+    /// Returns the values of `loads` after these pages, two seconds apart.
     fn values(loads: &str, pages: &[&str]) -> Values {
         let wanted = wanted(loads);
         let mut before: Option<Readings> = None;

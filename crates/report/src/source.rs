@@ -1,8 +1,8 @@
-//! What load sources have in common: whom they ask, and the tasks that do it.
+//! Common parts of load sources: whom they ask, and the tasks that do it.
 //!
-//! A source is a subsystem, as everything else that runs beside the manager. Most of them
-//! ask, or read, one thing at a time for ever: they say what they want of each group
-//! ([`Source`]), and [`Asked`] keeps a task for each.
+//! A source is a subsystem, as everything else that runs beside the manager. Most sources ask, or read, one
+//! thing at a time for ever: they say what they want of each group ([`Source`]), and [`Asked`] keeps a task
+//! for each thing.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -25,14 +25,14 @@ use crate::poll::{Followed, Journal, permits};
 
 /// A way in which members, or locations, are asked for their load again and again.
 pub(crate) trait Source: 'static {
-    /// Its name in metrics and logs.
+    /// Name of the source in metrics and logs.
     const ORIGIN: Origin;
-    /// What is asked: one task for each.
+    /// Key of the thing that is asked: there is one task for each key.
     type Key: Clone + Eq + Hash + Send + 'static;
-    /// How. A task whose target has changed begins anew.
+    /// Settings that say how to ask. A task whose target has changed begins anew.
     type Target: Clone + PartialEq + Send + 'static;
 
-    /// Whom it trusts where it asks with TLS.
+    /// Returns the settings of TLS that say whom the source trusts where it asks with TLS.
     fn tls(sources: &Sources) -> Option<ClientTls> {
         let _ = sources;
         None
@@ -50,7 +50,7 @@ pub(crate) trait Source: 'static {
     ) -> impl Future<Output = ()> + Send + 'static;
 }
 
-/// What tasks work with.
+/// Context that tasks work with.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub manager: Arc<Manager>,
@@ -58,10 +58,10 @@ pub(crate) struct Context {
     pub permits: Arc<Semaphore>,
 }
 
-/// Whom a source is to ask.
+/// Targets that a source is to ask.
 pub(crate) struct Wanted<K, T> {
     targets: HashMap<K, T>,
-    /// Where it is counted, and what it is called in logs.
+    /// Group that counts each target, and the target's name in logs.
     told: HashMap<K, (Arc<GroupHandle>, String)>,
 }
 
@@ -73,7 +73,7 @@ impl<K: Clone + Eq + Hash, T> Wanted<K, T> {
         self.targets.insert(key, target);
     }
 
-    /// What has been added.
+    /// Returns a target that has been added.
     pub(crate) fn get(&self, key: &K) -> Option<&T> {
         self.targets.get(key)
     }
@@ -88,7 +88,7 @@ impl<S> Default for Asked<S> {
     }
 }
 
-/// What is wrong with the files that groups name.
+/// Returns the problems of the files that groups name.
 fn check<'a, S: Source>(all: impl IntoIterator<Item = &'a Sources>) -> PrepareErrors {
     let of_groups = all.into_iter().filter_map(S::tls);
     let problems = of_groups.filter_map(|tls| Client::load(&tls).err());

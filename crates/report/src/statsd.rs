@@ -33,7 +33,7 @@ use crate::poll::Followed;
 /// Longest datagram in bytes: that of DogStatsD's clients.
 pub const MAX_DATAGRAM: usize = 8192;
 
-/// What is asked of the system for each socket.
+/// Receive buffer that the system is asked for, for each socket.
 const RECEIVE_BUFFER: usize = 1024 * 1024;
 
 /// Datagrams that are taken from a socket before others have their turn.
@@ -47,7 +47,7 @@ const ORIGIN: Origin = Origin("statsd");
 pub struct Gauge<'a> {
     /// Name without tags.
     pub name: &'a str,
-    /// Its value; finite.
+    /// Value of the gauge; finite.
     pub value: f64,
     /// Name with the tags that are in it.
     whole_name: &'a str,
@@ -57,10 +57,10 @@ pub struct Gauge<'a> {
     tags: &'a str,
 }
 
-/// Why a line says nothing.
+/// Reason why a line says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLine {
-    /// It is not UTF-8.
+    /// The line is not UTF-8.
     #[error("the line is not text")]
     NotText,
     /// A name, a value or a type is missing.
@@ -166,16 +166,16 @@ fn split_name(name: &str) -> (&str, &str) {
     }
 }
 
-/// What became of a line, whoever it was for.
+/// Result for a line, whichever group it was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
-    /// It was a load of some group.
+    /// The line was a load of some group.
     Used,
     /// A gauge that no group names, or of a sender that is none of theirs.
     Unused,
     /// A metric of another type, an event or a check.
     Other,
-    /// It could not be understood.
+    /// The line could not be understood.
     Malformed,
     /// A gauge that is only changed.
     Delta,
@@ -219,9 +219,9 @@ type Counts = Tally<{ Heard::ALL.len() }>;
 #[derive(Default)]
 struct State {
     sockets: Arc<Vec<Bound>>,
-    /// Who wants what, by the address at which it arrives.
+    /// Routes, by the address at which the gauges arrive.
     routes: HashMap<SocketAddr, Vec<Route>>,
-    /// Whether the thread runs: it does from the first configuration on that wants it.
+    /// True if the thread runs: it does from the first configuration on that wants it.
     is_served: bool,
     /// Another process reads what comes.
     rests: bool,
@@ -232,12 +232,12 @@ struct State {
 /// A socket at which gauges arrive.
 #[derive(Clone)]
 struct Bound {
-    /// As configured; the port may be 0.
+    /// Address as configured; the port may be 0.
     wanted: SocketAddr,
     socket: Arc<UdpSocket>,
 }
 
-/// What a group wants.
+/// Settings and locations of a group that wants gauges.
 struct Route {
     settings: Settings,
     handle: Arc<GroupHandle>,
@@ -319,7 +319,7 @@ impl Statsd {
         })
     }
 
-    /// Where it listens.
+    /// Returns the addresses that the sockets are bound to.
     fn local_addresses(&self) -> Vec<SocketAddr> {
         let sockets = Arc::clone(&self.task.lock().sockets);
         let addresses = sockets.iter().map(|bound| bound.socket.local_addr());
@@ -349,7 +349,7 @@ impl Statsd {
     }
 }
 
-/// What the thread works with.
+/// Parts that the thread works with.
 struct Receiver {
     clock: Clock,
     sockets: Arc<Vec<Bound>>,
@@ -414,13 +414,13 @@ fn take(datagram: &[u8], from: IpAddr, routes: &[Route], now: Instant, heard: &C
     }
 }
 
-/// Where groups with these sources want gauges to arrive.
+/// Returns the addresses at which groups with these sources want gauges to arrive.
 fn wanted<'a>(sources: impl Iterator<Item = &'a Sources>) -> BTreeSet<SocketAddr> {
     let settings = sources.filter_map(|sources| sources.statsd.as_ref());
     settings.flat_map(|s| &s.listen).copied().collect()
 }
 
-/// Whose the sockets are.
+/// Owner of the sockets.
 const WHOSE: &str = "statsd";
 
 fn open(wanted: SocketAddr) -> io::Result<Bound> {
