@@ -1,4 +1,4 @@
-//! What `/metrics` says of a fleet.
+//! Metrics of a fleet for `/metrics`.
 
 use evenkeel_manager::exposition::{Exposition, Type};
 

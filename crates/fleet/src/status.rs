@@ -1,4 +1,4 @@
-//! How it goes with a fleet, for the admin API.
+//! Status of a fleet, for the admin API.
 
 use std::net::SocketAddr;
 
@@ -8,14 +8,14 @@ use evenkeel_manager::text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How it goes with a fleet, as one balancer sees it.
+/// Status of a fleet, as one balancer sees it.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct FleetStatus {
-    /// What this balancer is called.
+    /// Name of this balancer.
     pub name: String,
-    /// Where others reach it.
+    /// Address at which others reach this balancer.
     pub address: SocketAddr,
-    /// Whether it knows what all others say: before that it decides nothing.
+    /// True if this balancer knows what all others say: before that it decides nothing.
     pub ready: bool,
     /// The others.
     pub balancers: Vec<BalancerStatus>,
@@ -31,33 +31,33 @@ pub struct FleetStatus {
     pub sent_bytes: u64,
     /// Bytes that were received, with these headers.
     pub received_bytes: u64,
-    /// How often this balancer began to decide upon the alerts of a group.
+    /// Number of times that this balancer began to decide upon the alerts of a group.
     pub takeovers: u64,
     /// Of how many locations this balancer reads the loads for all.
     #[serde(default)]
     pub locations_read: usize,
-    /// How often it has found that another balancer is gone.
+    /// Number of times that this balancer has found that another balancer is gone.
     pub missed: u64,
 }
 
 /// Another balancer.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct BalancerStatus {
-    /// What it is called.
+    /// Name of the balancer.
     pub name: String,
-    /// Where it is reached.
+    /// Address at which the balancer is reached.
     pub address: SocketAddr,
     /// `up`, or `gone`.
     pub state: String,
-    /// How long ago something was heard of it.
+    /// Time since something was heard of the balancer, in seconds.
     pub heard_seconds: f64,
     /// The balancer that passes on what this one has to say, if it is not reached directly.
     pub via: Option<SocketAddr>,
-    /// Whether it knows all that this balancer has to say.
+    /// True if the balancer knows all that this balancer has to say.
     pub told: bool,
-    /// Whether it has the same groups.
+    /// True if the balancer has the same groups.
     pub same_groups: bool,
-    /// How many members it has ejected.
+    /// Number of members that the balancer has ejected.
     #[serde(default)]
     pub ejections: usize,
     /// Of how many locations it reads the loads for all.
@@ -68,24 +68,25 @@ pub struct BalancerStatus {
 /// A group, and who decides upon its alerts.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct GroupAlerts {
-    /// Name.
+    /// Name of the group.
     pub group: String,
     /// The balancer that decides; `null` is nobody, or one that is gone.
     pub decides: Option<String>,
-    /// How often it became another one.
+    /// Number of times that another balancer became the one that decides.
     pub epoch: u64,
-    /// How many of its locations are under alert.
+    /// Number of the group's locations that are under alert.
     pub alerts: usize,
-    /// How many more count as under alert, as some balancer may not know yet that they are not.
+    /// Number of further locations that count as under alert, as some balancer may not know yet that they are
+    /// not.
     pub alerts_elsewhere: usize,
 }
 
 /// Datagrams of one kind.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct DatagramCount {
-    /// What became of them.
+    /// Result for the datagrams.
     pub result: String,
-    /// How many.
+    /// Number of datagrams.
     pub count: u64,
 }
 
@@ -170,7 +171,7 @@ fn table(fleet: &FleetStatus) -> String {
     text::table(&names, rows)
 }
 
-/// How many groups a balancer decides upon.
+/// Returns the number of groups that a balancer decides upon.
 fn decides(fleet: &FleetStatus, name: &str) -> String {
     let groups = fleet.groups.iter();
     let of_it = groups.filter(|group| group.decides.as_deref() == Some(name));

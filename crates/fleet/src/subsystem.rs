@@ -38,16 +38,17 @@ use tracing::{debug, info, warn};
 use crate::metrics;
 use crate::status::FleetStatus;
 
-/// What is asked of the system for the socket: all balancers may speak at the same moment.
+/// Receive buffer that the system is asked for: all balancers may speak at the same moment.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
 /// Datagrams that are taken from the socket before others have their turn.
 const BATCH: usize = 64;
 
-/// How often names of other balancers are looked up.
+/// Interval in which names of other balancers are looked up.
 const LOOK_UP: Duration = Duration::from_secs(10);
 
-/// How often it is looked at how long requests take at the members of a group, and how many are in flight.
+/// Interval in which the balancer looks at how long requests take at the members of a group, and how many are
+/// in flight.
 const LEARN: Duration = flights::INTERVAL;
 
 /// The loads of a group's locations are looked at ten times a second, if there are not more than a thousand; else
@@ -58,7 +59,7 @@ const SHARE: Duration = Duration::from_micros(100);
 /// found sooner, if the one that did is gone.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Whose the socket is.
+/// Owner of the socket.
 const WHOSE: &str = "fleet";
 
 /// The other balancers, with the socket. Clones are the same one.
@@ -72,31 +73,31 @@ pub struct Gossip {
 struct State {
     fleet: Option<Fleet>,
     socket: Option<Arc<UdpSocket>>,
-    /// What it was made of.
+    /// Configuration that the fleet and the socket were made of.
     config: Option<Config>,
     /// Groups of the configuration.
     groups: HashSet<String>,
-    /// Where loads are read by one balancer for all.
+    /// Groups and locations whose loads are read by one balancer for all.
     shared: Shared,
-    /// When the loads of a group's locations are next told or taken over.
+    /// Time at which the loads of a group's locations are next told or taken over.
     share_at: HashMap<String, Instant>,
     /// Locations whose loads another balancer has read, and until when it says so.
     elsewhere: HashMap<Arc<str>, (Arc<Location>, Instant)>,
     forgot_at: Option<Instant>,
-    /// When it is next looked at how long requests take at a group's members.
+    /// Time at which the balancer next looks at how long requests take at a group's members.
     learn_at: HashMap<String, Instant>,
     unsent: u64,
-    /// Whether the thread runs.
+    /// True if the thread runs.
     is_served: bool,
     /// Another process has the socket.
     rests: bool,
     /// Nothing is opened any more.
     stopped: bool,
-    /// It was in a fleet when it stopped, and serves its last clients.
+    /// True if the balancer was in a fleet when it stopped, and serves its last clients.
     left: bool,
 }
 
-/// Whose loads are read by one balancer for all.
+/// Groups and locations whose loads are read by one balancer for all.
 #[derive(Debug, Default, PartialEq)]
 struct Shared {
     groups: HashSet<String>,
@@ -146,7 +147,7 @@ impl Gossip {
         Ok(Gossip { clock, task })
     }
 
-    /// How it goes; `None` if there are no others.
+    /// Returns the status; `None` if there are no other balancers.
     pub fn status(&self) -> Option<FleetStatus> {
         let (state, now) = (self.task.lock(), self.clock.now());
         let fleet = state.fleet.as_ref()?;
@@ -410,8 +411,8 @@ impl State {
         }
     }
 
-    /// What others say no more is unknown, wherever nobody has read it here since: where another balancer has just
-    /// stopped, and where the configuration wants nothing of it any more.
+    /// Makes loads unknown that others report no more, wherever nobody has read them here since: where
+    /// another balancer has just stopped, and where the configuration wants no load of the location any more.
     fn forget_loads(&mut self, now: Instant) {
         if self.forgot_at.is_some_and(|at| now.since(at) < GRACE) {
             return;
@@ -587,7 +588,7 @@ impl Service for Gossip {
     }
 }
 
-/// What a balancer is called.
+/// Returns the name of a balancer.
 fn name(config: &Config) -> Result<String, PrepareError> {
     let name = config.name.clone().unwrap_or_else(|| {
         let system = rustix::system::uname();
@@ -662,13 +663,13 @@ impl Gossip {
     }
 }
 
-/// What the thread works with.
+/// Parts that the thread works with.
 struct Thread {
     clock: Clock,
     socket: Option<Arc<UdpSocket>>,
     /// A byte more than the longest datagram, which shows that one is longer.
     buffer: [u8; MAX_DATAGRAM + 1],
-    /// Who was there, for the log.
+    /// Names of the balancers that were there, for the log.
     active: HashSet<String>,
 }
 
