@@ -1,4 +1,4 @@
-//! One try to get a certificate.
+//! Order: one try to get a certificate.
 
 use std::error::Error as _;
 use std::io;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Longest time for all of it.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Why there is no certificate.
+/// Reason why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The conversation has failed.
@@ -46,7 +46,7 @@ pub enum Error {
     /// The key that binds the account to another one cannot be read.
     #[error("eab_key_file: {0}")]
     Binding(#[from] KeyFileError),
-    /// It takes too long.
+    /// The order takes too long.
     #[error("nothing within {LIMIT:?}")]
     Timeout,
 }
@@ -54,7 +54,7 @@ pub enum Error {
 /// A try that has failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// Why.
+    /// Reason of the failure.
     pub error: Error,
     /// Moment at which the authority wants to be asked again, if it has said so, in seconds since 1970.
     pub not_before: Option<i64>,
@@ -192,7 +192,7 @@ fn certificate(name: &str, digest: &[u8]) -> Result<Shown, Error> {
     shown.map_err(|error| Error::Refused(error.to_string()))
 }
 
-/// What the authority says of challenges that it has not found good.
+/// Returns what the authority says of challenges that it has not found good.
 async fn reason(order: &mut instant_acme::Order) -> String {
     let mut authorizations = order.authorizations();
     while let Some(Ok(authorization)) = authorizations.next().await {

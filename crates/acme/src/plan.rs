@@ -1,5 +1,5 @@
-//! When the certificate for a name is to be had the next time. Times are in seconds since 1970, random
-//! numbers are from 0 to 1.
+//! Plan that says when the certificate for a name is asked for the next time. Times are in seconds since
+//! 1970, random numbers are from 0 to 1.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// When it is to be renewed: with a third of its life left, or up to a tenth of that earlier, so
-    /// that many that began together do not go on so.
+    /// Returns when the certificate is to be renewed: with a third of its life left, or up to a tenth of that
+    /// third earlier, so that many certificates that began together are not renewed together for ever.
     pub fn renewal(self, random: f64) -> i64 {
         let left = self.until.saturating_sub(self.from).max(0) / 3;
         self.until - left - (left as f64 * random / 10.0) as i64
@@ -29,12 +29,12 @@ impl Validity {
 /// Longest pause that an authority may ask for.
 const LONGEST_ASKED: i64 = 7 * 24 * 3600;
 
-/// What is planned for a name.
+/// Plan for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// When to try next.
+    /// Time of the next try.
     pub next: i64,
-    /// How many tries in a row have failed.
+    /// Number of tries in a row that have failed.
     pub failures: u32,
 }
 

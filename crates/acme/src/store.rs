@@ -12,7 +12,7 @@ use instant_acme::AccountCredentials;
 
 use crate::plan::{Plan, Validity};
 
-/// Where the account is.
+/// File of the account.
 const ACCOUNT: &str = "account.json";
 
 /// File with the names that have failed, and when they are tried next.

@@ -59,18 +59,18 @@ struct Name {
 pub struct NameStatus {
     /// The name.
     pub name: String,
-    /// Whether there is a certificate for it, perhaps one that has expired.
+    /// True if there is a certificate for the name, perhaps an expired one.
     pub issued: bool,
-    /// When the certificate will be asked for next, in seconds since 1970.
+    /// Time at which the certificate will be asked for next, in seconds since 1970.
     pub next: i64,
-    /// How many tries in a row have failed.
+    /// Number of tries in a row that have failed.
     pub failures: u32,
-    /// Why the last one has; `null` if it has not.
+    /// Reason why the last try has failed; `null` if it has not.
     pub error: Option<String>,
 }
 
-/// What is to be said of names that wait for a certificate, or for another one in vain; nothing if
-/// there is none.
+/// Returns a text about names that wait for a certificate, or for another one in vain; empty if there are
+/// none.
 pub fn waiting(names: &[NameStatus]) -> String {
     waiting_at(names, unix_now())
 }
@@ -167,7 +167,7 @@ impl Acme {
         self.inner.changed.notify_one();
     }
 
-    /// Whose turn it is, or how long nobody's.
+    /// Returns the name whose turn it is, or the time for which it is no name's turn.
     fn next(&self, now: i64) -> Result<(String, config::Acme, Store), Duration> {
         let state = self.inner.state.lock();
         let Some((settings, store)) = state.current.as_ref().filter(|_| !state.rests) else {
