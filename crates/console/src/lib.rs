@@ -5,18 +5,18 @@
 /// A file of the bundle.
 #[derive(Debug)]
 pub struct File {
-    /// Its path in the bundle, as in `assets/index.js`.
+    /// Path of the file in the bundle, as in `assets/index.js`.
     pub path: &'static str,
-    /// What is in it.
+    /// Content of the file.
     pub plain: &'static [u8],
-    /// The same, compressed with gzip.
+    /// Content of the file, compressed with gzip.
     pub gzip: &'static [u8],
 }
 
 /// By path.
 static FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
-/// Whether the program was built with the console.
+/// True if the program was built with the console.
 pub fn is_there() -> bool {
     !FILES.is_empty()
 }
@@ -28,7 +28,7 @@ pub fn file(path: &str) -> Option<&'static File> {
 }
 
 impl File {
-    /// What browsers take it for.
+    /// Returns the media type of the file, for browsers.
     pub fn media_type(&self) -> &'static str {
         match self.path.rsplit_once('.').map(|(_, end)| end) {
             Some("html") => "text/html; charset=utf-8",
