@@ -21,7 +21,7 @@ const MAX_ANSWER: Limits = Limits {
 /// Servers beside the chosen one that are asked for.
 const ALTERNATIVES: usize = 3;
 
-/// How long a broker that did not answer is not asked, if there are others.
+/// Time for which a broker that did not answer is not asked, if there are other brokers.
 const LEFT_OUT: Duration = Duration::from_secs(10);
 
 /// The brokers, in the order in which they are asked.
@@ -34,7 +34,7 @@ pub struct Brokers {
     silent: RefCell<Vec<Option<Instant>>>,
 }
 
-/// What is asked.
+/// Question to a broker.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
     /// Name of the cluster.
@@ -51,25 +51,25 @@ pub struct Question {
     pub current: Option<String>,
 }
 
-/// What a broker says.
+/// Answer of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The client is bound.
     Bound(Binding),
-    /// It is not, and may ask again after so long.
+    /// The client is not bound, and may ask again after this time.
     Refused(Duration, Refusal),
 }
 
-/// Why a broker binds no client.
+/// Reason why a broker binds no client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Word with which the broker refuses.
     pub error: String,
-    /// The same for people.
+    /// Reason of the refusal, for people.
     pub detail: String,
 }
 
-/// Why a broker gave no answer.
+/// Reason why a broker gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Unanswered {
     /// No connection, or it broke, or what came over it is no answer.
@@ -78,7 +78,7 @@ pub enum Unanswered {
     /// Not in time.
     #[error("no answer in {0:?}")]
     Timeout(Duration),
-    /// Its files for TLS cannot be used.
+    /// The broker's files for TLS cannot be used.
     #[error("{0}")]
     Files(String),
     /// Not what was asked for.
@@ -89,7 +89,7 @@ pub enum Unanswered {
     Rejected {
         /// HTTP status.
         status: StatusCode,
-        /// What it says.
+        /// Text that the broker sends.
         detail: String,
     },
 }
@@ -133,7 +133,7 @@ impl Brokers {
         }
     }
 
-    /// How long it takes at most until nobody has answered.
+    /// Returns the longest time until it is clear that no broker answers.
     pub fn patience(&self) -> Duration {
         let count = u32::try_from(self.origins.len()).unwrap_or(u32::MAX);
         self.timeout.saturating_mul(count)
@@ -188,7 +188,8 @@ impl Brokers {
         understand(status, &answer.body)
     }
 
-    /// Who is asked, by index: those that lately did not answer come last.
+    /// Returns the indices of the brokers in the order in which they are asked: brokers that lately did not
+    /// answer come last.
     fn turn(&self, now: Instant) -> Vec<usize> {
         let silent = self.silent.borrow();
         let is_left_out = |index: &usize| {
@@ -238,7 +239,7 @@ fn understand(status: StatusCode, body: &[u8]) -> Result<Reply, Unanswered> {
     }
 }
 
-/// What somebody else says, fit for a log and an answer.
+/// Returns a text from elsewhere in a form that is fit for a log and an answer.
 fn readable(text: &str) -> String {
     let shown = text.chars().take(300);
     shown

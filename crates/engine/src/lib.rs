@@ -52,7 +52,7 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// What is wrong with the files that a configuration names.
+/// Returns the problems of the files that a configuration names.
 pub fn check(config: &EngineConfig) -> Vec<Problem> {
     let loaded = config.broker_tls.iter().map(Client::load);
     loaded.filter_map(Result::err).flatten().collect()
@@ -88,8 +88,8 @@ impl Engine {
         Ok(Engine { config, listeners })
     }
 
-    /// Where it really listens: an address per line of the configuration, with the name of
-    /// its cluster.
+    /// Returns the addresses that the engine really listens on: an address per line of the configuration,
+    /// with the name of its cluster.
     pub fn addresses(&self) -> impl Iterator<Item = (&str, SocketAddr)> {
         self.listeners.iter().flat_map(|(cluster, listeners)| {
             let addresses = listeners.iter().filter_map(|l| l.local_addr().ok());

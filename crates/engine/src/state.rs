@@ -1,4 +1,4 @@
-//! What is known about one cluster, and what follows from it: no I/O, time as an argument.
+//! State of one cluster, and what follows from it: no I/O, time as an argument.
 
 use std::time::Duration;
 
@@ -20,25 +20,25 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// to wait for it.
 const RENEW_AT: f32 = 0.8;
 
-/// How long a cluster counts as in use after a client.
+/// Time for which a cluster counts as in use after a client.
 const IN_USE: Duration = Duration::from_secs(10);
 
-/// How long a server that did not accept a connection is not asked for again.
+/// Time for which a server that did not accept a connection is not asked for again.
 const DEAD_FOR: Duration = Duration::from_secs(30);
 
 /// A server, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its name at the broker.
+    /// Name of the server at the broker.
     pub name: String,
-    /// Where its clients go.
+    /// Origin that the server's clients go to.
     pub origin: Origin,
 }
 
 /// A broker's answer that is not believed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBinding {
-    /// It is about something else.
+    /// The answer is about another cluster.
     #[error("the answer is about cluster {0:?}")]
     OtherCluster(String),
     /// A server is not named by a URL of scheme, host and port.
@@ -73,18 +73,18 @@ impl Place {
     }
 }
 
-/// What a client gets now.
+/// Answer that a client gets now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Now {
-    /// This server, for so long.
+    /// The client uses this server, for this time.
     Use(Place, Duration),
     /// Nothing, before so long is over.
     Refused(Duration),
-    /// What the next negotiation brings.
+    /// The client waits for what the next negotiation brings.
     Wait,
 }
 
-/// What is known about a cluster.
+/// State of a cluster.
 #[derive(Debug)]
 pub struct ClusterState {
     cluster: String,
@@ -155,7 +155,7 @@ impl ClusterState {
         }
     }
 
-    /// What a client gets that has waited for a negotiation which is now over.
+    /// Returns what a client gets that has waited for a negotiation which is now over.
     pub fn after_waiting(&mut self, now: Instant) -> Now {
         match self.ask(now) {
             // A quantum of 0 is over at once; it was for this client.
@@ -167,7 +167,7 @@ impl ClusterState {
         }
     }
 
-    /// Whether a client has asked lately.
+    /// True if a client has asked lately.
     pub fn is_in_use(&self, now: Instant) -> bool {
         self.used.is_some_and(|used| now.since(used) < IN_USE)
     }
@@ -177,7 +177,7 @@ impl ClusterState {
         self.held.as_ref().map(|held| &held.place)
     }
 
-    /// When to negotiate, if nobody asks before; `None` as long as nobody does.
+    /// Returns when to negotiate, if nobody asks before; `None` as long as no client asks.
     pub fn next_negotiation(&self, now: Instant) -> Option<Instant> {
         if !self.is_in_use(now) {
             return None;
@@ -199,7 +199,7 @@ impl ClusterState {
         Some(not_before.fold(wanted, Instant::max))
     }
 
-    /// Whether a negotiation may begin now.
+    /// True if a negotiation may begin now.
     pub fn may_negotiate(&self, now: Instant) -> bool {
         let mut not_before = self.pause_until.into_iter().chain(self.refused_until);
         not_before.all(|until| until <= now)
@@ -296,7 +296,7 @@ impl ClusterState {
         first
     }
 
-    /// One of the candidates accepts connections: it is used until a broker answers.
+    /// Uses a candidate that accepts connections until a broker answers.
     pub fn fall_back(&mut self, place: Place, now: Instant) {
         self.forget(&place.name);
         self.replace(
@@ -309,7 +309,7 @@ impl ClusterState {
         );
     }
 
-    /// Whether the server in use has failed.
+    /// True if the server in use has failed.
     pub fn needs_another(&self, now: Instant) -> bool {
         self.place()
             .is_some_and(|place| self.is_dead(&place.name, now))

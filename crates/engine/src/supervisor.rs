@@ -1,4 +1,4 @@
-//! One cluster: answers its clients, and keeps a server at hand for them.
+//! Supervisor of one cluster: answers the cluster's clients, and keeps a server at hand for them.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -33,11 +33,11 @@ pub(crate) struct Supervisor {
     wanted: Notify,
     /// Counts the negotiations that are over.
     turns: watch::Sender<u64>,
-    /// Why the last negotiation has bound nobody, if a broker says so.
+    /// Reason why the last negotiation has bound nobody, if a broker gives one.
     refusal: RefCell<Option<Refusal>>,
 }
 
-/// What to do next.
+/// Action that is due next.
 enum Due {
     Negotiation,
     Probe,
@@ -104,7 +104,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether a client needs a negotiation, and it may begin.
+    /// True if a client needs a negotiation, and the negotiation may begin.
     fn is_waited_for(&self) -> bool {
         // Whoever waits watches the turns.
         self.turns.receiver_count() > 0 && self.state.borrow().may_negotiate(self.clock.now())
@@ -217,7 +217,7 @@ impl Supervisor {
         }
     }
 
-    /// What a client gets, after a negotiation if need be.
+    /// Returns what a client gets, after a negotiation if need be.
     async fn decide(&self) -> Now {
         let now = self.clock.now();
         let was_in_use = self.state.borrow().is_in_use(now);
@@ -285,7 +285,7 @@ impl Handler for Supervisor {
     }
 }
 
-/// Whether a server accepts a connection.
+/// True if a server accepts a connection.
 async fn accepts(server: &Origin, timeout: Duration) -> bool {
     let connect = TcpStream::connect((server.host(), server.port()));
     matches!(tokio::time::timeout(timeout, connect).await, Ok(Ok(_)))
