@@ -109,7 +109,7 @@ impl Backend {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address that the back-end listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

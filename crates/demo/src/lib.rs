@@ -1,4 +1,4 @@
-//! What `make demo` shows: the same load through the default strategy, through those that everybody
+//! The show of `make demo`: the same load through the default strategy, through the strategies that everybody
 //! knows and, if it is installed, through HAProxy, side by side, while one back-end turns slow.
 //!
 //! The balancer is the product's own binary in a process of its own, asked through its
@@ -29,20 +29,20 @@ mod view;
 use script::{Phase, Script};
 use stage::Stage;
 
-/// How often the view is drawn, and how often the balancer is asked.
+/// Interval in which the view is drawn, and interval in which the balancer is asked.
 const REFRESH: Duration = Duration::from_millis(250);
 const ASK: Duration = Duration::from_millis(500);
 
 /// Without a terminal: how often a few lines are printed.
 const PLAIN: Duration = Duration::from_secs(5);
 
-/// How long the balancer may take to get ready.
+/// Longest time that the balancer may take to get ready.
 const READY: Duration = Duration::from_secs(10);
 
 /// Samples older than this are forgotten in a run without an end.
 const REMEMBER: Duration = Duration::from_secs(600);
 
-/// Why the demo cannot go on.
+/// Reason why the demo cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// The back-ends cannot be started.
@@ -51,20 +51,20 @@ pub enum DemoError {
     /// A file cannot be written.
     #[error("cannot write {path}: {source}; TMPDIR names another folder")]
     Write {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason why the file cannot be written.
         source: io::Error,
     },
     /// The balancer does not run.
     #[error("the balancer does not run: {reason}\n(its log was {log})")]
     Balancer {
-        /// Its log.
+        /// Log of the balancer.
         log: PathBuf,
-        /// What it said.
+        /// Reason why the balancer does not run.
         reason: String,
     },
-    /// Its admin API does not answer.
+    /// The balancer's admin API does not answer.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// Nothing came back through an arm.

@@ -19,11 +19,11 @@ use crate::timer::Timer;
 /// client would have given up.
 const MAX_UNDER_WAY: usize = 4000;
 
-/// What a user of one arm has seen.
+/// Samples and counts that the clients of one arm have seen.
 #[derive(Debug, Default)]
 pub struct Seen {
     samples: VecDeque<Sample>,
-    /// When the requests that wait for their answer were due; the number tells apart those
+    /// Times at which the requests that wait for their answer were due; the number tells apart the requests
     /// of one instant.
     waiting: BTreeSet<(Instant, u64)>,
     /// Requests begun so far.
@@ -36,7 +36,7 @@ pub struct Seen {
 
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// When the request was due.
+    /// Time at which the request was due.
     due: Instant,
     latency: Duration,
 }
@@ -44,9 +44,9 @@ struct Sample {
 /// Median and 99th percentile of some requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quantiles {
-    /// How many requests there were.
+    /// Number of requests.
     pub count: usize,
-    /// Median.
+    /// Median latency.
     pub p50: Duration,
     /// 99th percentile.
     pub p99: Duration,
@@ -102,7 +102,7 @@ impl Seen {
     }
 }
 
-/// What the clients of an arm have seen, to read or to add to.
+/// Locks what the clients of an arm have seen, to read or to add to.
 pub fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     // Counters cannot be left half written.
     seen.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! When the chosen back-end is slow.
+//! Script of the demo: when the chosen back-end is slow.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ const USUAL: Duration = Duration::from_secs(15);
 /// A stretch of a run in which the chosen back-end is either slow or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Phase {
-    /// Begin.
+    /// Begin of the phase.
     pub from: Duration,
-    /// End.
+    /// End of the phase.
     pub to: Duration,
-    /// Whether the chosen back-end is slow.
+    /// True if the chosen back-end is slow.
     pub slow: bool,
 }
 

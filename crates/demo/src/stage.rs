@@ -27,7 +27,7 @@ pub const BACKENDS: [(usize, Duration); 4] = [
 /// The back-end that turns slow.
 pub const TURNS_SLOW: usize = 1;
 
-/// How many times slower it then is.
+/// Factor by which that back-end is then slower.
 pub const SLOWDOWN: f64 = 5.0;
 
 /// Share of the four back-ends' capacity that the load asks for.
@@ -40,16 +40,16 @@ pub const ARMS: [&str; 3] = ["adaptive", "least_connection", "round_robin"];
 /// The arm of HAProxy with its `leastconn`, the last one, if it is installed.
 pub const HAPROXY: &str = "haproxy";
 
-/// One arm of the comparison: a balancer with four back-ends of its own.
+/// Arm of the comparison: a balancer with four back-ends of its own.
 #[derive(Debug)]
 pub struct Arm {
-    /// One of [`ARMS`], or [`HAPROXY`].
+    /// Name of the arm: one of [`ARMS`], or [`HAPROXY`].
     pub name: &'static str,
-    /// Where its balancer listens.
+    /// Address that the arm's balancer listens on.
     pub listen: SocketAddr,
-    /// Its back-ends.
+    /// Back-ends of the arm.
     pub backends: Vec<Backend>,
-    /// What its clients have seen.
+    /// Samples and counts that the arm's clients have seen.
     pub seen: Arc<Mutex<Seen>>,
 }
 
@@ -60,11 +60,11 @@ pub struct Stage {
     pub arms: Vec<Arm>,
     /// Requests per second that each arm gets.
     pub rate: f64,
-    /// Where the balancer's admin API is.
+    /// Address of the balancer's admin API.
     pub admin: SocketAddr,
     /// The balancer's configuration.
     pub config: PathBuf,
-    /// Where the balancer logs.
+    /// File that the balancer logs to.
     pub log: PathBuf,
     balancer: Child,
     /// Ends with this.
@@ -164,7 +164,7 @@ impl Stage {
         self.start_load.send(()).map_err(|_| lost_world())
     }
 
-    /// Whether the balancer has ended, and how.
+    /// Returns how the balancer has ended, if it has.
     pub fn balancer_ended(&mut self) -> Option<DemoError> {
         let status = self.balancer.try_wait().ok()??;
         let log = fs::read_to_string(&self.log).unwrap_or_default();
@@ -239,7 +239,7 @@ impl Drop for Haproxy {
     }
 }
 
-/// Where `haproxy` is installed; daemons are not always in the path of a user.
+/// Returns where `haproxy` is installed; daemons are not always in the path of a user.
 fn find_haproxy() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

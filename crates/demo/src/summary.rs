@@ -13,7 +13,7 @@ use crate::view;
 /// Longest list of phases; a run without an end has many.
 const PHASES: usize = 8;
 
-/// What each arm's clients have seen, phase by phase.
+/// Returns what each arm's clients have seen, phase by phase.
 pub(crate) fn summary(show: &Show) -> String {
     let mut text = String::new();
     let ran = show.started.elapsed().as_secs();

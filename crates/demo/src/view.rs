@@ -46,7 +46,7 @@ impl History {
     }
 }
 
-/// Where a curious user finds more, printed before the view starts.
+/// Returns the text that tells a curious user where to find more, printed before the view starts.
 pub(crate) fn where_to_look(stage: &Stage) -> String {
     format!(
         "The balancer runs with {config},\n\
@@ -111,7 +111,7 @@ fn head(show: &Show) -> Vec<Line<'static>> {
     lines
 }
 
-/// What is going on with the back-ends, in a sentence.
+/// Returns a sentence about what is going on with the back-ends.
 fn situation(show: &Show) -> String {
     let Some(phase) = show.phases.last() else {
         return String::new();
@@ -169,7 +169,7 @@ fn draw_arm(
     }
 }
 
-/// What balances an arm.
+/// Returns the title of the balancer of an arm.
 pub(crate) fn title_of(arm: &Arm) -> &'static str {
     if arm.name == HAPROXY {
         "haproxy (leastconn)"
@@ -178,7 +178,7 @@ pub(crate) fn title_of(arm: &Arm) -> &'static str {
     }
 }
 
-/// What the clients of an arm see, in a line.
+/// Returns what the clients of an arm see, in a line.
 fn clients_line(arm: &Arm) -> String {
     let seen = load::lock(&arm.seen);
     let now = Instant::now();
@@ -213,7 +213,7 @@ fn groups(show: &Show) -> Vec<GroupView> {
     groups
 }
 
-/// The same for an output that is no terminal.
+/// Returns the view for an output that is no terminal.
 pub(crate) fn plain(show: &Show) -> String {
     let mut text = format!(
         "{:>4} s  {}\n",
