@@ -11,7 +11,7 @@ use crate::findings::{Cell, Table};
 pub(crate) struct Csv {
     /// Names of its columns.
     pub head: Vec<String>,
-    /// Its lines after the head.
+    /// Lines after the head.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -66,7 +66,7 @@ impl Csv {
         self.named().filter(is_meant).map(of).collect()
     }
 
-    /// As a table of the lab.
+    /// Converts the file to a table of the lab.
     pub(crate) fn table(&self, name: &'static str, title: &str) -> Table {
         let cell = |text: &String| match text.parse::<f64>() {
             Ok(number) => Cell::Number(number),

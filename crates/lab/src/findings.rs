@@ -1,4 +1,4 @@
-//! What an experiment has found: values for its claims, tables and plots.
+//! Findings of an experiment: values for its claims, tables and plots.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use evenkeel_sim::experiment::Mean;
 use evenkeel_sim::svg::Plot;
 
-/// What came of an experiment.
+/// Findings of an experiment.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// Values for each claim, one for each run (seed, or round of a real run).
@@ -15,7 +15,7 @@ pub struct Findings {
     pub tables: Vec<Table>,
     /// Plots, each of which is an SVG file and a PNG file.
     pub charts: Vec<Chart>,
-    /// What a reader has to know beside that, in sentences.
+    /// Further notes that a reader needs, in sentences.
     pub notes: Vec<String>,
 }
 
@@ -31,11 +31,11 @@ impl Findings {
 pub struct Table {
     /// The name of its file: small letters and dashes.
     pub name: &'static str,
-    /// What it shows, and which figure or table of the paper that is.
+    /// Subject of the table, and the figure or table of the paper.
     pub title: String,
     /// Heads of its columns, with units.
     pub head: Vec<String>,
-    /// Its rows.
+    /// Rows of the table.
     pub rows: Vec<Vec<Cell>>,
 }
 
@@ -87,7 +87,7 @@ pub fn number(value: f64) -> String {
 }
 
 impl Cell {
-    /// As people read it.
+    /// Returns the cell as people read it.
     pub fn text(&self) -> String {
         match self {
             Cell::Text(text) => text.clone(),
@@ -101,7 +101,7 @@ impl Cell {
 }
 
 impl Table {
-    /// As Markdown.
+    /// Returns the table as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = format!("| {} |\n|", self.head.join(" | "));
         text += &"---|".repeat(self.head.len());
@@ -112,7 +112,7 @@ impl Table {
         text + "\n"
     }
 
-    /// As CSV, with a column more for the spread of each column that has one.
+    /// Returns the table as CSV, with a column more for the spread of each column that has one.
     pub fn csv(&self) -> String {
         let spread = |column: usize| {
             let mut cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -163,7 +163,7 @@ impl Table {
 pub struct Chart {
     /// The name of its file: small letters and dashes.
     pub name: &'static str,
-    /// What it shows, and which figure of the paper that is.
+    /// Subject of the plot, and the figure of the paper.
     pub title: String,
     /// Ours, and what was published.
     pub plot: Plot,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::product;
 use crate::search_path::is_on_path;
 
-/// What a real run takes.
+/// Requirement of a real run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Need {
     /// The rights of root.
@@ -24,13 +24,13 @@ pub enum Need {
     DebianKernel,
     /// The source of Evenkeel around the working directory, and Cargo.
     Source,
-    /// So little other work that the same piece of work takes the same time again and again: the
-    /// largest coefficient of variation of a calibration.
+    /// Quiet: so little other work that the same piece of work takes the same time again and again.
+    /// The number is the largest coefficient of variation of a calibration.
     Quiet(f64),
 }
 
-/// What a machine lacks for a run: a line for each thing, with what would do. A calibration takes
-/// about a second.
+/// Returns what a machine lacks for a run: a line for each thing, with what would do. A calibration
+/// takes about a second.
 pub fn lacks(needs: &[Need]) -> Vec<String> {
     needs.iter().filter_map(|need| lack(*need)).collect()
 }
@@ -83,7 +83,7 @@ fn no_kernel(processor: &str, is_there: bool, can_be_had: bool) -> Option<String
     })
 }
 
-/// Whether apt knows a package.
+/// Returns true if apt knows a package.
 fn knows(package: &str) -> bool {
     let output = Command::new("apt-cache").args(["show", package]).output();
     output.is_ok_and(|output| output.status.success())
@@ -145,7 +145,7 @@ fn variation(values: &[f64]) -> f64 {
     (squares.sum::<f64>() / count).sqrt() / mean.max(f64::MIN_POSITIVE)
 }
 
-/// Where results come from.
+/// Origin of results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// The version of Evenkeel.
@@ -158,7 +158,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// That of this machine.
+    /// Returns the origin of results from this machine.
     pub fn here(version: &str) -> Self {
         Origin {
             version: version.into(),

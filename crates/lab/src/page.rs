@@ -71,7 +71,7 @@ fn page(folder: &Path, paper: &Paper) -> String {
     text
 }
 
-/// How claims are judged.
+/// Explanation of how claims are judged.
 const JUDGING: &str = "\
 A number of the paper has to be met within 20 %, unless its rule says otherwise; an order of two cases needs half of the published \
 difference at least. A claim *holds* if the whole 95 % confidence interval of what was measured is where its rule wants it. It is \
@@ -319,7 +319,7 @@ fn date(seconds: u64) -> String {
     format!("{:04}-{month:02}-{of_month:02}", era * 400 + year + next)
 }
 
-/// How many rows of a paper are run, and how many there are.
+/// Returns how many rows of a paper are run, and how many there are.
 pub fn covered(paper: &Paper) -> (usize, usize) {
     let run = paper
         .rows

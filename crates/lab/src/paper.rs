@@ -18,7 +18,7 @@ pub struct Paper {
     pub differs: String,
     /// Figures and tables of the paper with results, in their order.
     pub rows: Vec<Row>,
-    /// Experiments.
+    /// Experiments that repeat results of the paper.
     pub experiments: Vec<Experiment>,
 }
 
@@ -29,11 +29,11 @@ pub struct Row {
     pub what: String,
     /// Subject of the figure or table.
     pub shows: String,
-    /// How it is repeated.
+    /// Way in which the figure or table is repeated.
     pub by: By,
 }
 
-/// How a figure or table is repeated.
+/// Way in which a figure or table is repeated.
 #[derive(Debug, PartialEq)]
 pub enum By {
     /// By the experiment of this name.
@@ -87,7 +87,7 @@ pub struct Play {
 /// An experiment with real programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Real {
-    /// Requirements.
+    /// Requirements of the experiment on the machine.
     pub needs: &'static [Need],
     /// Runs the experiment. The claims that it measures are judged.
     pub run: fn(&Run) -> Result<Findings, String>,

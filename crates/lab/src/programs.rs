@@ -14,8 +14,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group
 
 use crate::search_path::find_program;
 
-/// What a run has to leave nothing of: its folders, and programs that may write there, each the first of
-/// a process group.
+/// Things that must not remain after a run: its folders, and programs that may write there, each
+/// the first of a process group.
 #[derive(Debug)]
 struct Left {
     folders: Vec<PathBuf>,
@@ -246,7 +246,8 @@ impl Drop for Process {
 /// Reads how much CPU a process and its children use.
 pub(crate) struct Meter {
     process: u32,
-    /// When it was read last, and what each process had used until then, in nanoseconds.
+    /// Time of the last reading, and the time that each process had used until then, in
+    /// nanoseconds.
     at: Instant,
     used: HashMap<u32, u64>,
 }

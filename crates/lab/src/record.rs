@@ -18,24 +18,24 @@ use crate::paper::{Experiment, Paper};
 use crate::run::Scale;
 use crate::search_path::is_on_path;
 
-/// What is kept of a run.
+/// Record of a run that is kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Whether it was a quick run.
+    /// True if the run was a quick one.
     pub is_quick: bool,
-    /// Where it comes from.
+    /// Origin of the results.
     pub origin: Origin,
-    /// When it ended, in seconds since 1970.
+    /// End of the run, in seconds since 1970.
     pub ended: u64,
-    /// How long it took, in seconds.
+    /// Duration of the run, in seconds.
     pub seconds: f64,
-    /// What was judged, by the names of the claims.
+    /// Judged claims, by name.
     pub claims: BTreeMap<String, Judged>,
     /// Tables: their file, title, and Markdown.
     pub tables: Vec<Shown>,
     /// Plots: their file, title, and nothing.
     pub charts: Vec<Shown>,
-    /// What a reader has to know beside that.
+    /// Further notes that a reader needs.
     pub notes: Vec<String>,
 }
 
@@ -53,13 +53,13 @@ pub struct Judged {
 pub struct Shown {
     /// The file's name, without its ending.
     pub file: String,
-    /// What it shows.
+    /// Title: the subject of the table or plot.
     pub title: String,
-    /// What is shown on the page; nothing for plots.
+    /// Text on the page; nothing for plots.
     pub text: String,
 }
 
-/// Why results cannot be written.
+/// Reason why results cannot be written.
 #[derive(Debug)]
 pub struct Error(String);
 
@@ -71,7 +71,7 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What the files of a run are called, without what follows.
+/// Returns the name of the files of a run, without the ending.
 fn stem(experiment: &Experiment, mode: Mode) -> String {
     match mode {
         Mode::Simulated => experiment.name.clone(),
@@ -84,17 +84,17 @@ fn file(folder: &Path, paper: &Paper, experiment: &Experiment, mode: Mode) -> Pa
     folder.join(paper.name).join(name)
 }
 
-/// What is there of an earlier run. Files that cannot be read are none.
+/// Reads the record of an earlier run. Files that cannot be read are none.
 pub fn read(folder: &Path, paper: &Paper, experiment: &Experiment, mode: Mode) -> Option<Record> {
     let text = fs::read(file(folder, paper, experiment, mode)).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
-/// Whether a run may be written there.
+/// Checks that a run may be written to the folder.
 ///
 /// # Errors
 ///
-/// If it is quick and a full one is there, or if the folder cannot be made.
+/// If the run is quick and a full one is there, or if the folder cannot be made.
 pub fn may_write(
     folder: &Path,
     (paper, experiment): (&Paper, &Experiment),
@@ -170,15 +170,15 @@ pub struct Ended<'a> {
     pub paper: &'a Paper,
     /// Which experiment.
     pub experiment: &'a Experiment,
-    /// How.
+    /// Mode of the run.
     pub mode: Mode,
-    /// How much.
+    /// Scale of the run.
     pub scale: Scale,
-    /// Where.
+    /// Origin of the results.
     pub origin: Origin,
-    /// When, in seconds since 1970.
+    /// End of the run, in seconds since 1970.
     pub ended: u64,
-    /// After how many seconds.
+    /// Duration of the run, in seconds.
     pub seconds: f64,
 }
 

@@ -9,18 +9,18 @@ use crate::findings::Findings;
 /// Time after which rounds of a real run are not repeated any more.
 const LONGEST: Duration = Duration::from_secs(40 * 60);
 
-/// How much is played.
+/// Scale: how much is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// As in the paper.
+    /// Full scale, as in the paper.
     Full,
-    /// So little that only the way there is tried: minutes become seconds.
+    /// Scale so small that only the way there is tried: minutes become seconds.
     Quick,
 }
 
 /// A run.
 pub struct Run<'a> {
-    /// How much is played.
+    /// Scale of the run: how much is played.
     pub scale: Scale,
     /// The first seed.
     pub seed: u64,
@@ -31,7 +31,7 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// One or the other, by the scale.
+    /// Returns `full` or `quick`, by the scale.
     pub fn scale<T>(&self, full: T, quick: T) -> T {
         match self.scale {
             Scale::Full => full,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Where `scripts/setup` unpacks packages that exclude each other.
+/// Folder in which `scripts/setup` unpacks packages that exclude each other.
 const UNPACKED: &str = "e2e/.cache/ftp/usr/sbin";
 
 /// Finds a program on the path, or among those that `scripts/setup` has unpacked.
@@ -13,7 +13,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     files.find(|file| file.is_file())
 }
 
-/// Whether there is a program of that name.
+/// Returns true if there is a program of that name.
 pub(crate) fn is_on_path(name: &str) -> bool {
     find_program(name).is_some()
 }

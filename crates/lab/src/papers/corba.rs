@@ -1,5 +1,5 @@
-//! What the papers about CORBA share: clients that a manager forwards, and the program of `bench`
-//! that measures them with real ones.
+//! Common parts of the papers about CORBA: clients that a manager forwards, and the program of
+//! `bench` that measures them with real ones.
 
 use std::path::Path;
 use std::process::Command;

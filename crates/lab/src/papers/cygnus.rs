@@ -53,11 +53,11 @@ struct Point {
     strategy: &'static str,
     servers: usize,
     clients: usize,
-    /// Whether clients come so long after one another that loads are pulled in between.
+    /// True if clients come so long after one another that loads are pulled in between.
     apart: bool,
 }
 
-/// What was measured at it: requests per second of a client, and of all; mean latency in us.
+/// Figures measured at a set-up: requests per second of a client, and of all; mean latency in us.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     each: f64,

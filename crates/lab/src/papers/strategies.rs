@@ -69,8 +69,7 @@ const ON_DEMAND: Play = Play {
 /// Ways of binding, in the order of figures 3 and 4.
 const WAYS: [&str; 4] = ["no balancer", "per session", "per request", "on demand"];
 
-/// What a turn of a client has measured: requests per second; mean latency and jitter in
-/// microseconds.
+/// Figures of a turn of a client: requests per second; mean latency and jitter in microseconds.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     throughput: f64,
@@ -88,7 +87,7 @@ impl Turn {
     }
 }
 
-/// What is measured of turns, by the name of its column.
+/// Figure of a turn, by which a column is filled.
 type Figure = fn(&Turn) -> f64;
 
 const FIGURES: [(&str, Figure); 3] = [
@@ -143,7 +142,7 @@ fn overhead(run: &Run) -> Findings {
     findings
 }
 
-/// How alerts are raised where they are pulses.
+/// Returns the settings of alerts that are pulses.
 fn pulses() -> AlertSettings {
     AlertSettings {
         pulses: true,
@@ -151,8 +150,8 @@ fn pulses() -> AlertSettings {
     }
 }
 
-/// What turns of all ways tell, those at the same place in a round being compared. A value is the
-/// median over `block` rounds.
+/// Returns the findings from turns of all ways; turns at the same place in a round are compared. A
+/// value is the median over `block` rounds.
 fn overheads(turns: &[Vec<Turn>], block: usize) -> Findings {
     let medians = |values: Vec<f64>| -> Vec<f64> {
         let blocks = values.chunks(block.max(1));
@@ -297,7 +296,7 @@ fn per_session(run: &Run) -> Findings {
     ends(played.iter().map(|played| rates(played, window)).collect())
 }
 
-/// What rates of four members tell, whose clients end.
+/// Returns the findings from the rates of four members whose clients end.
 fn ends(all: Vec<Vec<Line>>) -> Findings {
     let mut findings = Findings::default();
     let (mut uneven, mut alike, mut drop) = (Vec::new(), Vec::new(), Vec::new());
@@ -408,7 +407,7 @@ fn members(rows: &[Vec<String>]) -> Vec<Line> {
     (1..=4).map(line).collect()
 }
 
-/// What every member is to come to.
+/// Rate that every member is to come to.
 const EVEN: f64 = 150.0;
 
 /// Arms of figure 6: their names, and how much is dampened.
@@ -644,7 +643,8 @@ fn published(seconds: f64) -> Line {
     }
 }
 
-/// How far the mean rate of a member is from what it should be in the last seconds, in percent.
+/// Returns how far the mean rate of a member is from what it should be in the last seconds, in
+/// percent.
 fn off_from_even(lines: &[Line], last: f64) -> f64 {
     let end = |line: &Line| line.points.last().map_or(0.0, |(at, _)| *at);
     let off = lines.iter().map(|line| {

@@ -28,7 +28,7 @@ pub fn html(summary: &Summary, tables: &str, origin: &str) -> String {
     )
 }
 
-/// One line for each strategy: its regret at each share of the worlds.
+/// Plots a line for each strategy: its regret at each share of the worlds.
 pub fn plot(summary: &Summary, up: &'static str, figure: fn(&Regret) -> f64) -> Plot {
     let line = |name: &str| {
         let regrets = summary

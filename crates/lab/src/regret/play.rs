@@ -32,7 +32,7 @@ pub struct Settings {
     pub worlds: Vec<u64>,
     /// Runs of each strategy in each world, with other arrivals each time.
     pub seeds: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// Strategies that are played; empty is all. The others are taken from `known`.
     pub only: Vec<String>,

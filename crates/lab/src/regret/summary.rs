@@ -17,7 +17,7 @@ pub struct Regret {
     pub failed: f64,
 }
 
-/// One figure of one strategy over all worlds.
+/// Spread of a figure of a strategy over all worlds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
     /// Geometric mean.

@@ -21,7 +21,7 @@ pub struct World {
     pub number: u64,
     /// Features of the world, by which figures are grouped.
     pub tags: Vec<&'static str>,
-    /// One line that describes the world.
+    /// Line that describes the world.
     pub text: String,
     /// True if the members cannot serve all that arrives.
     pub is_overloaded: bool,
@@ -76,7 +76,8 @@ enum Shape {
     Lognormal(f64),
     /// Pareto with this alpha, cut off at ten thousand times the mean.
     Pareto(f64),
-    /// This share of requests costs so many times as much as the others.
+    /// Mixture: the first number is the share of requests that cost more, the second how many times
+    /// as much they cost as the others.
     Mixed(f64, f64),
 }
 

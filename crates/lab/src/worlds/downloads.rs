@@ -20,42 +20,42 @@ use evenkeel_sim::work::{Arrivals, Ask, Source, Visit, Work};
 /// A client, which begins its next session when one has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Client {
-    /// Its address.
+    /// Address of the client.
     pub address: Ipv4Addr,
-    /// What it takes itself to get a piece, in which no server works for it: on average
-    /// (exponential).
+    /// Time that the client takes itself to get a piece, in which no server works for it: on
+    /// average (exponential).
     pub pace: Duration,
 }
 
-/// What is played.
+/// Parameters of the world.
 #[derive(Clone, Debug)]
 pub struct Downloads {
     /// Servers, all alike, with one processor each.
     pub servers: usize,
-    /// Clients.
+    /// Clients that download.
     pub clients: Vec<Client>,
     /// CPU time that each piece of a session takes a server: of a file, or a part of one.
     pub pieces: Vec<Duration>,
-    /// Whether all pieces of a session come over one connection; otherwise each over its own.
+    /// True if all pieces of a session come over one connection; otherwise each comes over its own.
     pub one_connection: bool,
     /// From the balancer to a server, or back.
     pub network: Duration,
-    /// Who decides.
+    /// Strategy that chooses the server.
     pub strategy: Values,
-    /// How often it is noted down how busy servers are.
+    /// Interval at which it is noted down how busy servers are.
     pub samples: Duration,
-    /// How long it takes.
+    /// Duration of the run.
     pub length: Duration,
 }
 
-/// What came of it.
+/// Results of the run.
 #[derive(Clone, Debug)]
 pub struct Downloaded {
-    /// How long the sessions took that each client has ended.
+    /// Durations of the sessions that each client has ended.
     pub sessions: Vec<Vec<Duration>>,
     /// Pieces that each server sent.
     pub pieces: Vec<usize>,
-    /// How long a piece took on average, without the client's own time.
+    /// Mean time that a piece took, without the client's own time.
     pub response: Duration,
     /// Share of the time since the last sample in which each server was busy.
     pub busy: Vec<Vec<f64>>,

@@ -28,7 +28,7 @@ pub struct Site {
     /// Exponent of the popularity of its documents: that of rank i is proportional to
     /// 1 / i^alpha.
     pub alpha: f64,
-    /// Who asks for them.
+    /// Arrivals of the requests for these documents.
     pub arrivals: Arrivals,
 }
 
@@ -46,7 +46,7 @@ pub struct Background {
     pub changes: Option<(Duration, Duration)>,
 }
 
-/// How a balancer knows the load.
+/// Way in which a balancer knows the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Monitor {
     /// Not at all.
@@ -56,7 +56,7 @@ pub enum Monitor {
     User {
         /// Time between two turns of the process.
         update: Duration,
-        /// How long it waits for a CPU when its turn has come, for each task above the
+        /// Time that the process waits for a CPU when its turn has come, for each task above the
         /// number of CPUs, per CPU: a random time, this on average.
         wait: Duration,
         /// CPU time of a turn.
@@ -65,16 +65,18 @@ pub enum Monitor {
     /// The kernel's CPU utilisation since the balancer's last reading, at the moment of
     /// reading (pKLM).
     KernelCpu,
-    /// The same and the pending interrupts of the moment, per CPU (KLM as the paper has it).
+    /// CPU utilisation as in [`Monitor::KernelCpu`], and the pending interrupts of the moment, per
+    /// CPU (KLM as the paper has it).
     KernelPending,
     /// The kernel's composite load at the moment of reading (KLM): CPU utilisation, or what the tasks of the
     /// moment count, whichever is more, and the pending interrupts.
     Kernel,
-    /// The same with the number of tasks per CPU, averaged over about 100 ms.
+    /// Composite load as in [`Monitor::Kernel`], with the number of tasks per CPU averaged over
+    /// about 100 ms.
     KernelAverage,
 }
 
-/// What is played.
+/// Parameters of the world.
 #[derive(Clone, Debug)]
 pub struct DataCentre {
     /// Back-ends, all alike.
@@ -96,19 +98,19 @@ pub struct DataCentre {
     pub miss: Duration,
     /// Other work.
     pub background: Background,
-    /// How loads are known.
+    /// Way in which loads are known.
     pub monitor: Monitor,
     /// Time between two readings of a back-end's load by a balancer.
     pub poll: Duration,
     /// CPU time that a reading costs a back-end, where its kernel answers it.
     pub query: Duration,
-    /// Who decides.
+    /// Strategy that chooses the back-end.
     pub strategy: Values,
-    /// How long it takes, of which the first tenth is not measured.
+    /// Duration of the run, of which the first tenth is not measured.
     pub length: Duration,
 }
 
-/// What came of it.
+/// Results of the run.
 #[derive(Clone, Debug)]
 pub struct Balance {
     /// Requests per second that each site had served.
@@ -140,7 +142,7 @@ impl Balance {
 #[derive(Debug)]
 struct Documents {
     popularity: Popularity,
-    /// What each costs that is not at hand, and what all others do.
+    /// Cost of each document that is not at hand, and below it the cost of all that are.
     costs: Vec<f64>,
     hit: f64,
     /// Of which site they are, and what the members have at hand, of all sites.
@@ -148,13 +150,13 @@ struct Documents {
     caches: Caches,
 }
 
-/// What each member has at hand.
+/// Documents that each member has at hand.
 type Caches = Rc<RefCell<Vec<Cache>>>;
 
 impl Documents {
-    /// So many documents of a site, that of rank i as popular as 1 / i^`alpha`. One costs `hit`
-    /// where it is at hand, and otherwise always the same: more than `hit`, and `miss` on
-    /// average (exponential).
+    /// Draws `count` documents of a site, of which that of rank i is as popular as 1 / i^`alpha`. A
+    /// document costs `hit` where it is at hand, and otherwise always the same: more than `hit`,
+    /// and `miss` on average (exponential).
     fn new(
         count: usize,
         alpha: f64,
@@ -268,7 +270,8 @@ fn monitoring(centre: &DataCentre) -> f64 {
     cost / every.max(1.0) / centre.cpus as f64
 }
 
-/// When the other work of each back-end comes and goes, and what monitoring takes.
+/// Returns the times at which the other work of each back-end comes and goes, and the load of
+/// monitoring.
 fn background(centre: &DataCentre, rng: &mut fastrand::Rng) -> Vec<Change> {
     let Background {
         backends,

@@ -20,7 +20,7 @@ use evenkeel_sim::config::{equal_members, group, groups};
 use evenkeel_sim::engine::{self, Engine, World, nanos};
 use evenkeel_sim::server::{Discipline, Server};
 
-/// How much of the service time goes with the length of the document, as in the Apache of the
+/// Share of the service time that goes with the length of the document, as in the Apache of the
 /// end-to-end test (`e2e/apache/mod_capacity.c`).
 const LENGTH_SHARE: f64 = 0.25;
 
@@ -30,42 +30,43 @@ const CARRY: u64 = 60_000_000_000;
 /// Within so many seconds all users have begun.
 const ARRIVAL: f64 = 10.0;
 
-/// What is played.
+/// Parameters of the world.
 #[derive(Clone, Debug)]
 pub struct Negotiated {
     /// Mean service time of each server.
     pub service_times: Vec<Duration>,
     /// In which order a server works.
     pub discipline: Discipline,
-    /// Users.
+    /// Number of users.
     pub users: usize,
-    /// How they spend their time.
+    /// Pace at which users spend their time.
     pub pace: Pace,
-    /// Whether each has a client address of its own; otherwise all have the same one. Agents measure
-    /// think times by address.
+    /// True if each user has a client address of its own; otherwise all have the same address.
+    /// Agents measure think times by address.
     pub own_addresses: bool,
     /// For how long a server may be used.
     pub quantum: Duration,
     /// Between two reports of an agent.
     pub interval: Duration,
-    /// Whether agents report all at once, and not each at times of its own.
+    /// True if agents report all at once, and not each at times of its own.
     pub in_step: bool,
-    /// Over which time agents average the response time that they report; zero is the interval only, as the
+    /// Time over which agents average the response time that they report; zero is the interval only, as the
     /// real one does.
     pub averaged: Duration,
-    /// The same of think times, by their number.
+    /// Time over which agents average the think times that they report, by their number; zero is the interval
+    /// only, as the real one does.
     pub think_averaged: Duration,
-    /// Who decides.
+    /// Strategy that chooses the server.
     pub strategy: Values,
-    /// What is not measured, at first.
+    /// Time at first that is not measured.
     pub warm_up: Duration,
-    /// What is, after that.
+    /// Time after the warm-up that is measured.
     pub length: Duration,
     /// Utilisations are taken over this time each.
     pub window: Duration,
 }
 
-/// What came of a server.
+/// Figures of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Requests that it has served.
@@ -76,7 +77,7 @@ pub struct Figures {
     pub utilization: Vec<f64>,
 }
 
-/// What came of it.
+/// Results of the run.
 #[derive(Clone, Debug, Default)]
 pub struct Played {
     /// By server.
@@ -139,11 +140,11 @@ struct Visitor {
     user: User,
     server: usize,
     until: u64,
-    /// When it asked last.
+    /// Time at which the user asked last.
     asked: u64,
 }
 
-/// What an agent has seen in its interval.
+/// Observations of an agent in its interval.
 #[derive(Default)]
 struct Agent {
     starts: u32,
@@ -153,14 +154,14 @@ struct Agent {
     think: f64,
     /// [`Server::busy`] at its begin.
     busy: f64,
-    /// When each client address had its last answer, in nanoseconds; 0 is not known.
+    /// Time at which each client address had its last answer, in nanoseconds; 0 is not known.
     answered: Vec<u64>,
     /// Response and think time of the last interval that had one, and when that was.
     last_response: Option<(f64, u64)>,
     last_think: Option<(f64, u64)>,
     /// Number and sum of think times, of which [`Negotiated::think_averaged`] forgets.
     all_thinks: (f64, f64),
-    /// For how long nothing that is there has been answered, in seconds.
+    /// Time for which nothing that is there has been answered, in seconds.
     stuck: f64,
     /// The response time that is reported, averaged.
     mean: Option<f64>,

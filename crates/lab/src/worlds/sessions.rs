@@ -1,10 +1,10 @@
 //! Clients that stay with a member until they are told to leave it, in virtual time.
 //!
-//! Those that are *forwarded* do as CORBA clients do: the first request goes to the manager,
-//! which forwards it; all others go to the member itself. While the load alert of its location
-//! is on, a member sends each request back to the manager. Messages take time, both those of
-//! clients and those of alerts and reports. The requests of those that are *carried* all go
-//! through the balancer, which looks at their binding with each.
+//! Clients that are *forwarded* do as CORBA clients do: the first request goes to the manager,
+//! which forwards it; all others go to the member itself. While the load alert of its location is
+//! on, a member sends each request back to the manager. Messages take time, both those of clients
+//! and those of alerts and reports. The requests of clients that are *carried* all go through the
+//! balancer, which looks at their binding with each.
 //!
 //! A member works on one request after the other, in the order in which they come.
 //!
@@ -37,11 +37,11 @@ pub struct Client {
     /// Requests per second; [`f64::INFINITY`] is a client that waits for each answer and then sends
     /// the next request at once.
     pub rate: f64,
-    /// When it begins.
+    /// Time at which the client begins.
     pub begins: Duration,
-    /// How many requests it sends; `None` is until the end.
+    /// Number of requests that the client sends; `None` is until the end.
     pub iterations: Option<u64>,
-    /// The member that it is bound to at first; `None` asks the manager.
+    /// Member that the client is bound to at first; `None` asks the manager.
     pub start: Option<usize>,
 }
 
@@ -57,60 +57,59 @@ impl Client {
     }
 }
 
-/// What is played.
+/// Parameters of the world.
 #[derive(Clone, Debug)]
 pub struct Sessions {
-    /// Members.
+    /// Number of members.
     pub members: usize,
-    /// Clients.
+    /// Clients that send requests.
     pub clients: Vec<Client>,
-    /// Whether requests come at random (Poisson) or at fixed intervals.
+    /// True if requests come at random (Poisson), false if at fixed intervals.
     pub poisson: bool,
     /// Time between two load reports of a member.
     pub report_interval: Duration,
-    /// Whether members report all at once, after each interval, and not each at times of its own.
+    /// True if members report all at once, after each interval, and not each at times of its own.
     pub in_step: bool,
     /// The longest that a message takes; each takes a random part of it, half at least.
     pub message: Duration,
     /// Time between two rounds of the control loop.
     pub round: Duration,
-    /// Whether the manager knows at first where clients are; otherwise it was restarted, say.
+    /// True if the manager knows at first where clients are; otherwise it was restarted, say.
     pub known: bool,
-    /// Whether clients come back over another connection each time, so that nobody ever
-    /// knows them.
+    /// True if clients come back over another connection each time, so that nobody ever knows them.
     pub strangers: bool,
     /// The strategy.
     pub strategy: Values,
-    /// How alerts are raised.
+    /// Settings of how alerts are raised.
     pub alert: AlertSettings,
     /// A member that reports nothing more from this time on and answers nobody; its
     /// clients go back to the manager, which knows.
     pub dies: Option<(Duration, usize)>,
     /// Clients are rebound so often, whatever the load.
     pub rebind_interval: Option<Duration>,
-    /// Whether they are carried or forwarded.
+    /// Way in which clients reach members: carried or forwarded.
     pub reach: Reach,
-    /// When the strategy is asked.
+    /// Granularity: when the strategy is asked.
     pub granularity: Granularity,
-    /// What is reported: requests per second, or the share of its CPU that a member uses, of
+    /// Load that is reported: requests per second, or the share of its CPU that a member uses, of
     /// which a request takes 2 ms.
     pub load_id: LoadId,
-    /// How long a member works on a request.
+    /// Time that a member works on a request.
     pub service: Duration,
-    /// How long it works on a load report.
+    /// Time that a member works on a load report.
     pub report_work: Duration,
-    /// How long it takes, if not all clients have sent all their requests before.
+    /// Duration of the run, if not all clients have sent all their requests before.
     pub length: Duration,
 }
 
 impl Sessions {
-    /// How long a message takes, in nanoseconds.
+    /// Draws the time that a message takes, in nanoseconds.
     fn way(&self, rng: &mut fastrand::Rng) -> f64 {
         (0.5 + 0.5 * rng.f64()) * nanos(self.message)
     }
 }
 
-/// What came of it.
+/// Results of the run.
 #[derive(Clone, Debug, Default)]
 pub struct Played {
     /// Requests that each member served in each second.
@@ -121,20 +120,20 @@ pub struct Played {
     pub longest: Duration,
     /// The largest number of times that one request was sent back.
     pub most_sent_back: u32,
-    /// Pulses.
+    /// Number of pulses.
     pub rounds: u32,
-    /// How often each client went from one member to another.
+    /// Number of times that each client went from one member to another.
     pub rebound: Vec<u32>,
-    /// What each client got.
+    /// Answers that each client got.
     pub answered: Vec<Answered>,
     /// Load alerts that were raised.
     pub alerts: u32,
 }
 
-/// What a client got.
+/// Answers that a client got.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answered {
-    /// Answers.
+    /// Number of answers.
     pub requests: u64,
     /// Seconds from when it began to its last answer.
     pub seconds: f64,
@@ -180,12 +179,12 @@ pub fn dispersion(served: &[u32]) -> f64 {
 enum Happening {
     /// The client sends its next request.
     Send(usize),
-    /// It is at a member.
+    /// The client's request is at a member.
     AtMember {
         client: usize,
         member: usize,
     },
-    /// It is at the manager.
+    /// The client's request is at the manager.
     AtManager(usize),
     /// A member's valve is told to shut or open.
     Valve {
@@ -220,12 +219,13 @@ struct Running<'a> {
     answers: fastrand::Rng,
     clients: Vec<State>,
     valves: Vec<bool>,
-    /// What the manager knows of them, and whether a call of its own is under way.
+    /// For each valve, the state that the manager knows, and below it whether a call of the manager
+    /// is under way.
     told: Vec<bool>,
     calling: Vec<bool>,
     counts: Vec<u32>,
     dead: Vec<bool>,
-    /// When each member has done what it has to do, in nanoseconds.
+    /// Time at which each member has done what it has to do, in nanoseconds.
     busy: Vec<f64>,
     /// Clients that have not sent and got everything.
     left: usize,
@@ -236,7 +236,7 @@ struct State {
     member: Option<usize>,
     trail: Trail,
     binding: Option<Binding>,
-    /// When it sent its request, in nanoseconds.
+    /// Time at which the client sent its request, in nanoseconds.
     sent: f64,
     sent_back: u32,
     /// Requests that it is still to send.

@@ -18,16 +18,16 @@ const MEMBERS: usize = 4;
 /// Requests per second of each client.
 const CLIENTS: [u32; 8] = [100, 100, 100, 100, 50, 50, 50, 50];
 
-/// Where the clients are at first: the busy ones share two members, and the others the other
+/// Members of the clients at first: the busy clients share two members, and the others the other
 /// two.
 const STARTS: [usize; 8] = [0, 0, 1, 1, 2, 2, 3, 3];
 
-/// What is played.
+/// Parameters of a run.
 struct Play {
     granularity: Granularity,
     /// `None` is the default.
     strategy: Option<&'static str>,
-    /// What is reported, and how often, in seconds.
+    /// Load that is reported, and the interval in seconds.
     load_id: LoadId,
     interval: u64,
     starts: [usize; 8],

@@ -126,7 +126,7 @@ fn new_clients_are_spread_before_there_is_anything_to_move() {
     }
 }
 
-/// What was sent back after second `from`, per second.
+/// Returns the number of requests that were sent back after second `from`, per second.
 fn unrest(played: &Played, from: usize) -> f64 {
     let late = &played.sent_back[from..];
     f64::from(late.iter().sum::<u32>()) / late.len() as f64

@@ -17,15 +17,15 @@ const PIECE: usize = 64 * 1024;
 /// A client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client {
-    /// Its address.
+    /// Address of the client.
     pub(super) from: Ipv4Addr,
-    /// What it asks.
+    /// Address that the client asks.
     pub(super) to: SocketAddr,
-    /// When it ends, whatever it does.
+    /// Time at which the client ends, whatever it does.
     pub(super) until: Instant,
 }
 
-/// How long something took, or nothing if the time was over before.
+/// Duration of something, or nothing if the time was over before.
 type Took = Result<Option<Duration>, String>;
 
 impl Client {
@@ -69,7 +69,7 @@ impl Client {
         Ok(Some(begun.elapsed()))
     }
 
-    /// How many bytes a file has; nothing where the answer is not 200.
+    /// Fetches a file and returns its number of bytes. An answer other than 200 is an error.
     fn fetch(&self, number: usize) -> std::io::Result<u64> {
         let mut stream = self.connect(self.to)?;
         write!(

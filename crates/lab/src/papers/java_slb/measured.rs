@@ -1,4 +1,4 @@
-//! What the paper's tables say, and the same of what was played.
+//! Figures of the paper's tables, and the same figures of what was played.
 
 use evenkeel_sim::experiment::Mean;
 use evenkeel_sim::svg::{Line, Plot, Scale};
@@ -14,7 +14,7 @@ pub(super) const ALGORITHMS: [(&str, &str); 4] = [
     ("RD", "random"),
 ];
 
-/// Where they are there.
+/// Indices of the algorithms in the tables.
 pub(super) const ROUND_ROBIN: usize = 0;
 pub(super) const HASH: usize = 1;
 pub(super) const LEAST: usize = 2;
@@ -26,7 +26,7 @@ pub(super) const SERVERS: usize = 4;
 /// A service, and what was published of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Service {
-    /// Its name.
+    /// Name of the service.
     pub(super) name: &'static str,
     /// Response times of the clients in seconds, with each algorithm.
     pub(super) clients: [[f64; 4]; 10],
@@ -99,10 +99,10 @@ impl Service {
     }
 }
 
-/// What came of one run of an algorithm.
+/// Figures of one run of an algorithm.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Played {
-    /// How long each client's crawls or sessions took, in seconds of the paper's scale.
+    /// Durations of each client's crawls or sessions, in seconds of the paper's scale.
     pub(super) sessions: Vec<Vec<f64>>,
     /// CPU of each server at each sample, in % of one CPU.
     pub(super) cpu: Vec<Vec<f64>>,
@@ -143,7 +143,7 @@ impl Played {
         (!sessions.is_empty()).then(|| mean(sessions.iter().copied()))
     }
 
-    /// How far apart the servers' numbers of files are, in % of all.
+    /// Returns how far apart the servers' numbers of files are, in % of all.
     pub(super) fn shares_apart(&self) -> f64 {
         let (most, least) = (self.sent.iter().max(), self.sent.iter().min());
         let apart = most.unwrap_or(&0) - least.unwrap_or(&0);
@@ -155,12 +155,13 @@ impl Played {
         mean(self.cpu.iter().flatten().copied())
     }
 
-    /// How uneven the servers' CPU is: the standard deviation between them at each sample, on average.
+    /// Returns how uneven the servers' CPU is: the standard deviation between them at each sample,
+    /// on average.
     fn uneven(&self) -> f64 {
         mean(self.cpu.iter().map(|servers| deviation(servers)))
     }
 
-    /// How much a server's CPU fluctuates: the standard deviation over time, on average.
+    /// Returns how much a server's CPU fluctuates: the standard deviation over time, on average.
     fn fluctuation(&self) -> f64 {
         let server = |index: usize| {
             let values = self.cpu.iter().filter_map(|servers| servers.get(index));
@@ -173,7 +174,7 @@ impl Played {
 /// A value of each algorithm, for each seed or round.
 pub(super) type Values = Vec<[f64; 4]>;
 
-/// Such values of runs: one list for each algorithm, by seed.
+/// Computes such a value of each run: for each seed, a value for each algorithm.
 pub(super) fn values<P>(arms: &[Vec<P>], of: impl Fn(&P) -> f64) -> Values {
     let seeds = arms.iter().map(Vec::len).min().unwrap_or(0);
     let seed = |seed: usize| std::array::from_fn(|arm| of(&arms[arm][seed]));
@@ -200,7 +201,7 @@ pub(super) fn above(values: &Values, more: usize, less: usize) -> Vec<f64> {
     values.iter().map(|all| all[more] - all[less]).collect()
 }
 
-/// How far apart the algorithms are, in % of their mean.
+/// Returns how far apart the algorithms are, in % of their mean.
 pub(super) fn apart(values: &Values) -> Vec<f64> {
     let apart = |all: &[f64; 4]| {
         let (low, high) = (all.iter().copied()).fold((f64::INFINITY, 0.0), |(low, high), value| {

@@ -19,7 +19,7 @@ use crate::product;
 use crate::programs::{Folder, Meter, Process};
 use crate::run::Run;
 
-/// What it takes.
+/// Requirements of the real run.
 pub(super) const NEEDS: &[Need] = &[
     Need::Root,
     Need::Product,
@@ -32,7 +32,7 @@ pub(super) const NEEDS: &[Need] = &[
 /// For how long something is waited for that starts.
 const START: Duration = Duration::from_secs(20);
 
-/// How long after their start programs are measured.
+/// Time after their start from which programs are measured.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// Pieces in which clients of FTP read: as `clients` has it.
@@ -41,13 +41,13 @@ const PIECE: f64 = 65_536.0;
 /// Sizes of a run.
 #[derive(Clone, Copy)]
 struct Plan {
-    /// How many times shorter crawls and sessions are than the paper's, at the same rate.
+    /// Factor by which crawls and sessions are shorter than the paper's, at the same rate.
     shorter: usize,
-    /// How long each algorithm runs with each service in a round.
+    /// Time that each algorithm runs with each service in a round.
     length: Duration,
 }
 
-/// What came of one algorithm with one service in a round.
+/// Figures of one algorithm with one service in a round.
 #[derive(Clone, Default)]
 struct Machines {
     played: Played,
@@ -156,7 +156,7 @@ fn ftp_files(shorter: usize) -> Vec<u64> {
         .collect()
 }
 
-/// One algorithm with one service: all programs are new ones.
+/// Runs one algorithm with one service: all programs are new ones.
 fn one(
     folder: &Folder,
     service: &Service,
@@ -274,7 +274,7 @@ fn sessions(
     }
 }
 
-/// So many addresses that nobody listens at.
+/// Returns `count` addresses that nobody listens at.
 fn free(count: usize) -> Result<Vec<SocketAddr>, String> {
     let bound = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let bound: Vec<TcpListener> = bound

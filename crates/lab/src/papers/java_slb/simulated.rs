@@ -30,7 +30,7 @@ const NETWORK: Duration = Duration::from_micros(200);
 const LENGTH: f64 = 1800.0;
 const SAMPLES: f64 = 15.0;
 
-/// How many times smaller a quick run is: sessions and length alike.
+/// Factor by which a quick run is smaller: sessions and length alike.
 const QUICK: usize = 20;
 
 pub(super) fn http(run: &Run<'_>) -> Findings {
@@ -175,9 +175,9 @@ fn clients(paces: &[Duration], rng: &mut fastrand::Rng) -> Vec<Client> {
     paces.iter().copied().zip(last).map(client).collect()
 }
 
-/// What each client takes itself for a piece, so that its sessions take as long with round robin as was
-/// published: a session is its pieces, and the time that servers and network take for them, which is found
-/// by playing.
+/// Finds the time that each client takes itself for a piece, so that its sessions take as long with
+/// round robin as was published. A session is its pieces, and the time that servers and network
+/// take for them, which is found by playing.
 fn paces(world: &Downloads, service: &Service, smaller: f64, seed: u64) -> Vec<Duration> {
     let count = world.pieces.len() as f64;
     let pace = |published: f64, response: f64| {

@@ -8,7 +8,7 @@ use crate::machine::Need;
 use crate::paper::{Play, Real};
 use crate::run::Run;
 
-/// Microseconds.
+/// Mean service time of each server, in microseconds.
 pub(super) const SERVICE_TIMES: [u64; 3] = [3_500; 3];
 pub(super) const USERS: usize = 2700;
 /// For a utilisation of 85 %, and for 1,080 requests per second if they could be served.

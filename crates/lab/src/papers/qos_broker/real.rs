@@ -1,4 +1,5 @@
-//! The same with real Apaches: the end-to-end test `broker_experiment`, and its tables.
+//! Experiments of the paper with real Apaches: the end-to-end test `broker_experiment`, and its
+//! tables.
 
 use std::fs;
 use std::path::Path;
@@ -61,7 +62,7 @@ fn play(test: &str, table: &str, times: &str, folder: &Path) -> Result<String, S
     })
 }
 
-/// What the table says of each policy.
+/// Reads the figures of each policy from the table.
 fn read(text: &str) -> Result<Vec<Seen>, String> {
     let mut all = vec![Seen::default(); REAL];
     let csv = Csv::parse(text);

@@ -1,4 +1,4 @@
-//! How active sessions are estimated: think times by address, and response times.
+//! Estimates of active sessions: think times by address, and response times.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ fn addresses(run: &Run<'_>) -> Findings {
 struct Variant {
     says: &'static str,
     policy: usize,
-    /// Seconds.
+    /// Quantum in seconds.
     quantum: u64,
     interval: u64,
     averaged: u64,

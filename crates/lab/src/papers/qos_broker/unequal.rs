@@ -13,7 +13,7 @@ use crate::machine::Need;
 use crate::paper::{Play, Real};
 use crate::run::Run;
 
-/// Microseconds.
+/// Mean service time of each server, in microseconds.
 const SERVICE_TIMES: [u64; 3] = [3_000, 6_000, 15_000];
 const USERS: usize = 1650;
 /// For a utilisation of 82 %, and for 660 requests per second if they could be served.
@@ -145,7 +145,7 @@ fn judge_reported(found: &mut Findings, all: &[Vec<Seen>]) {
     );
 }
 
-/// What is seen of each policy.
+/// Returns a table of the figures of each policy.
 pub(super) fn table(all: &[Vec<Seen>]) -> Table {
     // Real runs do not count requests by time.
     let has_rate = all.iter().flatten().any(|seen| seen.rate.is_finite());

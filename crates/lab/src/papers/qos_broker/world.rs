@@ -68,7 +68,7 @@ pub(super) fn cluster(
     })
 }
 
-/// What is seen of a policy in a run.
+/// Figures of a policy in a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// Requests per second.
@@ -135,8 +135,9 @@ fn seen(cluster: &Negotiated, played: &Played) -> Seen {
     }
 }
 
-/// What is seen of all policies: with users who take times off by `offs.0`, and by `offs.1`, which ask for the published
-/// load. Beside that, the most requests per second that any policy served of the latter, for each seed.
+/// Returns the figures of all policies: with users who take times off by `offs.0`, and by `offs.1`,
+/// which ask for the published load. Beside that, returns the most requests per second that any
+/// policy served of the latter, for each seed.
 pub(super) fn both_loads(
     run: &Run<'_>,
     micros: [u64; 3],

@@ -16,8 +16,9 @@ pub(super) const EXPERIMENT: Play = Play {
     real: Some(Real { needs: NEEDS, run }),
 };
 
-/// What it takes. Neither root nor quiet: machines are emulated by plain processes, what a request costs is CPU time by their
-/// own clocks, and everything is compared within a round; but not beside work that takes the processors away for long.
+/// Requirements of the run. It needs neither root nor quiet: machines are emulated by plain
+/// processes, the cost of a request is CPU time by their own clocks, and everything is compared
+/// within a round. It should not run beside work that takes the processors away for long.
 const NEEDS: &[Need] = &[
     Need::Source,
     Need::DebianKernel,
@@ -198,7 +199,8 @@ mod tests {
     use crate::papers::find;
     use crate::record;
 
-    /// What `kernel machines` writes where KLM is `better` times as good as pKLM, and so on, in three rounds.
+    /// Returns the table that `kernel machines` writes where KLM is `better` times as good as pKLM,
+    /// and so on, in three rounds.
     fn written(better: f64) -> Csv {
         let mut text = String::from("scene,arm,round,figure,value\n");
         let mut put = |scene: &str, arm: &str, figure: &str, value: f64| {

@@ -1,4 +1,5 @@
-//! When KLM, which sees more, has less throughput than pKLM: figure 6 with more or fewer clients.
+//! Order of KLM and pKLM: when KLM, which sees more, has less throughput than pKLM. Figure 6 with
+//! more or fewer clients.
 
 use crate::worlds::monitored::{Arrivals, Background, DataCentre};
 use evenkeel_sim::svg::Scale;

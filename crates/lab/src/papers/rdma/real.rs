@@ -1,4 +1,5 @@
-//! The same with real programs: parts of `kernel` of `bench`, whose tables are read.
+//! Experiments of the paper with real programs: parts of `kernel` of `bench`, whose tables are
+//! read.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use crate::machine::Need;
 use crate::programs::{self, Folder};
 use crate::run::{Run, Scale};
 
-/// What they take.
+/// Requirements of the real runs.
 pub(super) const NEEDS: &[Need] = &[
     Need::Root,
     Need::Source,
@@ -23,7 +24,7 @@ pub(super) const NEEDS: &[Need] = &[
 /// Names a folder with the programs `kernel` and `evenkeel`, so that none are built.
 const PROGRAMS: &str = "EVENKEEL_LAB_PROGRAMS";
 
-/// Where the programs are: built now, unless somebody has built them.
+/// Returns the folder of the programs: built now, unless somebody has built them.
 fn programs() -> Result<PathBuf, String> {
     if let Some(folder) = std::env::var_os(PROGRAMS) {
         return Ok(folder.into());

@@ -24,13 +24,13 @@ pub(super) fn front_ends_text(count: usize) -> String {
 /// Time between two readings, and two turns of ULM's process, where nothing else is said.
 pub(super) const INTERVAL: Duration = Duration::from_millis(50);
 
-/// How loads are known, and who decides by them.
+/// Way in which loads are known, and the strategy that decides by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arm {
     Random,
     RoundRobin,
     Ulm,
-    /// The same on a kernel of 2003, where each task that waits has a CPU for some ten milliseconds.
+    /// ULM on a kernel of 2003, where each task that waits has a CPU for some ten milliseconds.
     OldUlm,
     Pklm,
     /// CPU utilisation and pending interrupts.
@@ -42,7 +42,7 @@ pub(super) enum Arm {
 }
 
 impl Arm {
-    /// Those of all figures.
+    /// Arms of all figures.
     pub(super) const FIVE: [Arm; 5] = [Arm::Random, Arm::RoundRobin, Arm::Ulm, Arm::Pklm, Arm::Klm];
 
     pub(super) fn name(self) -> &'static str {
@@ -95,7 +95,7 @@ pub(super) const PING_PONG: Background = Background {
     changes: None,
 };
 
-/// One web site without other work.
+/// Returns a data centre with one web site and without other work.
 pub(super) fn centre(run: &Run<'_>, front_ends: usize, alpha: f64) -> DataCentre {
     DataCentre {
         backends: 8,
@@ -121,7 +121,7 @@ pub(super) fn centre(run: &Run<'_>, front_ends: usize, alpha: f64) -> DataCentre
     }
 }
 
-/// What a run of an arm has brought.
+/// Results of a run of an arm.
 #[derive(Clone, Debug)]
 pub(super) struct Played {
     /// Requests per second, of each site.

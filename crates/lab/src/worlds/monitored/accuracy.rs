@@ -1,27 +1,27 @@
-//! How well the CPU load of a back-end is known from outside: one on which processes load the CPU and
-//! sleep in turn.
+//! Accuracy of the CPU load of a back-end as known from outside: a back-end on which processes load
+//! the CPU and sleep in turn.
 
 use std::time::Duration;
 
 use evenkeel_sim::engine::{exponential, nanos};
 use evenkeel_sim::server::{Discipline, Server};
 
-/// What is played.
+/// Parameters of the world.
 #[derive(Clone, Copy, Debug)]
 pub struct Accuracy {
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus: usize,
     /// Processes that load a CPU each and sleep in turn, in step.
     pub processes: usize,
-    /// How long they do either, evenly from the one to the other.
+    /// Shortest and longest phase of load or sleep, drawn evenly between them.
     pub phase: (Duration, Duration),
     /// Time between two readings, and between two turns of the process that writes its page, to within
     /// 5 %.
     pub interval: Duration,
-    /// How long this process waits for a CPU, for each task above the number of CPUs, per CPU: a random
-    /// time, this on average.
+    /// Time that this process waits for a CPU, for each task above the number of CPUs, per CPU: a
+    /// random time, this on average.
     pub wait: Duration,
-    /// How long it takes.
+    /// Duration of the run.
     pub length: Duration,
 }
 

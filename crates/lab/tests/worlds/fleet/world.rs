@@ -18,18 +18,18 @@ use evenkeel_wire::reporting::keys::{Key, Keys, KeysError};
 
 use evenkeel_sim::engine::{Engine, World, exponential, nanos, run};
 
-/// What is played.
+/// Parameters of the world.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// How many balancers there are.
+    /// Number of balancers.
     pub balancers: usize,
-    /// How many groups.
+    /// Number of groups.
     pub groups: usize,
-    /// How many locations each group has.
+    /// Number of locations of each group.
     pub locations: usize,
-    /// When an alert is raised and how many there may be.
+    /// Settings of when an alert is raised and how many there may be.
     pub alerts: AlertSettings,
-    /// How often the load of each location becomes another one, at random.
+    /// Mean time after which the load of each location becomes another one, at random.
     pub restless: Duration,
     /// For so long before the end loads stay as they are: what is under alert is not the same
     /// everywhere while it changes.
@@ -38,9 +38,9 @@ pub(crate) struct Plan {
     pub delay: Duration,
     /// The share of datagrams that are lost.
     pub loss: f64,
-    /// How long is played.
+    /// Duration of the run.
     pub time: Duration,
-    /// What happens, and when.
+    /// Faults, and when they happen.
     pub faults: Vec<(Duration, Fault)>,
     /// Of all random numbers.
     pub seed: u64,
@@ -57,7 +57,7 @@ pub(crate) enum Fault {
     Restart,
     /// The first so many are cut off from the others.
     Part(usize),
-    /// They are not any more.
+    /// The parts are no longer cut off.
     Heal,
     /// The clock of a balancer jumps forward, as after its machine has stood still.
     Step(usize, Duration),
@@ -67,40 +67,41 @@ pub(crate) enum Fault {
     Rise(usize),
 }
 
-/// What has come of it.
+/// Results of the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
-    /// When each group first had somebody who decides.
+    /// Time at which every group first had somebody who decides.
     pub agreed: Option<Duration>,
     /// For each [`Fault::Rise`]: how long it took until the last balancer knew of the alert.
     pub rises: Vec<Duration>,
     /// For each [`Fault::KillHolder`]: how long it took until another one decided.
     pub takeovers: Vec<Duration>,
-    /// How often a group had more of its locations under alert anywhere than it may, while no part
-    /// of the fleet was cut off, and when that was first.
+    /// Number of times that a group had more of its locations under alert anywhere than it may,
+    /// while no part of the fleet was cut off.
     pub too_many: u64,
-    /// When that was first.
+    /// Time at which a group first had too many.
     pub too_many_at: Option<Duration>,
     /// Alerts that were raised.
     pub raised: u64,
     /// For each balancer, bytes that it sent in a second since the last [`Fault::Measure`], with
     /// the headers of IP and UDP.
     pub sent: Vec<f64>,
-    /// The same for bytes that it received.
+    /// For each balancer, bytes that it received in a second since the last [`Fault::Measure`],
+    /// with the headers of IP and UDP.
     pub received: Vec<f64>,
     /// At the end: whether all balancers that are up have the same under alert, and each group
     /// one that decides.
     pub agrees: bool,
 }
 
-/// How long after a cut has healed there may be too many alerts: those of both sides, until all
-/// know who is right.
+/// Time after a cut has healed in which there may be too many alerts: those of both sides, until
+/// all know who is right.
 const HEALING: Duration = Duration::from_secs(5);
 
 /// A round of control.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// How often the fleet is looked at from above.
+/// Interval at which the fleet is looked at from above.
 const LOOK: Duration = Duration::from_millis(10);
 
 enum Event {
@@ -117,9 +118,10 @@ enum Event {
 struct Balancer {
     fleet: Option<Fleet>,
     ahead: Duration,
-    /// How often it has been started: events of the one before are none of this one.
+    /// Number of times that the balancer has been started: events of an earlier life are none of
+    /// this one.
     life: u64,
-    /// What it was last seen to have under alert.
+    /// Locations that the balancer was last seen to have under alert, by group.
     seen: HashMap<usize, BTreeSet<u64>>,
     version: u64,
     sent: u64,
@@ -139,7 +141,7 @@ struct Playing {
     places: HashMap<SocketAddr, usize>,
     cut: Option<usize>,
     calm_from: u64,
-    /// How many balancers have each location under alert.
+    /// Number of balancers that have each location under alert.
     under: Vec<HashMap<u64, u32>>,
     rising: Vec<(usize, u64, u64)>,
     killed: Vec<(usize, u64)>,
@@ -269,7 +271,8 @@ impl Playing {
         self.engine.now().after(self.balancers[number].ahead)
     }
 
-    /// One location now, one a little later: on average each changes once in that time.
+    /// Changes the load of one location a little later: on average each location changes once in
+    /// that time.
     fn stir_later(&mut self) {
         let all = self.plan.groups * self.plan.locations;
         let mean = nanos(self.plan.restless) / all.max(1) as f64;
@@ -450,7 +453,7 @@ impl Playing {
         }
     }
 
-    /// Those that decide upon a group.
+    /// Returns the balancers that decide upon a group.
     fn holders(&self, group: usize) -> Vec<usize> {
         let name = &self.names[group];
         let is_it = |&number: &usize| {
