@@ -22,8 +22,8 @@ pub(crate) struct Hook {
 }
 
 impl Hook {
-    /// Tells the command, if there is one, whether `server` is under an alert; what has
-    /// changed while it ran is told when it has ended. To be called again and again.
+    /// Tells the command, if there is one, whether `server` is under an alert; a change while the
+    /// command runs is told when it has ended. To be called again and again.
     pub(crate) fn tell(&mut self, command: &[String], server: &str, alert: bool) {
         self.wanted = alert;
         if let Some(child) = &mut self.running {

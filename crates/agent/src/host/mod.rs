@@ -28,9 +28,9 @@ pub struct Monitor {
 /// Result of [`Monitor::measure`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostLoad {
-    /// Loads that are not available, and why.
+    /// Loads that are available.
     pub loads: Vec<(LoadId, f64)>,
-    /// The loads that could not, and why.
+    /// Loads that are not available, and why.
     pub missing: Vec<(LoadId, String)>,
     /// CPUs that there are for use; parts of one, if there is a quota.
     pub cpus: Option<f64>,
