@@ -117,17 +117,18 @@ impl Agent {
         eventually("the new configuration is in effect", || taken() > before);
     }
 
-    /// Its folder.
+    /// Returns the agent's folder.
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// Where its servers have their pages.
+    /// Returns the folder in which the agent's servers have their pages.
     pub fn pages(&self) -> PathBuf {
         self.folder.join("pages")
     }
 
-    /// Where it answers agent-check for a server alone, or with an empty name for all.
+    /// Returns the address at which the agent answers agent-check for a server alone, or with an
+    /// empty name for all.
     pub fn agent_check(&self, server: &str) -> SocketAddr {
         self.running().agent_checks[server]
     }
@@ -137,7 +138,7 @@ impl Agent {
         self.log.lock().expect("no panic").clone()
     }
 
-    /// Its process id.
+    /// Returns the agent's process id.
     pub fn id(&self) -> u32 {
         self.running().process.id()
     }

@@ -42,14 +42,14 @@ impl Balancer {
         Self::start_in(Arc::new(Folder::new()), config)
     }
 
-    /// The same, with a folder that has been prepared.
+    /// Starts a balancer with a folder that has been prepared.
     pub fn start_with(config: &str, prepare: impl FnOnce(&Folder)) -> Self {
         let folder = Folder::new();
         prepare(&folder);
         Self::start_in(Arc::new(folder), config)
     }
 
-    /// The same in a folder where there may be something already.
+    /// Starts a balancer in a folder where there may be something already.
     fn start_in(folder: Arc<Folder>, config: &str) -> Self {
         let command = Command::new(binary());
         let mut balancer = Self::spawn(folder, config, command, Stdio::null());
@@ -58,7 +58,7 @@ impl Balancer {
         balancer
     }
 
-    /// The same, started by a command that has this as its standard input.
+    /// Starts a balancer by a command that has `input` as its standard input.
     pub fn start_by_with_input(config: &str, command: Command, input: Stdio) -> Self {
         let mut balancer = Self::spawn(Arc::new(Folder::new()), config, command, input);
         balancer.keep_log();
@@ -66,15 +66,14 @@ impl Balancer {
         balancer
     }
 
-    /// The same as it is started by a command, which must become the balancer and not its
-    /// parent.
+    /// Starts a balancer by a command, which must become the balancer and not its parent.
     pub fn start_by(config: &str, command: impl FnOnce(&Folder) -> Command) -> Self {
         let mut balancer = Self::start_unheard_by(config, command);
         balancer.keep_log();
         balancer
     }
 
-    /// The same, and nobody reads its log until [`Balancer::keep_log`].
+    /// Starts a balancer by a command; nobody reads its log until [`Balancer::keep_log`].
     pub fn start_unheard_by(config: &str, command: impl FnOnce(&Folder) -> Command) -> Self {
         let folder = Arc::new(Folder::new());
         let command = command(&folder);
@@ -115,13 +114,13 @@ impl Balancer {
         }
     }
 
-    /// One HTTP rule called `web`, whose group has the given members; `more` are further
-    /// lines of the rule, tables at the end.
+    /// Starts a balancer with one HTTP rule called `web`, whose group has the given members; `more`
+    /// are further lines of the rule, tables at the end.
     pub fn http(members: &[SocketAddr], more: &str) -> Self {
         Self::rule("http", members, more)
     }
 
-    /// The same with a TCP rule.
+    /// Starts a balancer with one TCP rule called `web`, like [`Balancer::http`].
     pub fn tcp(members: &[SocketAddr], more: &str) -> Self {
         Self::rule("tcp", members, more)
     }
@@ -144,7 +143,7 @@ impl Balancer {
         ))
     }
 
-    /// Where a rule listens.
+    /// Returns the address at which a rule listens.
     pub fn address(&self, rule: &str) -> SocketAddr {
         *self.rules.get(rule).expect("a rule of the configuration")
     }
@@ -154,37 +153,37 @@ impl Balancer {
         Wire::connect(self.address("web"))
     }
 
-    /// Where clients negotiate; with several addresses, the last one.
+    /// Returns the address at which clients negotiate; with several addresses, the last one.
     pub fn negotiator(&self) -> SocketAddr {
         self.negotiator.expect("a negotiator")
     }
 
-    /// Where agents report.
+    /// Returns the address at which agents report.
     pub fn broker(&self) -> SocketAddr {
         self.broker.expect("a broker")
     }
 
-    /// Where gauges arrive.
+    /// Returns the address at which gauges arrive.
     pub fn statsd(&self) -> SocketAddr {
         self.statsd.expect("a group with statsd")
     }
 
-    /// Where CORBA clients find the load manager.
+    /// Returns the address at which CORBA clients find the load manager.
     pub fn corba(&self) -> SocketAddr {
         self.corba.expect("a CORBA service")
     }
 
-    /// Where clients of xDS connect.
+    /// Returns the address at which clients of xDS connect.
     pub fn xds(&self) -> SocketAddr {
         self.xds.expect("a server of xDS")
     }
 
-    /// Where the admin API is.
+    /// Returns the address of the admin API.
     pub fn admin(&self) -> SocketAddr {
         self.admin.expect("an admin API")
     }
 
-    /// Its folder, where the configuration is `evenkeel.toml`.
+    /// Returns the balancer's folder, where the configuration is `evenkeel.toml`.
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
@@ -211,7 +210,7 @@ impl Balancer {
         evenkeel(&command)
     }
 
-    /// What `evenkeel ctl status` tells.
+    /// Returns the output of `evenkeel ctl status`, as JSON.
     pub fn status(&self) -> Value {
         let status = self.ctl("status --json").expect("the admin API answers");
         serde_json::from_str(&status).expect("JSON")
@@ -247,7 +246,7 @@ impl Balancer {
         value.map(|value| value.parse().expect("a number"))
     }
 
-    /// The same of a counter of the rule `web`, with one more label, as in `result="sent"`.
+    /// Returns the count of a counter of the rule `web` with one more label, as in `result="sent"`.
     #[track_caller]
     pub fn rule_count(&self, family: &str, label: &str) -> u64 {
         let series = format!("evenkeel_rule_{family}{{rule=\"web\",{label}}}");
@@ -264,12 +263,12 @@ impl Balancer {
         wire.read_response()
     }
 
-    /// What the admin API answers, as JSON.
+    /// Returns the answer of the admin API, as JSON.
     pub fn admin_json(&self, path: &str) -> Value {
         serde_json::from_str(self.admin_get(path).text()).expect("JSON")
     }
 
-    /// It sees this load of a location from now on.
+    /// Reports a load of a location, which the balancer sees from now on.
     pub fn report(&self, location: &str, cpu: f64) {
         report(self.admin(), location, cpu);
     }
@@ -288,7 +287,7 @@ impl Balancer {
         });
     }
 
-    /// Its process.
+    /// Returns the id of the balancer's process.
     pub fn id(&self) -> u32 {
         self.successor.unwrap_or(self.process.id())
     }

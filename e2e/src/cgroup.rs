@@ -23,7 +23,7 @@ pub struct CpuQuota {
 }
 
 impl CpuQuota {
-    /// One that gets `time` of a CPU in each `period`; `None` if this machine has no CPU
+    /// Makes a cgroup that gets `time` of a CPU in each `period`; `None` if this machine has no CPU
     /// controller, or lets this process not use it.
     pub fn new(time: Duration, period: Duration) -> Option<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
@@ -61,7 +61,7 @@ impl CpuQuota {
         Some(group)
     }
 
-    /// Its folder.
+    /// Returns the folder of the cgroup.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -121,7 +121,7 @@ impl Drop for Busy {
 pub struct ThreadLimit(PathBuf);
 
 impl ThreadLimit {
-    /// One without a limit yet; `None` if this machine has no controller for it, or lets
+    /// Makes a cgroup without a limit yet; `None` if this machine has no controller for it, or lets
     /// this process not use it.
     pub fn new() -> Option<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
@@ -172,8 +172,8 @@ impl Drop for ThreadLimit {
 pub struct MemoryLimit(PathBuf);
 
 impl MemoryLimit {
-    /// One of so many bytes; `None` if this machine has no controller for it, or lets this
-    /// process not use it.
+    /// Makes a cgroup with a limit of `bytes` bytes; `None` if this machine has no controller for
+    /// it, or lets this process not use it.
     pub fn new(bytes: u64) -> Option<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);

@@ -47,7 +47,7 @@ impl Orb {
         self.runtime.block_on(self.client.call(&call))
     }
 
-    /// Where a request to `target` is forwarded to.
+    /// Returns the reference to which a request to `target` is forwarded.
     pub fn forward(&self, target: &Ior) -> Result<Ior, CallError> {
         let call = Call::new(target, "_non_existent", Instant::now() + HANG).do_not_follow();
         match self.runtime.block_on(self.client.call(&call)) {
@@ -62,7 +62,7 @@ impl Orb {
 pub struct LoadManager {
     /// By which it is called.
     pub orb: Orb,
-    /// Its reference.
+    /// Reference of the load manager.
     pub reference: Ior,
 }
 

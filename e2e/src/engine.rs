@@ -28,7 +28,7 @@ impl Engine {
         Self::start_with(&format!("brokers = {brokers:?}\n"), more)
     }
 
-    /// The same, with these lines before the cluster.
+    /// Starts an engine with these lines before the cluster.
     pub fn start_with(brokers: &str, more: &str) -> Self {
         let folder = Folder::new();
         let config = format!("{brokers}\n[cluster.shop]\nlisten = \"127.0.0.1:0\"\n{more}\n");
@@ -64,7 +64,7 @@ impl Engine {
         }
     }
 
-    /// Where clients of the cluster come to.
+    /// Returns the address to which clients of the cluster come.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

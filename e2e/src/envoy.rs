@@ -15,13 +15,13 @@ use crate::process::program;
 use crate::python::package_file;
 use crate::wire::Wire;
 
-/// How Envoy is to be a client.
+/// Settings of an Envoy that is to be a client.
 pub struct Wanted<'a> {
-    /// Its name.
+    /// Name of the client.
     pub node: &'a str,
-    /// The zone that it is in, if it is to say so.
+    /// Zone of the client, if it is to name its zone.
     pub zone: Option<&'a str>,
-    /// Where the server is.
+    /// Address of the server.
     pub server: SocketAddr,
     /// `GRPC`, or `DELTA_GRPC` for the incremental variant.
     pub variant: &'a str,
@@ -39,7 +39,7 @@ pub struct Envoy {
     _folder: Folder,
 }
 
-/// Where the program is; `None`, which is said, if it is not installed.
+/// Returns the path of the program; `None`, which is said, if it is not installed.
 pub fn binary() -> Option<std::path::PathBuf> {
     package_file("envoy", "_bin/envoy")
 }
@@ -85,7 +85,7 @@ impl Envoy {
         })
     }
 
-    /// What its administration answers.
+    /// Returns the answer of Envoy's administration.
     pub fn admin(&self, path: &str) -> String {
         let mut wire = Wire::connect(self.admin);
         wire.send(format!(
@@ -94,7 +94,7 @@ impl Envoy {
         wire.read_response().text().into()
     }
 
-    /// Where its listener is, once it is there.
+    /// Returns the address of Envoy's listener, once the listener is there.
     pub fn address(&self) -> SocketAddr {
         let mut address = None;
         eventually("the listener of Envoy is there", || {
@@ -110,7 +110,7 @@ impl Envoy {
         address.expect("it is there")
     }
 
-    /// What it says of an endpoint of a cluster, such as its `weight`.
+    /// Returns what Envoy says of an endpoint of a cluster, such as the endpoint's `weight`.
     pub fn endpoint(&self, cluster: &str, endpoint: SocketAddr, what: &str) -> Option<String> {
         let start = format!("{cluster}::{endpoint}::{what}::");
         let all = self.admin("/clusters");
@@ -118,7 +118,7 @@ impl Envoy {
         line.map(str::to_owned)
     }
 
-    /// One of its counters.
+    /// Returns the value of a counter.
     pub fn counter(&self, name: &str) -> u64 {
         let start = format!("{name}: ");
         let all = self.admin(&format!("/stats?filter={name}"));

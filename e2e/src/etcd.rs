@@ -38,7 +38,7 @@ impl Etcd {
         Self::start_with(&[])
     }
 
-    /// The same with more options.
+    /// Starts an etcd with more options.
     pub fn start_with(more: &[&str]) -> Self {
         let mut etcd = Self::new(more);
         etcd.run();
@@ -62,7 +62,7 @@ impl Etcd {
         three
     }
 
-    /// The same with TLS: the authority of its certificate is `ca.crt` in its folder.
+    /// Starts an etcd with TLS: the authority of its certificate is `ca.crt` in its folder.
     pub fn start_secured() -> Self {
         let mut etcd = Self::new(&[]);
         let (folder, ip) = (&etcd.folder, etcd.clients.ip());
@@ -100,7 +100,7 @@ impl Etcd {
         self.ctl.push("--user=root:secret".into());
     }
 
-    /// Its folder.
+    /// Returns the folder of the etcd.
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
@@ -141,7 +141,7 @@ impl Etcd {
         self.wait();
     }
 
-    /// The same, and does not wait until it answers.
+    /// Starts etcd again, like [`Etcd::run`], and does not wait until it answers.
     pub fn spawn(&mut self) {
         let log = std::fs::File::create(self.folder.join("etcd.log")).expect("a log");
         let mut etcd = program("etcd");
@@ -169,7 +169,7 @@ impl Etcd {
         }
     }
 
-    /// It does nothing until [`Etcd::go_on`].
+    /// Stops the process: it does nothing until [`Etcd::go_on`].
     pub fn stop(&self) {
         signal(self.process.as_ref().expect("it runs").id(), Signal::STOP);
     }
@@ -179,12 +179,12 @@ impl Etcd {
         signal(self.process.as_ref().expect("it runs").id(), Signal::CONT);
     }
 
-    /// Its URL.
+    /// Returns the URL of the etcd.
     pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.clients)
     }
 
-    /// Where it listens for clients.
+    /// Returns the address at which the etcd listens for clients.
     pub fn address(&self) -> SocketAddr {
         self.clients
     }
@@ -213,7 +213,7 @@ impl Etcd {
         }
     }
 
-    /// The same, which succeeds.
+    /// Runs etcdctl, which succeeds.
     pub fn ctl(&self, arguments: &[&str]) -> String {
         let done = self.try_ctl(arguments, "");
         done.unwrap_or_else(|complaint| panic!("etcdctl {arguments:?}: {complaint}"))
@@ -256,7 +256,7 @@ impl Drop for Etcd {
     }
 }
 
-/// What stands between clients and a server: it passes bytes on, later, or not at all.
+/// Relay between clients and a server: it passes bytes on, later, or not at all.
 pub struct Between {
     address: SocketAddr,
     delay: Arc<AtomicU64>,
@@ -298,7 +298,7 @@ impl Between {
         between
     }
 
-    /// Its URL.
+    /// Returns the URL of the relay.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -317,7 +317,7 @@ impl Between {
         }
     }
 
-    /// How many connections it has not taken.
+    /// Returns the number of connections that the relay has not taken.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

@@ -40,7 +40,7 @@ impl Folder {
         Self(path)
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }

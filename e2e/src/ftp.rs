@@ -13,10 +13,10 @@ use crate::process::{Signal, installed, parent_program, program, signal, skipped
 use crate::server;
 use crate::tls::{self, Key};
 
-/// Who logs in.
+/// User who logs in.
 pub const USER: &str = "alice";
 
-/// With what.
+/// Password of the user.
 pub const PASSWORD: &str = "secret";
 
 /// The user that servers become: `daemon`, who has a home.
@@ -27,9 +27,9 @@ const DAEMON: u32 = 1;
 pub enum Kind {
     /// vsftpd, for anonymous users only.
     Vsftpd,
-    /// ProFTPD.
+    /// ProFTPD, for the user and password above.
     Proftpd,
-    /// Pure-FTPd.
+    /// Pure-FTPd, for the user and password above.
     PureFtpd,
 }
 
@@ -37,7 +37,7 @@ impl Kind {
     /// All of them.
     pub const ALL: [Kind; 3] = [Kind::Vsftpd, Kind::Proftpd, Kind::PureFtpd];
 
-    /// Who may log in, and with what.
+    /// Returns the user and password with which clients may log in.
     pub fn login(self) -> (&'static str, &'static str) {
         match self {
             Kind::Vsftpd => ("anonymous", "a@example.org"),
@@ -46,8 +46,8 @@ impl Kind {
     }
 }
 
-/// Whether servers can be started here: they are installed, and this is root, as they change their
-/// user.
+/// Returns true if servers can be started here: they are installed, and this is root, as they
+/// change their user.
 pub fn can_run() -> bool {
     if !installed(&["vsftpd", "proftpd", "pure-ftpd", "pure-pw", "openssl"]) {
         return false;
@@ -61,7 +61,7 @@ pub fn can_run() -> bool {
 
 /// A server, ended when dropped. What it serves is in `docs`, where `docs/up` may be written to.
 pub struct FtpServer {
-    /// What it is.
+    /// Kind of the server.
     pub kind: Kind,
     address: SocketAddr,
     process: Child,
@@ -164,7 +164,7 @@ impl FtpServer {
         }
     }
 
-    /// Where it listens.
+    /// Returns the address at which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -179,7 +179,7 @@ impl FtpServer {
         self.folder.read(&format!("docs/{name}"))
     }
 
-    /// Whether there is a file.
+    /// Returns true if there is such a file.
     pub fn has(&self, name: &str) -> bool {
         self.folder.join(&format!("docs/{name}")).exists()
     }

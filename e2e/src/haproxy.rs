@@ -22,7 +22,7 @@ impl Haproxy {
         Self::start_at("admin", sections)
     }
 
-    /// The same with another level.
+    /// Starts HAProxy with another level.
     pub fn start_at(level: &str, sections: &str) -> Self {
         let folder = Folder::new();
         folder.write(
@@ -75,12 +75,12 @@ impl Haproxy {
         let _ = self.process.wait();
     }
 
-    /// Its stats socket.
+    /// Returns the path of HAProxy's stats socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.join("socket")
     }
 
-    /// What it answers to a command.
+    /// Returns HAProxy's answer to a command.
     pub fn say(&self, command: &str) -> String {
         let mut socket = UnixStream::connect(self.socket()).expect("it listens");
         let line = format!("{command}\n");

@@ -18,10 +18,10 @@ use crate::server;
 /// Ways in which httpd spreads its work over processes and threads.
 pub const MPMS: [&str; 3] = ["event", "worker", "prefork"];
 
-/// What it logs when it begins to serve, at its start and after a restart.
+/// Text that httpd logs when it begins to serve, at its start and after a restart.
 const BEGUN: &str = "configured -- resuming";
 
-/// Whether httpd, and what builds a module for it, are installed.
+/// Returns true if httpd, and the tools that build a module for it, are installed.
 pub fn can_run() -> bool {
     installed(&["apache2", "apxs", "cc", "make"])
 }
@@ -44,7 +44,7 @@ impl Httpd {
         Self::start_in(folder, &pages, mpm, lines)
     }
 
-    /// The same with its pages in another folder: that of an agent.
+    /// Starts httpd with its pages in another folder: that of an agent.
     pub fn start_with_pages(pages: &Path, mpm: &str, lines: &str) -> Self {
         Self::start_in(Folder::new(), pages, mpm, lines)
     }
@@ -84,7 +84,7 @@ impl Httpd {
         httpd
     }
 
-    /// What httpd says of a configuration that it does not accept.
+    /// Returns httpd's complaint about a configuration that it does not accept.
     pub fn refusal(lines: &str) -> String {
         let folder = Folder::new();
         let pages = folder.make("pages");
@@ -99,7 +99,7 @@ impl Httpd {
         format!("{complaint}{}", folder.text("error.log"))
     }
 
-    /// Where it listens.
+    /// Returns the address at which httpd listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -109,7 +109,7 @@ impl Httpd {
         self.folder.write(&format!("docs/files/{name}"), content);
     }
 
-    /// Its page, as an agent has it.
+    /// Returns httpd's page, as an agent has it.
     pub fn page(&self) -> Reader {
         let mut pages = self.pages();
         assert_eq!(pages.len(), 1);
@@ -123,7 +123,7 @@ impl Httpd {
         pages.map(|page| page.expect("a page")).collect()
     }
 
-    /// Its error log.
+    /// Returns httpd's error log.
     pub fn log(&self) -> String {
         self.folder.text("error.log")
     }
@@ -252,7 +252,7 @@ AddOutputFilter INCLUDES .shtml
     );
 }
 
-/// What is built for these tests.
+/// Files that are built for these tests.
 struct Built {
     library: PathBuf,
     module: PathBuf,

@@ -20,7 +20,7 @@ pub type Server = orb::Server<JacOrb>;
 /// A client of JacORB.
 pub type Client = orb::Client<JacOrb>;
 
-/// Whether what builds a program with JacORB, and runs it, is installed.
+/// Returns true if the tools that build a program with JacORB, and run it, are installed.
 pub fn can_run() -> bool {
     JacOrb::can_run()
 }
@@ -76,7 +76,7 @@ impl Orb for JacOrb {
         server.obey(&format!("location {at} rejoin {check} {push} {loads}"));
     }
 
-    /// Its library waits by itself.
+    /// Does nothing: the library of the server waits by itself.
     fn registered(_: &mut Server, _: &str) {}
 
     fn is_refused(server: &mut Server, at: &str, _: &str) {
@@ -129,12 +129,12 @@ fn build(folder: &Path) {
     written.expect("a file");
 }
 
-/// When a file was changed last.
+/// Returns the time when a file was changed last.
 fn modified(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
-/// When something in a folder, or the file itself, was changed last.
+/// Returns the time when something in a folder, or the file itself, was changed last.
 fn newest(path: &Path) -> Option<SystemTime> {
     let own = modified(path);
     let Ok(entries) = fs::read_dir(path) else {

@@ -44,7 +44,7 @@ pub mod wire;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What only a hang takes.
+/// Time limit that only a hang reaches.
 pub const HANG: Duration = Duration::from_secs(60);
 
 /// True if the experiments of papers are to run as a whole (`make test-papers`), and not in their quick form.

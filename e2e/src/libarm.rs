@@ -85,7 +85,7 @@ impl Instrumented {
         assert_eq!(self.call(&format!("stop {request} 0")), 0);
     }
 
-    /// Whether it has to send clients away.
+    /// Returns true if the server has to send clients away.
     pub fn sheds(&mut self) -> bool {
         let application = self.application;
         self.call(&format!("shed {application}")) == 1

@@ -18,12 +18,12 @@ pub struct Wrk {
     _folder: Folder,
 }
 
-/// What `wrk` saw.
+/// Counts of `wrk`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Responses.
+    /// Number of responses.
     pub requests: u64,
-    /// Those with another status than 200 or with another body.
+    /// Responses with another status than 200 or with another body.
     pub wrong: u64,
     /// Connections that could not be made, reads and writes that failed, timeouts.
     pub errors: u64,
@@ -61,7 +61,7 @@ impl Wrk {
         Self::start_at(&format!("http://{address}{path}"), content)
     }
 
-    /// The same with a whole URL, perhaps one with TLS. No certificate is verified.
+    /// Starts `wrk` with a whole URL, perhaps one with TLS. No certificate is verified.
     pub fn start_at(url: &str, content: &[u8]) -> Self {
         let folder = Folder::new();
         let process = program("wrk")
@@ -143,7 +143,7 @@ impl Clients {
         }
     }
 
-    /// How many answers they have, all of them right.
+    /// Returns the number of answers so far, all of them right.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }

@@ -20,7 +20,8 @@ use crate::folder::Folder;
 use crate::process::{skipped, succeeds};
 use crate::theirs::Other;
 
-/// What only a command that hangs takes: some of the manual's run for half a minute.
+/// Time limit that only a command that hangs reaches: some of the manual's commands run for half a
+/// minute.
 const COMMAND_HANGS: Duration = Duration::from_secs(180);
 
 /// Names in the manual that no test may use, and what stands for them.
@@ -56,9 +57,9 @@ pub fn pages() -> Vec<String> {
 pub struct Block {
     /// Line of its fence.
     pub line: usize,
-    /// What stands behind the fence.
+    /// Language that stands behind the fence.
     pub language: String,
-    /// Its lines, without their common indentation.
+    /// Lines of the block, without their common indentation.
     pub text: String,
     /// The comments right before it.
     pub marks: Vec<Mark>,
@@ -101,7 +102,7 @@ impl Mark {
         })
     }
 
-    /// Whether a block of that language may have it.
+    /// Returns true if a block of that language may have the mark.
     fn fits(&self, language: &str) -> bool {
         let commands = matches!(language, "sh" | "console");
         match self {
@@ -192,7 +193,7 @@ fn prompted(line: &str) -> Option<&str> {
     command.or_else(|| line.strip_prefix("# ").filter(|line| is_command(line)))
 }
 
-/// Whether a line looks like a command of ours.
+/// Returns true if a line looks like a command of ours.
 fn is_command(line: &str) -> bool {
     const STARTS: [&str; 8] = [
         "evenkeel ",
@@ -232,12 +233,12 @@ struct Session {
     shell: Child,
     stdin: ChildStdin,
     answers: Receiver<String>,
-    /// Where commands and what they print are kept.
+    /// Folder in which commands and their outputs are kept.
     notes: Folder,
     /// The root of the project, as the reader has it.
     project: Folder,
     commands: usize,
-    /// What the commands of the last block have printed.
+    /// Outputs of the commands of the last block.
     printed: Vec<Printed>,
     /// Configurations that have not been checked yet, by the line of their block.
     pieces: Vec<(usize, PathBuf)>,
@@ -332,7 +333,7 @@ impl Session {
         self.listeners = self.listening();
     }
 
-    /// How many TCP sockets listen.
+    /// Returns the number of TCP sockets that listen.
     fn listening(&mut self) -> usize {
         let all = self.run("cat /proc/net/tcp /proc/net/tcp6").output;
         let state = |line: &str| line.split_whitespace().nth(3) == Some("0A");
@@ -539,12 +540,12 @@ impl Session {
         }
     }
 
-    /// Where the last command's output is.
+    /// Returns the path of the last command's output.
     fn stdout(&self) -> PathBuf {
         self.notes.join(&format!("{}.out", self.commands))
     }
 
-    /// What the last command has said.
+    /// Returns the output and the errors of the last command.
     fn said(&self) -> String {
         let read = |kind| fs::read(self.notes.join(&format!("{}.{kind}", self.commands)));
         let text = |kind| String::from_utf8_lossy(&read(kind).unwrap_or_default()).into_owned();
@@ -632,7 +633,7 @@ fn commands(block: &Block) -> Vec<(usize, String, String)> {
     commands
 }
 
-/// What serves until it is ended.
+/// Returns the kind of a command that serves until it is ended.
 fn service(command: &str) -> Option<&'static str> {
     let kinds = ["run", "engine", "agent"];
     let words = command.strip_prefix("evenkeel ")?;
@@ -642,7 +643,7 @@ fn service(command: &str) -> Option<&'static str> {
     (!words.contains("--once")).then_some(kind)
 }
 
-/// Whether a command only asks, so that it may be repeated.
+/// Returns true if a command only asks, so that it may be repeated.
 fn asks(command: &str) -> bool {
     let starts = |start: &str| command.starts_with(start);
     let ctl = [
@@ -668,8 +669,8 @@ fn frame(table: &str) -> String {
     format!("{table}\nlisten = \"127.0.0.1:8080\"\nmembers = [\"127.0.0.1:8001\"]\n")
 }
 
-/// Whether a page shows what was printed, but for figures: its lines stand there one after the
-/// other, and anything may stand where it says `...`. If not, what is missing.
+/// Checks that a page shows what was printed, but for figures: the lines stand there one after the
+/// other, and anything may stand where the page says `...`. If not, the error is what is missing.
 fn shows(expected: &str, printed: &str) -> Result<(), String> {
     let lines = |text: &str| -> Vec<Vec<String>> {
         let lines = text.lines().map(shape);
@@ -693,8 +694,8 @@ fn shows(expected: &str, printed: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether words are those of the page, in which `…` stands for any, and at the end for all
-/// that follow.
+/// Returns true if words are the words of the page, in which `…` stands for any, and at the end for
+/// all that follow.
 fn alike(expected: &[String], printed: &[String]) -> bool {
     let word = |(expected, printed): (&String, &String)| {
         let (start, rest) = expected.split_once('…').unwrap_or((expected, ""));

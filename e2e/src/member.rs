@@ -16,7 +16,7 @@ pub struct Member {
     seen: Receiver<Seen>,
 }
 
-/// What a member saw, in order.
+/// Events that a member saw, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// A whole request, and the number of the connection that it came on.
@@ -108,12 +108,12 @@ impl Member {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address at which the member listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it sees next.
+    /// Returns the next event that the member sees.
     pub fn next(&self) -> Seen {
         self.seen
             .recv_timeout(HANG)

@@ -14,9 +14,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 /// The front has the interface [`FRONT`] with the addresses 10.77.0.1 and fd77::1, the back
 /// [`BACK`] with 10.77.0.2 and fd77::2. Both have a loopback interface.
 pub struct Pair {
-    /// Where a balancer would be.
+    /// Namespace of a balancer.
     pub front: Namespace,
-    /// Where its back-end would be.
+    /// Namespace of the balancer's back-end.
     pub back: Namespace,
 }
 
@@ -26,7 +26,7 @@ pub const FRONT: &str = "front0";
 pub const BACK: &str = "back0";
 /// The addresses of the back.
 pub const BACK4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
-/// The same in IPv6.
+/// Address of the back in IPv6.
 pub const BACK6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2));
 
 /// A network namespace; gone when dropped, with all that is in it.
@@ -69,8 +69,8 @@ impl Pair {
 }
 
 impl Namespace {
-    /// One with nothing but a loopback interface; none if this machine does not let us,
-    /// which is said.
+    /// Makes a namespace with nothing but a loopback interface; none if this machine does not let
+    /// us, which is said.
     pub fn alone() -> Option<Self> {
         if !crate::process::installed(&["ip", "nsenter"]) {
             return None;

@@ -81,7 +81,7 @@ impl Nsd {
         }
     }
 
-    /// Where it answers.
+    /// Returns the address at which the server answers.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

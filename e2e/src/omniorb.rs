@@ -22,7 +22,7 @@ pub type Server = orb::Server<OmniOrb>;
 /// A client of omniORB.
 pub type Client = orb::Client<OmniOrb>;
 
-/// Whether omniORB, and what builds a program with it, are installed.
+/// Returns true if omniORB, and the tools that build a program with it, are installed.
 pub fn can_run() -> bool {
     OmniOrb::can_run()
 }
@@ -113,9 +113,9 @@ impl Crowd {
         Self { servers, clients }
     }
 
-    /// How far the servers are from the mean of what they answer within four seconds, which is
-    /// long against the time between two requests of a client: the largest difference, as a
-    /// share of the mean.
+    /// Returns the largest difference of a server from the mean of the answers within four seconds,
+    /// as a share of the mean. Four seconds are long against the time between two requests of a
+    /// client.
     pub fn dispersion(&mut self) -> f64 {
         let servers = &mut self.servers;
         let before: Vec<u64> = servers.iter_mut().map(Server::served).collect();

@@ -12,11 +12,11 @@ use crate::script::Script;
 
 /// An adapter: how the test programs of one ORB are run.
 pub trait Orb: Sized + 'static {
-    /// Whether what builds its test program, and runs it, is installed.
+    /// Returns true if the tools that build the ORB's test program, and run it, are installed.
     fn can_run() -> bool;
 
-    /// Its test program with these words (`server NAME`, `client REFERENCE …`), and options for
-    /// the ORB.
+    /// Makes the command of the ORB's test program with these words (`server NAME`, `client
+    /// REFERENCE …`), and options for the ORB.
     fn program(words: &[&str], options: &[&str]) -> Command;
 
     /// The option of a server or client that speaks GIOP 1.`minor`.
@@ -30,7 +30,7 @@ pub trait Orb: Sized + 'static {
     /// on a busy machine, too.
     const IMPATIENT: &'static [&'static str];
 
-    /// What such a client then says; further words may follow.
+    /// Text that such a client then says; further words may follow.
     const TIMEOUT: &'static str;
 
     /// A process that calls the load manager (`-ORBInitRef LoadManager=…`) through stubs that the
@@ -50,7 +50,8 @@ pub trait Orb: Sized + 'static {
     fn take_over(server: &mut Server<Self>, at: &str, group: &str);
 }
 
-/// What a server measures at a location, and how often it talks to the load manager.
+/// Location of a server: the loads that are measured there, and how often the server talks to the
+/// load manager.
 pub struct Location {
     /// `requests`, `in_flight`, `memory`, `disk`, `network`, `network=BITS_PER_SECOND`, `custom=ID` (the value is set by
     /// `load ID VALUE`).
@@ -105,7 +106,7 @@ impl<O: Orb> Server<O> {
         &self.sessions
     }
 
-    /// How many requests its objects have answered.
+    /// Returns the number of requests that the server's objects have answered.
     pub fn served(&mut self) -> u64 {
         let served = self.script.ask("served");
         served.parse().expect("a number")
@@ -117,7 +118,7 @@ impl<O: Orb> Server<O> {
         self.join_with(at, group, &Location::default());
     }
 
-    /// The same, with loads.
+    /// Joins a group with loads.
     pub fn join_with(&mut self, at: &str, group: &str, how: &Location) {
         O::open(self, at, how);
         self.add_member(at, group);
@@ -134,7 +135,7 @@ impl<O: Orb> Server<O> {
         O::registered(self, at);
     }
 
-    /// Whether it sends clients of the members at a location back to their groups.
+    /// Returns true if the server sends clients of the members at a location back to their groups.
     pub fn is_alerted(&mut self, at: &str) -> bool {
         self.ask(&format!("at {at} alerted")) == "yes"
     }

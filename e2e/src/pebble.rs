@@ -22,7 +22,7 @@ pub struct Pebble {
 }
 
 impl Pebble {
-    /// One that does not run yet.
+    /// Makes a Pebble that does not run yet.
     pub fn new() -> Self {
         let (folder, directory) = (Folder::new(), address());
         certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
@@ -100,7 +100,7 @@ impl Pebble {
         }
     }
 
-    /// Its root certificate, in a file: another one after each start.
+    /// Returns Pebble's root certificate, in a file: another one after each start.
     pub fn root(&self) -> String {
         let url = format!("https://{}/roots/0", self.management);
         let root = curl(&["--insecure", &url]);

@@ -10,10 +10,10 @@ use std::time::Duration;
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
-/// Whether these programs are installed.
+/// Returns true if these programs are installed.
 ///
-/// What is missing is said on standard error, where no test's capture hides it; where
-/// `CI=true` it is a failure, because there everything is installed.
+/// Missing programs are said on standard error, where no test's capture hides them; where `CI=true`
+/// they are a failure, because there everything is installed.
 pub fn installed(programs: &[&str]) -> bool {
     let missing: Vec<_> = programs
         .iter()
@@ -37,14 +37,14 @@ pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Whether a command succeeds: what it prints is not shown.
+/// Returns true if a command succeeds: its output is not shown.
 pub fn succeeds(command: &mut Command) -> bool {
     let output = command.output();
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Where a program is. Servers are not on everybody's `PATH`, and what is built for the tests alone
-/// is in a folder of its own.
+/// Returns the path of a program. Servers are not on everybody's `PATH`, and programs that are
+/// built for the tests alone are in a folder of their own.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<_> = std::env::split_paths(&path).collect();
@@ -122,8 +122,8 @@ pub fn program(program: &str) -> Command {
     ended_by("KILL", program)
 }
 
-/// The same for a program that has children, which it ends itself when asked to. It may
-/// well send a signal to its whole group, so it has one of its own.
+/// Makes the command of a program that has children, which it ends itself when asked to. The
+/// program may well send a signal to its whole group, so it has a group of its own.
 pub fn parent_program(program: &str) -> Command {
     let mut command = ended_by("TERM", program);
     command.process_group(0);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::process::{installed, program, skipped};
 
-/// Where `scripts/setup test` puts the packages.
+/// Folder in which `scripts/setup test` puts the packages.
 const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/python");
 
 /// A file of a package; `None`, which is said, if it is not there.

@@ -113,7 +113,7 @@ impl Script {
         std::iter::from_fn(|| self.next_line()).collect()
     }
 
-    /// Its process.
+    /// Returns the id of the script's process.
     pub fn id(&self) -> u32 {
         self.process.id()
     }

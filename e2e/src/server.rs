@@ -74,7 +74,8 @@ impl Server {
         Self::nginx_secured_before(None, listen, lines)
     }
 
-    /// The same, and `/ws` leads to `behind`.
+    /// Starts nginx with TLS, where `/ws` leads to `behind`; the rest is as with
+    /// [`Server::nginx_secured`].
     pub fn nginx_secured_before(behind: Option<SocketAddr>, listen: &str, lines: &str) -> Self {
         let answer = "$ssl_protocol|$ssl_session_reused|$server_protocol|$ssl_client_verify|\
                       $ssl_server_name";
@@ -294,7 +295,7 @@ RewriteRule ^/name$ /files/name [PT]
         server
     }
 
-    /// Where it listens.
+    /// Returns the address at which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -304,7 +305,7 @@ RewriteRule ^/name$ /files/name [PT]
         self.folder.write(&format!("docs/files/{name}"), content);
     }
 
-    /// What was uploaded to `/dav/NAME`.
+    /// Returns the bytes that were uploaded to `/dav/NAME`.
     pub fn uploaded(&self, name: &str) -> Vec<u8> {
         self.folder.read(&format!("docs/dav/{name}"))
     }

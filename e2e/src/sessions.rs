@@ -11,19 +11,19 @@ use fastrand::Rng;
 use crate::surge::{Pace, Site, Step, User};
 use crate::wire::Wire;
 
-/// Where users ask for a server.
+/// Broker that users ask for a server.
 #[derive(Clone)]
 pub struct Broker {
-    /// Where the negotiator listens.
+    /// Address at which the negotiator listens.
     pub address: SocketAddr,
-    /// What the users' requests to it name as the host.
+    /// Host that the users' requests to the negotiator name.
     pub host: String,
 }
 
 /// An answer that a user had.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Who answered.
+    /// Server that answered.
     pub server: SocketAddr,
     /// From the request's first byte to the response's last.
     pub response_time: Duration,
@@ -42,12 +42,12 @@ struct Shared {
     seen: Mutex<Seen>,
 }
 
-/// What users saw.
+/// Events that users saw.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// All answers.
     pub samples: Vec<Sample>,
-    /// How often a user asked for a server.
+    /// Number of times that a user asked for a server.
     pub negotiations: u64,
 }
 
@@ -71,7 +71,7 @@ impl Sessions {
         Self { shared, users }
     }
 
-    /// What users saw since this was last asked.
+    /// Returns the events that users saw since the last call.
     pub fn take(&self) -> Seen {
         let failed = self.users.iter().any(JoinHandle::is_finished);
         assert!(!failed, "a user failed; see above");

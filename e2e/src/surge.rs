@@ -24,7 +24,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// So many documents.
+    /// Makes a site of `documents` documents.
     pub fn new(documents: u32, rng: &mut Rng) -> Self {
         let lengths = (0..documents).map(|_| length(rng)).collect();
         // Zipf: the frequency is in proportion to 1 / rank.
@@ -84,7 +84,7 @@ fn length(rng: &mut Rng) -> u64 {
     length as u64
 }
 
-/// How fast users are. With factors of 1 their times are those of SURGE.
+/// Pace of users. With factors of 1 their times are those of SURGE.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Factor on the time between two documents of a page.
@@ -95,10 +95,10 @@ pub struct Pace {
     pub pages: f64,
 }
 
-/// What a user does next.
+/// Next step of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Waits.
+    /// The user waits.
     Wait(Duration),
     /// Asks for a document of the page.
     Ask,
@@ -116,7 +116,7 @@ pub struct User {
 }
 
 impl User {
-    /// One who is about to begin a session.
+    /// Makes a user who is about to begin a session.
     pub fn new(pace: Pace) -> Self {
         Self {
             pace,

@@ -67,7 +67,7 @@ impl Terminal {
         }
     }
 
-    /// Types.
+    /// Types keys.
     pub fn press(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).expect("it reads");
     }
@@ -108,7 +108,7 @@ impl Drop for Terminal {
     }
 }
 
-/// What a terminal shows: as much of one as the views need.
+/// Screen of a terminal: as much of one as the views need.
 struct Screen {
     lines: Vec<Vec<char>>,
     row: usize,

@@ -1,4 +1,4 @@
-//! What the manual shows of other balancers, checked by these themselves.
+//! Examples for other balancers in the manual, checked by these balancers themselves.
 //!
 //! The manual leaves out what is the same each time: each kind has a frame here that makes a whole of what it
 //! shows. Services that are called `web` and are not said to be anything are added.
@@ -11,9 +11,9 @@ use crate::process::{find, installed};
 /// Another balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
-    /// Its own language: blocks called `haproxy`.
+    /// HAProxy's own language: blocks called `haproxy`.
     Haproxy,
-    /// The same: `nginx`.
+    /// The language of nginx: blocks called `nginx`.
     Nginx,
     /// YAML with the mark `of: traefik`.
     Traefik,
@@ -106,7 +106,7 @@ impl Other {
     }
 }
 
-/// Where Traefik tells what it has made of its configuration.
+/// Address at which Traefik tells what it has made of its configuration.
 const TRAEFIK: &str = "127.0.0.1:9999";
 
 fn haproxy(shown: &str) -> String {
@@ -225,7 +225,8 @@ fn envoy(shown: &str) -> String {
     )
 }
 
-/// What Traefik is started with, and what it reads then.
+/// Returns the configuration with which Traefik is started, and the configuration that it reads
+/// then.
 fn traefik(shown: &str) -> (String, String) {
     let (mut fixed, mut dynamic) = (String::new(), String::new());
     for (key, text) in tables(shown) {
@@ -266,7 +267,8 @@ mod tests {
     use super::*;
     use crate::folder::Folder;
 
-    /// Whether it is accepted; `None` where it is not installed.
+    /// Returns true if the balancer accepts its configuration; `None` where the balancer is not
+    /// installed.
     fn accepts(other: Other, shown: &str) -> Option<bool> {
         let folder = Folder::new();
         let command = other.check(shown, &folder.join("block-1"))?;

@@ -19,9 +19,9 @@ use crate::process::program;
 /// emulated takes minutes.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// What was said on the serial console, and with what code the program ended.
+/// Outcome of a machine: the text on the serial console, and the exit code of the program.
 pub struct Outcome {
-    /// Everything.
+    /// All text on the console.
     pub console: String,
     /// None if the machine went down before the program had ended.
     pub code: Option<i32>,
@@ -41,10 +41,10 @@ pub fn run(programs: &[&Path], command: &[&str]) -> Result<Outcome, String> {
     Ok(machine.outcome())
 }
 
-/// What machines are booted from. Those that run need it.
+/// Image from which machines are booted. Running machines need it.
 pub struct Image(Folder);
 
-/// One end of a cable between two machines.
+/// End of a cable between two machines.
 #[derive(Clone, Debug)]
 pub struct End {
     own: PathBuf,
@@ -185,7 +185,8 @@ impl Machine {
         while self.line(until).is_some() {}
     }
 
-    /// What it has said so far, and whether its program has ended. It is off then.
+    /// Returns the console's text so far, and the exit code if the program has ended. The machine
+    /// is off then.
     pub fn outcome(mut self) -> Outcome {
         Outcome {
             console: std::mem::take(&mut self.console),
@@ -203,7 +204,7 @@ impl Drop for Machine {
     }
 }
 
-/// Whether this program runs in such a machine.
+/// Returns true if this program runs in such a machine.
 pub fn inside() -> bool {
     fs::read_to_string("/proc/cmdline").is_ok_and(|line| line.contains("run=tests,"))
 }

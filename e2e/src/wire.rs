@@ -17,13 +17,13 @@ pub struct Wire {
 pub struct Message {
     /// Start line and fields.
     pub head: String,
-    /// Content.
+    /// Content of the message.
     pub body: Vec<u8>,
     /// Trailer lines of a chunked body, each with its line end.
     pub trailers: String,
 }
 
-/// Where a connection ended.
+/// Place where a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Between two messages.
@@ -60,7 +60,7 @@ impl Message {
 }
 
 impl Wire {
-    /// Connects.
+    /// Connects to `address`.
     pub fn connect(address: SocketAddr) -> Self {
         Self::new(TcpStream::connect(address).expect("something listens"))
     }
@@ -80,7 +80,7 @@ impl Wire {
         self.stream.write_all(bytes.as_ref()).expect("sent");
     }
 
-    /// Whether something has arrived that was not read yet.
+    /// Returns true if something has arrived that was not read yet.
     pub fn has_input(&self) -> bool {
         let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
         !self.read.is_empty() || rustix::net::recv(&self.stream, &mut [0], flags).is_ok()
@@ -187,7 +187,7 @@ impl Wire {
         response
     }
 
-    /// This reader is another one than the balancer's, on purpose.
+    /// Reads a body by its framing. This reader is another one than the balancer's, on purpose.
     fn read_framed_body(&mut self, message: &mut Message) -> Option<()> {
         let lengths = message.values("content-length");
         let codings = message.values("transfer-encoding");
@@ -235,7 +235,7 @@ impl Wire {
         socket.set_linger(Some(Duration::ZERO)).expect("an option");
     }
 
-    /// Whether the connection has ended with nothing more to read.
+    /// Returns true if the connection has ended with nothing more to read.
     pub fn is_at_end(&mut self) -> bool {
         self.read.is_empty() && !self.fill()
     }

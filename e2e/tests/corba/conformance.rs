@@ -1,5 +1,5 @@
-//! What the CORBA service does for clients and servers of any ORB, run with each that has an
-//! adapter ([`Orb`]). What only one of them does is in `corba_NAME.rs`.
+//! CORBA service for clients and servers of any ORB, run with each ORB that has an adapter
+//! ([`Orb`]). Tests of one ORB alone are in `omniorb.rs` and `jacorb.rs`.
 //!
 //! A server joins its groups by our library for its ORB; clients are as the ORB makes them.
 
@@ -59,7 +59,7 @@ conforms!(jacorb, super::JacOrb);
 
 const PEER: &str = "IDL:evenkeel.org/PeerTest/Peer:1.0";
 const REFUSED: &str = "error IDL:evenkeel.org/PeerTest/Refused:1.0 as asked 42";
-/// What is listed where nobody has set anything: the strategy that counts (T5).
+/// Property that is listed where nobody has set anything: the strategy that counts (T5).
 const STRATEGY: &str = "org.omg.CosLoadBalancing.Strategy=object";
 
 /// An exception of `PortableGroup`.
@@ -135,7 +135,7 @@ impl Service {
         self.group_with(manager, "", names, &Location::default())
     }
 
-    /// The same with further properties, and loads.
+    /// Makes a group with further properties, and loads.
     fn group_with<O: Orb, const N: usize>(
         &self,
         manager: &mut Script,
@@ -160,7 +160,7 @@ fn bind(client: &mut Script, reference: &str) {
     assert_eq!(client.ask(&format!("use {reference}")), "use");
 }
 
-/// What so many new bindings of a client to the group are answered, in order.
+/// Returns the answers to `number` new bindings of a client to the group, in order.
 fn answers(client: &mut Script, group: &str, number: usize) -> Vec<String> {
     let mut all: Vec<_> = (0..number)
         .map(|_| {
@@ -845,7 +845,7 @@ fn factories_make_and_replace_members<O: Orb>() {
     assert_eq!(m.ask(&locations), raised("ObjectGroupNotFound"));
 }
 
-/// Its member, alert and monitor are still there, but nobody answers for them.
+/// A crashed server's member, alert and monitor are still there, but nobody answers for them.
 fn a_server_that_crashed_is_replaced<O: Orb>() {
     let service = Service::start();
     let mut manager = service.manager::<O>();
@@ -1048,7 +1048,7 @@ mod mixed {
 
     use super::*;
 
-    /// What a client of each sends to a member of each arrives, in either byte order.
+    /// Messages that a client of each ORB sends to a member of each arrive, in either byte order.
     #[test]
     fn members_and_clients_of_two_orbs_share_a_group() {
         if !omniorb::can_run() || !jacorb::can_run() {

@@ -1,7 +1,7 @@
-//! What adaptive on-demand binding is good for: the experiment of Othman, O'Ryan and Schmidt,
+//! Effectiveness of adaptive on-demand binding: the experiment of Othman, O'Ryan and Schmidt,
 //! "Strategies for CORBA Middleware-Based Load Balancing" (2001), with clients and servers of
-//! omniORB. Four members, eight clients, four of them twice as busy as the others. The load
-//! is even when each member has one of both.
+//! omniORB. Four members, eight clients, four of them twice as busy as the others. The load is even
+//! when each member has one client of each kind.
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::LoadManager;

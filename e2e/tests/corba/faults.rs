@@ -1,5 +1,5 @@
-//! What the first implementation of the OMG's load balancing service (TAO 2.2.2) gets wrong,
-//! a test for each.
+//! Faults of the first implementation of the OMG's load balancing service (TAO 2.2.2), a test for
+//! each.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
@@ -192,7 +192,7 @@ fn fault_03_dampening_has_a_history_and_each_client_counts() {
     assert_eq!(sent, ["c", "c", "d", "c"]);
 }
 
-/// When all members are above the reject threshold clients are told that the object does not
+/// Fault: if all members are above the reject threshold, clients are told that the object does not
 /// exist.
 #[test]
 fn fault_04_who_cannot_be_served_may_try_again() {
@@ -241,7 +241,7 @@ fn fault_05_a_member_that_sheds_is_not_dead() {
     });
 }
 
-/// When the only member is under alert, clients loop between it and the manager.
+/// Fault: if the only member is under alert, clients loop between it and the manager.
 #[test]
 fn fault_06_the_only_member_serves_though_it_is_under_alert() {
     if !omniorb::can_run() {

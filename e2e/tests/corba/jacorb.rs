@@ -1,4 +1,4 @@
-//! What only JacORB and our library for it do; the rest is in `conformance.rs`.
+//! Tests of JacORB alone and our library for it; the rest is in `conformance.rs`.
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::eventually;
@@ -16,7 +16,7 @@ fn balancer() -> Balancer {
     )
 }
 
-/// What an ORB is told, so that it finds the load manager.
+/// Returns the initial reference by which an ORB finds the load manager.
 fn initial_reference(balancer: &Balancer) -> String {
     format!("LoadManager=corbaloc:iiop:{}/LoadManager", balancer.corba())
 }

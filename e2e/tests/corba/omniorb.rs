@@ -1,4 +1,4 @@
-//! What only our library for omniORB does; the rest is in `conformance.rs`.
+//! Tests of our library for omniORB alone; the rest is in `conformance.rs`.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
@@ -77,7 +77,8 @@ fn who_gives_a_call_up_is_bound_anew() {
     assert_eq!(client.ask("who"), "other");
 }
 
-/// It is tried again until the manager answers, and again when somebody has removed it.
+/// The registration is tried again until the manager answers, and again when somebody has removed
+/// it.
 #[test]
 fn a_location_is_registered_whatever_happens() {
     if !omniorb::can_run() {

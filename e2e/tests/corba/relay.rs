@@ -46,7 +46,7 @@ impl House {
     }
 }
 
-/// What clients see of a group of these members must be what they see of a member.
+/// Checks that clients see the same of a group of these members as of a member.
 fn behaves_like_one(client: &mut Script, members: &[&str]) {
     let mut answered = Vec::new();
     for _ in 0..2 * members.len() {

@@ -68,7 +68,7 @@ fn start(count: usize, keys: &Path) -> Vec<Balancer> {
     all
 }
 
-/// Who decides upon the alerts of the group, as each of them says.
+/// Returns the owner that decides upon the alerts of the group, as each of the balancers names it.
 fn decide(balancers: &[Balancer]) -> Vec<Option<String>> {
     let one = |balancer: &Balancer| {
         let fleet = fleet(balancer);
@@ -487,7 +487,7 @@ impl Asked {
         asked
     }
 
-    /// Who asks it the next so many times.
+    /// Returns the addresses that send the next `count` queries.
     fn next(&self, count: usize) -> BTreeSet<SocketAddr> {
         self.askers.lock().unwrap().clear();
         eventually("it is asked", || self.askers.lock().unwrap().len() >= count);
@@ -505,7 +505,7 @@ impl Asked {
     }
 }
 
-/// How it goes with the location of a balancer's monitor, and whether its load is known.
+/// Returns the state of the location of a balancer's monitor, and whether its load is known.
 fn monitored(balancer: &Balancer) -> (String, bool) {
     let monitor = balancer.admin_json("/v1/monitor/locations");
     let locations = balancer.admin_json("/v1/locations");

@@ -101,7 +101,7 @@ impl Rig {
         self.servers[0].address()
     }
 
-    /// Why and until when a balancer has the bad one ejected.
+    /// Returns why and until when a balancer has the bad member ejected.
     fn ejection(&self, at: &Balancer, group: &str) -> Value {
         at.member(group, self.bad())["ejection"].clone()
     }
@@ -119,7 +119,7 @@ impl Rig {
         self.ejection(&self.b, group)["by"] == "lb-a"
     }
 
-    /// How many requests came to the bad one since it was last asked.
+    /// Returns the number of requests that came to the bad member since the last call.
     fn came(&self) -> usize {
         let seen = self.servers[0].seen().into_iter();
         seen.filter(|seen| matches!(seen, Seen::Request(..)))

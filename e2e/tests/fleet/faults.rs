@@ -31,19 +31,19 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     said.map_or(otherwise, |said| said.parse().expect("a number"))
 }
 
-/// What has become of a push, as far as the person knows.
+/// Result of a push, as far as the person knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pushed {
-    /// It has this number.
+    /// The push has this number.
     As(u32),
-    /// The store did not answer: it is there, or it is not.
+    /// The store did not answer: the push is there, or it is not.
     Perhaps,
 }
 
 struct Fleet {
     rng: fastrand::Rng,
     etcds: [Etcd; 3],
-    /// Those of the etcds that were killed, or are stopped.
+    /// Flags of the etcds that were killed, or are stopped.
     down: [bool; 3],
     stopped: [bool; 3],
     servers: Vec<Server>,
@@ -103,7 +103,7 @@ impl Fleet {
         *self.tally.entry(what).or_default() += 1;
     }
 
-    /// Whether all of the store is there.
+    /// Returns true if all of the store is there.
     fn is_whole(&self) -> bool {
         !self.down.contains(&true) && !self.stopped.contains(&true)
     }
@@ -242,7 +242,7 @@ impl Fleet {
     }
 }
 
-/// How many locations a balancer has under alert.
+/// Returns the number of locations that a balancer has under alert.
 fn alerts(balancer: &Balancer) -> usize {
     let locations = balancer.admin_json("/v1/locations");
     let locations = locations.as_array().unwrap().iter();

@@ -89,7 +89,7 @@ fn status(balancer: &Balancer) -> Value {
     all[0].clone()
 }
 
-/// What each member should have and has.
+/// Returns the weight that each member should have, and the weight that it has.
 fn weights(status: &Value) -> Vec<(u64, Option<u64>)> {
     let members = status["members"].as_array().cloned().unwrap_or_default();
     let weight = |member: &Value| (member["weight"].as_u64().unwrap(), member["has"].as_u64());

@@ -30,7 +30,8 @@ fn own(name: &str, url: &str, more: &str) -> String {
     )
 }
 
-/// What balancers share: a rule with these members. `mark` tells texts apart.
+/// Returns the configuration that balancers share: a rule with these members. `mark` tells texts
+/// apart.
 fn shared(members: &[SocketAddr], mark: &str) -> String {
     let members: Vec<_> = members.iter().map(ToString::to_string).collect();
     format!("# {mark}\nworkers = 1\n[rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = {members:?}\n")

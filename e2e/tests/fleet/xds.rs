@@ -19,7 +19,7 @@ use evenkeel_e2e::tls::{self, Key};
 use evenkeel_e2e::wire::Wire;
 use serde_json::{Value, json};
 
-/// Who has answered how many of so many requests, in shares.
+/// Shares of the requests that each server has answered, by name.
 type Shares = BTreeMap<String, f64>;
 
 fn shares(counts: BTreeMap<String, u64>) -> Shares {
@@ -86,7 +86,7 @@ fn with_loads<T>(balancer: &Balancer, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// What the admin API says of a client's streams.
+/// Returns the streams of a client, as the admin API tells them.
 fn client_streams(balancer: &Balancer, node: &str) -> Vec<Value> {
     let xds: Value = serde_json::from_str(&balancer.ctl("xds --json").unwrap()).unwrap();
     let all = xds["clients"].as_array().unwrap().iter();
@@ -95,7 +95,7 @@ fn client_streams(balancer: &Balancer, node: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What it says of a type that the client wants.
+/// Returns the subscription of a type that the client wants, as the admin API tells it.
 fn subscription(balancer: &Balancer, node: &str, kind: &str) -> Value {
     let streams = client_streams(balancer, node);
     let all = streams
@@ -384,12 +384,12 @@ fn grpc_client(
     Some(Script::start(&mut command))
 }
 
-/// That it speaks with the server of xDS without TLS.
+/// Returns the credentials of a client that speaks with the server of xDS without TLS.
 fn insecure() -> Value {
     json!({ "type": "insecure" })
 }
 
-/// One by each library that is there, with its name.
+/// Starts a client by each library that is there, with its name.
 fn grpc_clients(
     balancer: &Balancer,
     zone: Option<&str>,

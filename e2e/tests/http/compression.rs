@@ -37,7 +37,8 @@ fn text(len: usize) -> Vec<u8> {
     lines.take(len).collect()
 }
 
-/// What curl gets: fields in small letters, the body as it was meant, and its bytes on the way.
+/// Answer that curl gets: fields in small letters, the body as it was meant, and its bytes on the
+/// way.
 struct Answer {
     fields: String,
     body: Vec<u8>,
@@ -237,7 +238,7 @@ fn a_member_can_say_that_a_response_stays_as_it_is() {
     }
 }
 
-/// What a member sends piece by piece arrives piece by piece.
+/// Pieces that a member sends arrive piece by piece.
 #[test]
 fn what_has_come_is_not_held_back() {
     if !installed(&["curl"]) {

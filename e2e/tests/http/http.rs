@@ -1,4 +1,4 @@
-//! What HTTP/1.x allows, through the balancer: nothing is lost, changed or reordered.
+//! HTTP/1.x through the balancer: nothing that it allows is lost, changed or reordered.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 

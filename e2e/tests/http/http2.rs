@@ -259,8 +259,9 @@ fn d1_streams_that_pause_stop_nobody_elses_calls() {
     assert_eq!(other.ask("unary"), "anna");
 }
 
-/// What h2spec finds only in the clear: a port that serves HTTP/1.1, too, answers what is no preface
-/// of HTTP/2 in HTTP/1.1. nginx and Envoy fail 25 and 11 of its tests, HAProxy none.
+/// Failures that h2spec finds only in the clear: a port that serves HTTP/1.1, too, answers bytes
+/// that are no preface of HTTP/2 in HTTP/1.1. nginx and Envoy fail 25 and 11 of its tests, HAProxy
+/// none.
 const IN_THE_CLEAR: [&str; 1] = ["Sends invalid connection preface"];
 
 #[test]

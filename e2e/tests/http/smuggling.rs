@@ -1,4 +1,4 @@
-//! What is ambiguous never reaches a member, and no request hides in another.
+//! Request smuggling: ambiguous requests never reach a member, and no request hides in another.
 //!
 //! The member is a recorder with a reader of its own. A hidden request would show as a
 //! request for `/hidden`, or as bytes that are no request.
@@ -13,7 +13,7 @@ use evenkeel_e2e::eventually;
 use evenkeel_e2e::member::{Member, Seen, Signal, ok};
 use evenkeel_e2e::wire::{Ended, Wire};
 
-/// What a smuggler wants to be taken for a request of its own.
+/// Request that a smuggler wants to be taken for a request of its own.
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// Heads that are refused: name, status, head. `HIDDEN` is sent right behind each.
@@ -650,7 +650,7 @@ fn over_http2(fields: &[(&str, &str)], content: &str) -> Vec<u8> {
     .concat()
 }
 
-/// What the request came to: `200`, another status, a reset or the end of the connection.
+/// Returns the outcome of the request: `200`, another status, a reset or the end of the connection.
 fn outcome_over_http2(client: &mut Wire) -> &'static str {
     while let Some(header) = client.try_read_exact(9) {
         let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);

@@ -29,10 +29,10 @@ const OTHER_KEY: &str = "7:ffeeddccbbaa99887766554433221100";
 
 // What a back-end says.
 
-/// How a station answers.
+/// Answer of a station.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Says {
-    /// So many tasks per CPU.
+    /// A load of so many tasks per CPU.
     Load(f64),
     Nothing,
     /// Bytes of chance, many times.
@@ -41,7 +41,7 @@ enum Says {
     OtherKey,
     /// A load of 0, from another port.
     Elsewhere,
-    /// What it answered to the first query of all, when its load was 0.
+    /// The answer to the first query of all, when the load was 0.
     Old,
     /// A load of 0 in a record that was being written.
     Torn,
@@ -194,7 +194,7 @@ fn named(name: &'static str) -> Member {
     Member::answering(move |_| ok(name))
 }
 
-/// Where the load of a location is read.
+/// Settings with which the load of a location is read.
 struct Monitored<'a> {
     location: &'a str,
     address: SocketAddr,
@@ -377,7 +377,7 @@ fn traffic_leaves_a_loaded_location_and_comes_back() {
     assert!(!two.members[0].seen().is_empty());
 }
 
-/// As in the manual: two members, whose load a kernel tells.
+/// Quick start of the manual: two members, whose load a kernel tells.
 #[test]
 fn b1_b2_the_quick_start_follows_the_load() {
     follows_the_load("strategy = \"k_least_loaded\"\n");

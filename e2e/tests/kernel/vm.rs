@@ -46,7 +46,7 @@ fn the_monitor_works_on_debians_kernel_and_over_rdma() {
     assert!(outcome.console.contains("test result: ok"));
 }
 
-/// What runs in the machine.
+/// Tests that run in the machine.
 mod guest {
     use std::fs;
     use std::io::{BufRead, BufReader, Write as _};
@@ -155,7 +155,7 @@ mod guest {
     /// Pause before a torn page is read again: who writes it may want the CPU of the reader.
     const TORN: Duration = Duration::from_millis(1);
 
-    /// What was read or went wrong, of one connection.
+    /// Result of a read, of one connection.
     type Got = Result<(Base, Duration, u32), Error>;
 
     fn wait(reader: &Reader) {
@@ -382,7 +382,7 @@ mod guest {
         }
     }
 
-    /// Whether `evenkeel` was built with what these tests need; says so if not.
+    /// Returns true if `evenkeel` was built with what these tests need; says so if not.
     fn built() -> bool {
         let said = |arguments: &[&str]| {
             let output = Command::new("evenkeel")
@@ -436,7 +436,7 @@ mod guest {
         sorted[((sorted.len() - 1) as f64 * share) as usize] as f64 / 1e6
     }
 
-    /// How old records are when they have been read, in ms: half of them, and 99 of 100.
+    /// Reports the age of records when they have been read, in ms: half of them, and 99 of 100.
     fn ages(what: &str, mut ages: Vec<u64>) {
         ages.sort_unstable();
         let (half, most) = (quantile(&ages, 0.5), quantile(&ages, 0.99));

@@ -111,8 +111,8 @@ impl Machines {
             .expect("a counter")
     }
 
-    /// What a veth sends back itself gets through only if there is an XDP program at the other
-    /// end: a responder whom nobody asks.
+    /// Attaches a responder whom nobody asks to the other end: the answers that a veth sends back
+    /// itself get through only if there is an XDP program there.
     fn native(&mut self) {
         let pin = unused_pin();
         let key = self.folder.join("key");
@@ -207,7 +207,7 @@ impl Reader {
         out
     }
 
-    /// What comes within that time.
+    /// Returns the datagram that comes within that time.
     fn receive(&self, limit: Duration) -> Option<Vec<u8>> {
         self.socket.set_read_timeout(Some(limit)).expect("a limit");
         let mut out = vec![0; 4096];
@@ -639,8 +639,8 @@ fn who_is_not_allowed_or_asks_too_often_gets_nothing() {
     assert!(machines.counter(&pin, "answered") - answered >= 16);
 }
 
-/// What is asked of one back-end is not answered by another with the same key, even if it comes
-/// to its very address; a name works through address translation.
+/// Queries to one back-end are not answered by another with the same key, even if they come to its
+/// very address; a name works through address translation.
 #[test]
 fn s21_only_who_is_meant_answers() {
     for mode in ["generic", "tc"] {
@@ -1009,7 +1009,7 @@ fn a_full_backlog_shows_while_its_server_does_nothing() {
     eventually("one waits no more", || backlog(&mut reader).0 == 2);
 }
 
-/// What the kernel tells is what `/proc` tells.
+/// The loads that the kernel tells are the loads that `/proc` tells.
 #[test]
 fn the_loads_are_true() {
     let Some(mut machines) = Machines::new() else {

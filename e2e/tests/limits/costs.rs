@@ -13,7 +13,7 @@ use evenkeel_e2e::process::installed;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
-/// What members wait for.
+/// Gate that members wait for.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,

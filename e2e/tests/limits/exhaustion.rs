@@ -1,6 +1,6 @@
-//! What happens when the balancer, or its machine, runs out of something: files, memory, ports,
-//! threads, a disk, a reader of its log. What must hold: nothing is held against a member,
-//! what administrators need goes on, and when there is enough again, everything works.
+//! Exhaustion of resources of the balancer, or its machine: files, memory, ports, threads, a disk,
+//! a reader of its log. The tests demand: nothing is held against a member, what administrators
+//! need goes on, and when there is enough again, everything works.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
@@ -79,7 +79,7 @@ fn state(balancer: &Balancer) -> String {
         .to_owned()
 }
 
-/// Whether a line comes back through this connection.
+/// Returns true if a line comes back through this connection.
 fn echoes(client: &mut Wire) -> bool {
     client.try_send("hello\n") && client.try_read_until(b"\n").is_some()
 }

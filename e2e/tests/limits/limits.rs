@@ -35,7 +35,7 @@ fn limited(balancer: &Balancer, limit: &str) -> u64 {
     balancer.rule_count("limited_total", &format!("limit=\"{limit}\""))
 }
 
-/// Whether a new connection is served.
+/// Returns the connection if a new connection is served.
 fn is_served(balancer: &Balancer) -> Option<Wire> {
     let mut wire = balancer.connect();
     wire.try_send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -364,7 +364,7 @@ fn http2_and_grpc_are_limited_alike() {
     assert!(said.contains("0 2xx, 0 3xx, 50 4xx, 0 5xx"), "{said}");
 }
 
-/// As many requests pass under load as the rate allows, whatever the load.
+/// A rate limit lets as many requests pass under load as the rate allows, whatever the load.
 #[test]
 fn a_load_generator_gets_the_rate_and_no_more() {
     if !installed(&["wrk"]) {

@@ -1,4 +1,4 @@
-//! What is limited, queued, refused, or runs out.
+//! Tests of limits, queues, refusals, and resources that run out.
 
 mod costs;
 mod exhaustion;

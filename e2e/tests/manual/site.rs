@@ -17,12 +17,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What a page has.
+/// Contents of a page.
 #[derive(Default)]
 struct Page {
     /// Links and pictures, with the line of each.
     links: Vec<(usize, String)>,
-    /// What a link to a heading may name.
+    /// Anchors that a link to a heading may name.
     anchors: BTreeSet<String>,
 }
 

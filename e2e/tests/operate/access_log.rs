@@ -1,4 +1,4 @@
-//! What the access log says of the way to a member: the queue, the connection, failed tries.
+//! Fields of the access log about the way to a member: the queue, the connection, failed tries.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 

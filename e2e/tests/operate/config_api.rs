@@ -27,7 +27,7 @@ fn config(member: SocketAddr) -> String {
     )
 }
 
-/// Who answers a client.
+/// Returns the name of the member that answers a client.
 fn answered(balancer: &Balancer) -> String {
     let mut wire = Wire::connect(balancer.address("web"));
     wire.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");

@@ -16,7 +16,7 @@ use evenkeel_e2e::python::python;
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::wire::Message;
 
-/// How long a member works on a request.
+/// Time for which a member works on a request.
 const SERVICE_TIME: Duration = Duration::from_millis(50);
 
 const PASSWORD: &str = "correct horse battery staple";

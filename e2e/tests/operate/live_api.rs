@@ -1,4 +1,4 @@
-//! What the admin API tells of what goes on: events, the last hour, checks, counters, the process.
+//! Live data of the admin API: events, the last hour, checks, counters, the process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Helpers of tests fail by panicking.
 

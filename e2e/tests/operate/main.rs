@@ -1,4 +1,4 @@
-//! What an operator does, sees and installs.
+//! Tests of an operator's tasks: what an operator does, sees and installs.
 
 mod access_log;
 mod config_api;

@@ -1,4 +1,4 @@
-//! What an operator does to a balancer that serves, and what it tells.
+//! Operation of a balancer that serves: what an operator does to it, and what it tells.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 

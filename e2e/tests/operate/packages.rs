@@ -58,7 +58,7 @@ fn package(name: &str, version: &str) -> String {
     format!("{name}_{version}_{}.deb", architecture.trim())
 }
 
-/// What the packages are to do, as root in the copy: its arguments are the folders of two versions.
+/// Script for the packages, run as root in the copy: its arguments are the folders of two versions.
 const STORY: &str = r#"
 set -eu
 old=$1 new=$2
@@ -228,7 +228,8 @@ fn packages_are_clean_and_are_installed_upgraded_and_purged() {
     assert!(output.status.success() && found.next().is_none(), "{said}");
 }
 
-/// The same with a systemd that runs: the unit with all its limits, reloads, rotated logs, an upgrade.
+/// Tests the packages with a systemd that runs: the unit with all its limits, reloads, rotated
+/// logs, an upgrade.
 fn under_systemd(old: &Path, new: &Path) {
     if !installed(&["systemctl", "logrotate", "curl"]) {
         return;

@@ -100,7 +100,7 @@ fn changes_under_load_cost_no_answer() {
     assert!(tally.requests > 100, "{tally:?}");
 }
 
-/// As a template leaves it that rendered nothing, or a disk that is full.
+/// Files without rules come of a template that rendered nothing, or of a disk that is full.
 #[test]
 fn f2_a_file_without_rules_takes_none_away_unless_it_is_forced() {
     let member = Member::echoing_targets();
@@ -346,8 +346,8 @@ fn threads_on_demand(balancer: &Balancer) -> Vec<String> {
     names
 }
 
-/// What is not configured has no thread; a reload that configures it starts one, which works,
-/// and one that takes it away leaves nothing behind that works.
+/// Features that are not configured have no thread; a reload that configures a feature starts a
+/// thread, which works, and a reload that takes the feature away leaves nothing behind that works.
 #[test]
 fn c13_threads_run_only_for_what_is_configured() {
     let member = Member::echoing_targets();

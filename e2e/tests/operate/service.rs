@@ -38,8 +38,8 @@ fn field(status: &str, name: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What the system says of all threads of a process, which must be alike: whom they run as, and their
-/// capabilities.
+/// Returns the rights of all threads of a process, which must be alike: the user they run as, and
+/// their capabilities.
 fn rights(process: u32) -> (String, u64) {
     let mut all = BTreeSet::new();
     let mut threads = 0;
@@ -423,7 +423,7 @@ fn completions_are_scripts_of_their_shells() {
     }
 }
 
-/// What bash offers after these words.
+/// Checks the completions that bash offers after some words.
 #[test]
 fn bash_completes_commands_and_options() {
     if !installed(&["bash"]) {

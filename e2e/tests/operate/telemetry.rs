@@ -1,4 +1,4 @@
-//! What is told of requests: lines of the access log in formats of others, request ids, and traces.
+//! Telemetry of requests: lines of the access log in formats of others, request ids, and traces.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 

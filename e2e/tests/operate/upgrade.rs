@@ -504,7 +504,8 @@ fn restarts_with_sockets_of_a_service_manager_cost_no_answer() {
     assert_eq!((tally.wrong, tally.errors), (0, 0), "{tally:?}");
 }
 
-/// What the process before read of a secret is handed to the next one, which cannot read it.
+/// A secret that the old process has read is handed to the new process, which cannot read the
+/// secret's file.
 #[test]
 fn a_secret_that_is_broken_holds_up_no_upgrade() {
     let member = Member::echoing_targets();

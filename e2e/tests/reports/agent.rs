@@ -19,7 +19,7 @@ use evenkeel_e2e::process::installed;
 use evenkeel_e2e::server::address;
 use serde_json::Value;
 
-/// What `evenkeel agent --once` prints with this configuration.
+/// Returns the output of `evenkeel agent --once` with this configuration.
 fn once(folder: &Folder, config: &str) -> Result<String, String> {
     let file = folder.write("once.toml", config);
     evenkeel(&["agent", "--once", file.to_str().unwrap()])
@@ -218,7 +218,7 @@ struct Site {
     _folder: Folder,
 }
 
-/// Where the agent is.
+/// Location of the agent.
 const LOCATION: &str = "machine-1/shop";
 
 impl Site {
@@ -377,7 +377,7 @@ impl Bounds {
         self.most = self.most.max(most);
     }
 
-    /// Whether a mean of such times can be this; loads have 24 bits.
+    /// Returns true if a mean of such times can be `mean`; loads have 24 bits.
     fn has(&self, mean: f64) -> bool {
         let least = self.least.unwrap().as_secs_f64();
         (least * 0.999..=self.most.as_secs_f64() * 1.001).contains(&mean)

@@ -82,7 +82,7 @@ fn shedding(balancer: &Balancer, rule: &str) -> Vec<usize> {
     sheds.map(|(number, _)| number).collect()
 }
 
-/// Who answers the client's next request.
+/// Returns the number of the member that answers the client's next request.
 fn ask(client: &mut Wire) -> usize {
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let response = client.read_response();

@@ -105,7 +105,7 @@ fn curl_follows_to_the_members_and_takes_its_body_along() {
     }
 }
 
-/// Where a client of the cluster `shop` is sent.
+/// Returns the server to which a client of the cluster `shop` is sent.
 fn redirected(broker: &Balancer) -> String {
     let mut wire = Wire::connect(broker.negotiator());
     wire.send("GET /a HTTP/1.1\r\nHost: shop.example\r\nEvenkeel-Class: gold\r\n\r\n");
@@ -366,7 +366,7 @@ fn a_client_that_keeps_redirects_asks_once_a_quantum() {
     assert!(requests > asked, "{output}");
 }
 
-/// Who answers at the end of the engine's redirect.
+/// Returns the name of the server that answers at the end of the engine's redirect.
 fn through(engine: &Engine) -> Option<String> {
     let url = format!("http://{}/name", engine.address());
     let output = try_curl(&["--location", "--fail", &url]);

@@ -95,7 +95,7 @@ impl Place {
 /// A client as browsers are: it follows redirects, and then stays where it is.
 struct Browser {
     negotiator: SocketAddr,
-    /// Where it is.
+    /// Server where the browser is, and its connection.
     place: Option<(SocketAddr, Wire)>,
     /// Requests to the negotiator.
     negotiations: usize,
@@ -149,7 +149,7 @@ fn ask(wire: &mut Wire, host: &str, target: &str) -> Message {
     wire.read_response()
 }
 
-/// How many browsers each server has, now that each has asked once more.
+/// Returns the number of browsers of each server, now that each browser has asked once more.
 fn spread(browsers: &mut [Browser]) -> BTreeMap<SocketAddr, usize> {
     let mut spread = BTreeMap::new();
     for browser in browsers {
@@ -227,7 +227,7 @@ impl Cluster {
         places.position(|place| place.address() == server).unwrap()
     }
 
-    /// How many browsers each server has, by number.
+    /// Returns the number of browsers of each server, by number.
     fn spread(&self, browsers: &mut [Browser]) -> [usize; 3] {
         let mut counts = [0; 3];
         for (server, count) in spread(browsers) {
@@ -237,7 +237,7 @@ impl Cluster {
     }
 }
 
-/// Whether the server sends new requests back.
+/// Returns true if the server sends new requests back.
 fn is_shut(place: &Place) -> bool {
     let answer = ask(&mut Wire::connect(place.address()), "a", "/files/name");
     answer.second_word() == "307"

@@ -30,7 +30,7 @@ impl Agent {
         Self::with_servers(broker, key, &["web,127.0.0.1,81", "web,,82"])
     }
 
-    /// The same with these servers.
+    /// Starts the agent with these servers.
     fn with_servers(broker: SocketAddr, key: &str, servers: &[&str]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/agent.py");
         let mut process = program("python3")
@@ -252,7 +252,7 @@ fn what_is_wrong_is_counted_and_not_answered() {
     assert_eq!(json(&balancer, "/v1/agents").as_array().unwrap().len(), 1);
 }
 
-/// What the balancer refuses as members of "web", with why.
+/// Returns the members of "web" that the balancer refuses, each with the reason.
 fn refused(balancer: &Balancer) -> Vec<(String, String)> {
     let status = balancer.status();
     let Some(refused) = status["groups"][0]["refused"].as_array() else {

@@ -83,7 +83,7 @@ impl Drop for Peer {
     }
 }
 
-/// What follows `before` on the first line that has it.
+/// Returns the text that follows `before` on the first line that has it.
 fn said(output: impl BufRead, before: &str) -> String {
     let mut lines = output.lines().map_while(Result::ok);
     let found = lines.find_map(|line| Some(line.split_once(before)?.1.to_owned()));
@@ -491,7 +491,7 @@ server.start()
 server.wait_for_termination()
 "#;
 
-/// Whether Debian's Python has gRPC.
+/// Returns true if Debian's Python has gRPC.
 fn has_grpc() -> bool {
     installed(&[PYTHON, "/usr/lib/python3/dist-packages/grpc/__init__.py"])
 }

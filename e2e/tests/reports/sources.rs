@@ -41,7 +41,7 @@ fn answered_by(balancer: &Balancer, name: &str, requests: usize) -> usize {
     (0..requests).filter(ask).count()
 }
 
-/// What an application does with the library, for each interval: gauges in one datagram, a
+/// Program of an application with the library. For each interval it sends gauges in one datagram, a
 /// counter, and a gauge that is only changed.
 const CLIENT: &str = r#"
 import statsd, sys

@@ -23,7 +23,7 @@ const CLIENTS: [&str; 2] = ["--http1.1", "--http2-prior-knowledge"];
 /// The program of the manual.
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/chooser.py");
 
-/// What a chooser does when it is asked.
+/// Reaction of a chooser when it is asked.
 #[derive(Clone)]
 enum Act {
     /// Answers, and keeps the connection.

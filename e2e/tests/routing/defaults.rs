@@ -1,5 +1,4 @@
-//! What groups do that say nothing: clients that are bound are balanced, and moved when loads
-//! drift apart.
+//! Defaults of groups: clients that are bound are balanced, and moved when loads drift apart.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
@@ -15,7 +14,7 @@ const MEMBERS: usize = 4;
 /// Requests of each client in a round: four clients are twice as busy as the others.
 const RATES: [usize; 8] = [2, 2, 2, 2, 1, 1, 1, 1];
 
-/// Who answers the client's next request.
+/// Returns the number of the member that answers the client's next request.
 fn ask(client: &mut Wire) -> usize {
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let response = client.read_response();

@@ -27,7 +27,7 @@ fn config(lines: &str, groups: &[(&str, SocketAddr)]) -> String {
 /// The two protocols of clients, as options of curl.
 const CLIENTS: [&str; 2] = ["--http1.1", "--http2-prior-knowledge"];
 
-/// What curl gets: status, `Location`, fields and body.
+/// Answer that curl gets: status, `Location`, fields and body.
 struct Answer {
     status: String,
     location: String,

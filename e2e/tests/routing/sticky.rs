@@ -55,7 +55,7 @@ impl Browser {
         (body, fields.contains("\nset-cookie: "))
     }
 
-    /// The same, which sets no cookie.
+    /// Returns the body of the answer, which sets no cookie.
     #[track_caller]
     fn stays(&self, balancer: &Balancer, path: &str) -> String {
         let (body, sets) = self.ask(balancer, path);
@@ -63,7 +63,7 @@ impl Browser {
         body
     }
 
-    /// The same, which does.
+    /// Returns the body of the answer, which sets a cookie.
     #[track_caller]
     fn is_bound(&self, balancer: &Balancer, path: &str) -> String {
         let (body, sets) = self.ask(balancer, path);

@@ -43,7 +43,7 @@ fn start(servers: &[Server; 4], strategy: &str) -> Balancer {
     ))
 }
 
-/// What is said of the two zones.
+/// Returns the status of the two zones.
 fn zones(balancer: &Balancer) -> [Value; 2] {
     let status = balancer.status();
     let zones = status["groups"][0]["zones"].as_array().unwrap();

@@ -31,7 +31,7 @@ fn config(pebble: &Pebble, member: &Member, names: &str, more: &str) -> String {
     )
 }
 
-/// What the rule `web` answers to a client that trusts only `root`.
+/// Returns the answer of the rule `web` to a client that trusts only `root`.
 fn get(balancer: &Balancer, root: &str, name: &str) -> String {
     let port = balancer.address("web").port();
     let to = format!("{name}:{port}:127.0.0.1:{port}");

@@ -48,13 +48,13 @@ impl Authority {
         Server::nginx_secured(listen, &self.nginx("m", "DNS:m.example"))
     }
 
-    /// What a group says that trusts it, and expects that name.
+    /// Returns the lines of a group that trusts the authority, and expects that name.
     fn trust(&self) -> String {
         let file = self.file("authority.crt");
         format!("ca_file = {file:?}\nserver_name = \"m.example\"")
     }
 
-    /// The same of a group that has a certificate of its own.
+    /// Returns the lines of such a group that has a certificate of its own.
     fn trust_as(&self, name: &str) -> String {
         let file = self.file(&format!("{name}.pem"));
         format!("{}\ncertificate = {file:?}", self.trust())

@@ -102,7 +102,7 @@ fn curl_downloads_uploads_and_lists_in_all_ways() {
     }
 }
 
-/// What a client's script prints; it must succeed.
+/// Returns the output of a client's script, which must succeed.
 fn run(what: &str, mut command: Command, input: &str) -> String {
     let mut process = command
         .stdin(Stdio::piped())

@@ -283,7 +283,7 @@ fn headers_from_others_and_wrong_ones_are_refused() {
     assert_eq!(refused(&balancer, "not_proxied"), 2);
 }
 
-/// Whether the connection ends without an answer.
+/// Returns true if the connection ends without an answer.
 fn closes(client: &mut Wire) -> bool {
     client.try_read_head().is_none()
 }

@@ -110,7 +110,7 @@ fn three() -> [Server; 3] {
     ]
 }
 
-/// Who answers a client that comes from `from`.
+/// Returns the name of the member that answers a client that comes from `from`.
 fn who(balancer: &Balancer, from: &str) -> String {
     let url = format!("http://{}/name", balancer.address("web"));
     curl(&["--fail", "--interface", from, &url])
@@ -153,7 +153,7 @@ fn a_client_address_stays_with_its_member() {
     }
 }
 
-/// Who answers the next request on a connection.
+/// Returns the name of the member that answers the next request on a connection.
 fn next(client: &mut Wire) -> String {
     client.send("GET /name HTTP/1.1\r\nHost: a\r\n\r\n");
     let response = client.read_response();

@@ -114,7 +114,7 @@ impl Machines {
 struct Client(TcpStream);
 
 impl Client {
-    /// What the member sees.
+    /// Asks the member for the client's address as the member sees it.
     fn ask(&mut self) -> String {
         self.0.set_read_timeout(Some(HANG)).unwrap();
         self.0

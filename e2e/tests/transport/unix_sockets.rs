@@ -61,7 +61,7 @@ impl Drop for Application {
     }
 }
 
-/// What so many requests to the rule `web` are answered with, and how often.
+/// Returns the answers to `count` requests to the rule `web`, and the number of each.
 fn answers(balancer: &Balancer, path: &str, count: usize) -> HashMap<String, usize> {
     let url = format!("http://{}{path}", balancer.address("web"));
     let mut seen = HashMap::new();

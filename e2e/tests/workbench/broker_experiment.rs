@@ -49,7 +49,7 @@ use evenkeel_e2e::wire::Wire;
 
 /// Microseconds per request, of the heterogeneous cluster.
 const HETEROGENEOUS: [u32; 3] = [3_000, 6_000, 15_000];
-/// The same of the homogeneous one.
+/// Microseconds per request, of the homogeneous cluster.
 const HOMOGENEOUS: [u32; 3] = [3_500; 3];
 
 /// In seconds: so much later than the server can serve them do users get their answers on
@@ -65,12 +65,12 @@ const PACE: Pace = Pace {
     pages: 8.0,
 };
 
-/// What a policy came to at one server.
+/// Figures of a policy at one server.
 #[derive(Clone, Debug, Default)]
 struct Figures {
     /// Share of the time in which its place of service was taken.
     utilization: f64,
-    /// As users saw it.
+    /// Response times as users saw them.
     response_times: Vec<Duration>,
     /// Share of all requests.
     share: f64,
@@ -80,7 +80,7 @@ struct Figures {
 }
 
 impl Figures {
-    /// As users saw it, in seconds.
+    /// Returns the mean response time as users saw it, in seconds.
     fn mean_response_time(&self) -> f64 {
         let sum: Duration = self.response_times.iter().sum();
         sum.as_secs_f64() / self.response_times.len().max(1) as f64
@@ -106,7 +106,7 @@ impl Figures {
     }
 }
 
-/// What limits the servers.
+/// Limit of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Capacity {
     /// A single place of service.
@@ -128,10 +128,10 @@ impl Capacity {
 /// server with a service time of 3 ms a third of a CPU is used, then.
 const WORK: u32 = 1_000;
 
-/// What Apache and the kernel take of them, about.
+/// Microseconds of [`WORK`] that Apache and the kernel take, about.
 const OVERHEAD: u32 = 150;
 
-/// What a server says of its place, until now.
+/// Reading of a server's place, until now.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     at: Instant,
@@ -349,7 +349,7 @@ impl Cluster {
         }
     }
 
-    /// What a policy comes to.
+    /// Measures a policy.
     ///
     /// Where something else keeps the machine so busy that users get their answers late,
     /// the figures are its and not the policy's: then they are taken again, a few times.
@@ -410,15 +410,15 @@ const POLICIES: [(&str, &str); 4] = [
     ("LAS", "least_active_sessions"),
 ];
 
-/// What the paper says of the shares of its three servers, section 5.1.
+/// Shares of the three servers in the paper, section 5.1.
 const PUBLISHED: [(&str, [f64; 3]); 2] =
     [("LU", [0.59, 0.30, 0.11]), ("LAS", [0.685, 0.245, 0.07])];
 
 /// For people: longer, and with tables in files.
 struct Long {
-    /// How many times as long.
+    /// Factor on the length.
     times: usize,
-    /// Where tables go.
+    /// Folder for the tables.
     folder: PathBuf,
 }
 
@@ -459,7 +459,7 @@ fn experiment(
     found
 }
 
-/// One line per policy and server.
+/// Returns a table with one line per policy and server.
 fn csv(found: &[Vec<Figures>]) -> String {
     let mut lines = String::from(
         "policy,server,requests,share,utilization,mean_response_s,p50_s,p95_s,p99_s\n",

@@ -562,7 +562,8 @@ fn runs_are_written_and_compared() {
     assert!(error.contains("no seconds to compare"), "{error}");
 }
 
-/// What HdrHistogram's own program makes of an interval log: Debian's libhdrhistogram-java.
+/// Returns the output of HdrHistogram's own program for an interval log: Debian's
+/// libhdrhistogram-java.
 fn processed(log: &str, options: &[&str]) -> Option<String> {
     const JAR: &str = "/usr/share/java/hdrhistogram.jar";
     if !std::path::Path::new(JAR).exists() {
