@@ -21,7 +21,7 @@ use crate::pulse::Pulses;
 /// An alert that a group has raised for a location.
 #[derive(Clone, Debug)]
 pub struct Alert {
-    /// Since when.
+    /// Time at which the alert was raised.
     pub since: Instant,
     /// The effective load at that time.
     pub load: f32,
@@ -32,15 +32,16 @@ pub struct Alert {
 /// Locations under alert, with who says so.
 pub type Alerted = HashMap<Arc<str>, Caller>;
 
-/// Other balancers that have the same groups. For each group one of them decides upon alerts, and the others
-/// heed it. Upon ejections each decides by itself, and hears what the others have seen. What one has learnt of
-/// members is a first guess for those who know nothing.
+/// Council of the other balancers that have the same groups. For each group one balancer decides
+/// upon alerts, and the others heed it. Upon ejections each balancer decides by itself, and hears
+/// what the others have seen. What a balancer has learnt of members is a first guess for balancers
+/// that know nothing.
 ///
 /// An alert that is a pulse is each balancer's own: it ends when so many of its clients have left as it
 /// has planned.
 pub trait Council: Send + Sync {
-    /// Which of the locations of a group are under alert, one answer for each. `None` if this
-    /// balancer decides by itself.
+    /// Returns for each location of a group, true if it is under alert. `None` if this balancer
+    /// decides by itself.
     fn settle(&self, proposal: &Proposal<'_>) -> Option<Vec<bool>>;
 
     /// Tells the others which members this balancer has ejected, and answers which they have, with the
@@ -68,7 +69,7 @@ pub struct Proposal<'a> {
     pub raised: &'a [bool],
     /// Number of locations that may be under alert.
     pub allowed: usize,
-    /// The moment.
+    /// Time of the proposal.
     pub now: Instant,
 }
 
@@ -86,8 +87,8 @@ pub struct Alerts {
     pulses: Pulses,
     /// Time at which a member that had sent clients away last took clients again.
     opened: Option<Instant>,
-    /// For each member of the group, whether it is to send its clients away. Its slot may
-    /// still say so when it is not: as long as its server does not know.
+    /// For each member of the group, true if it is to send its clients away. The member's slot may
+    /// still say so when this is false: as long as its server does not know.
     sheds: Vec<bool>,
 }
 
@@ -295,7 +296,8 @@ impl Alerts {
     }
 }
 
-/// Which of a group's sites are to be under alert, where this balancer would have it as `wanted`.
+/// Decides which of a group's sites are to be under alert, where this balancer would have it as
+/// `wanted`.
 fn settle(
     group: &Group,
     council: Option<&dyn Council>,

@@ -75,7 +75,7 @@ pub fn is_negligible(threshold: Threshold, id: LoadId, sites: &[Site]) -> bool {
 /// Largest difference of a utilisation that counts as none.
 const NEGLIGIBLE: f32 = 0.05;
 
-/// Which of `sites` are to be under alert, one answer for each.
+/// Decides which of `sites` are to be under alert, one answer for each.
 ///
 /// A location whose load is unknown is not, nor is one that takes no traffic anyway.
 pub fn analyze(threshold: Threshold, settings: &AlertSettings, sites: &[Site]) -> Vec<bool> {
@@ -98,11 +98,11 @@ pub enum Caller {
     Administrator,
 }
 
-/// From which of its `sites` a group sends its clients away, one answer for each.
-/// `alerts` says who has each of them under alert, this group or another one.
+/// Decides from which of its `sites` a group sends its clients away, one answer for each. `alerts`
+/// says who has each site under alert, this group or another one.
 ///
-/// Never all that take traffic: with every location under alert the least loaded one
-/// serves. An unknown load counts as average.
+/// A group never sends clients away from all sites that take traffic: with every location under
+/// alert the least loaded one serves. An unknown load counts as average.
 pub fn shed(settings: &AlertSettings, sites: &[Site], alerts: &[Option<Caller>]) -> Vec<bool> {
     let average = known(sites).sum::<f32>() / known(sites).count().max(1) as f32;
     let under = |caller| {

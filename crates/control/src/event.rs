@@ -15,7 +15,7 @@ pub enum Event {
         member: usize,
         /// Cause of the ejection.
         cause: Cause,
-        /// For how long.
+        /// Length of the ejection.
         time: Duration,
     },
     /// An ejected member is in again.
@@ -24,13 +24,13 @@ pub enum Event {
     SlowStartOver(usize),
     /// Too many members are down or ejected: all are routed to.
     Panic,
-    /// Not any more.
+    /// The panic is over.
     PanicOver,
     /// The zone that comes first keeps another part of the group's requests.
     Zone {
-        /// Which, in a word.
+        /// Part that stays, in a word.
         stay: Stay,
-        /// From 0 to 1.
+        /// Part that stays, from 0 to 1.
         kept: f32,
     },
     /// A location is under alert.
@@ -57,14 +57,14 @@ pub enum Event {
     },
 }
 
-/// Which part of the requests stays in the zone that comes first.
+/// Part of the requests that stays in the zone that comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
     /// All requests stay.
     All,
     /// Some; others go to other zones.
     Part,
-    /// None: nobody there can serve.
+    /// No request stays: nobody there can serve.
     Nothing,
 }
 

@@ -33,7 +33,7 @@ pub struct GroupControl {
 }
 
 impl GroupControl {
-    /// Of a group that is new.
+    /// Returns the control of a new group.
     pub fn new(rules: Rules) -> Self {
         GroupControl {
             rules,

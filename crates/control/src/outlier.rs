@@ -51,7 +51,7 @@ pub struct Outliers {
 /// The last ejection of a member for what this balancer's own requests say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// Until when.
+    /// End of the ejection.
     pub until: Instant,
     /// Length of the ejection.
     pub time: Duration,
@@ -84,7 +84,7 @@ impl Seen {
 pub struct Word {
     /// Name of the balancer.
     pub of: Arc<str>,
-    /// Until when.
+    /// End of the ejection.
     pub until: Instant,
     /// Requests that the balancer has seen.
     pub seen: Seen,
@@ -100,7 +100,7 @@ pub struct Told<'a> {
     /// Members that this balancer has ejected for what its own requests say, as indices into
     /// `members`.
     pub ejected: &'a [(usize, Ejection)],
-    /// The moment.
+    /// Time of the report.
     pub now: Instant,
 }
 
@@ -120,7 +120,7 @@ pub enum Event {
     Ejected {
         /// Cause of the ejection.
         cause: Cause,
-        /// For how long.
+        /// Length of the ejection.
         time: Duration,
     },
     /// The member is in again.
@@ -170,7 +170,7 @@ impl Outliers {
         (last.until > now && member.slot.has(Reason::Ejected)).then_some(*last)
     }
 
-    /// By the word of which other balancer a member is out, if it is for that.
+    /// Returns the word of another balancer by which a member is out, if it is out for that.
     pub fn word(&self, id: MemberId) -> Option<&Word> {
         self.words.get(&id)
     }

@@ -22,10 +22,10 @@ pub(crate) struct Place<'a> {
     pub takes_traffic: bool,
 }
 
-/// All of them.
+/// Places of all locations of a group.
 pub(crate) struct Places<'a> {
     pub all: Vec<Place<'a>>,
-    /// For each member of the group, where in `all` its location is.
+    /// For each member of the group, the index of its location in `all`.
     pub of_member: Vec<usize>,
 }
 

@@ -48,7 +48,7 @@ pub struct Policy {
     pub limit: usize,
     /// Waiting times up to this one are no overload; `None` for none at all.
     pub target: Option<Duration>,
-    /// For how long waiting times must be above the target.
+    /// Time for which waiting times must be above the target.
     pub interval: Duration,
     /// Requests that are not refused for having waited too long.
     pub keep: usize,
@@ -92,8 +92,8 @@ struct Line {
     arrivals: u64,
     /// Vacancies that were told to somebody who has not answered yet.
     outstanding: usize,
-    /// Since when all that were served had waited for too long; in an overload, when somebody had
-    /// last.
+    /// Time since which all requests that were served had waited for too long; in an overload, time
+    /// at which a request last had.
     slow: Option<Instant>,
     is_overloaded: bool,
     refusals: u64,

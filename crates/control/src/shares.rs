@@ -80,7 +80,7 @@ const FACTS: u32 = Reason::Maintenance as u32
 /// Weight and standing that a member should get at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// Which member.
+    /// Id of the member.
     pub id: MemberId,
     /// Weight of the member relative to that of the others, in any unit; above 0 if it is serving.
     pub weight: f32,
@@ -201,7 +201,7 @@ pub struct Settings {
     pub damping: Duration,
     /// Changes of a weight below this share of it are left out.
     pub smallest_change: f32,
-    /// And those by less than this.
+    /// Changes of a weight by less than this are left out, too.
     pub smallest_step: u32,
     /// Least time from one message to the next if only weights change.
     pub interval: Duration,
@@ -210,7 +210,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// For receivers that take messages easily: at most five a second.
+    /// Returns settings for receivers that take messages easily: at most five a second.
     fn default() -> Self {
         Settings {
             highest: 256,
@@ -226,9 +226,9 @@ impl Default for Settings {
 /// Weight and standing of a member, as the receiver is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Which member.
+    /// Id of the member.
     pub id: MemberId,
-    /// From 1 to [`Settings::highest`] if it serves, else 0.
+    /// Weight from 1 to [`Settings::highest`] if the member serves, else 0.
     pub weight: u32,
     /// Standing of the member.
     pub standing: Standing,
@@ -254,14 +254,14 @@ pub struct Shares {
     said: Vec<Share>,
     /// Time at which `said` was said; `None` is never, or that it has to be said again.
     said_at: Option<Instant>,
-    /// Which of `said` the member at the same place is; made anew when members change.
+    /// For each member, its index in `said`; made anew when members change.
     places: Vec<Option<usize>>,
     /// Number of messages.
     messages: u64,
 }
 
 impl Shares {
-    /// Nothing was said yet.
+    /// Returns shares of which nothing was said yet.
     pub fn new(settings: Settings) -> Self {
         Shares {
             settings: Settings {
@@ -292,7 +292,7 @@ impl Shares {
         &self.settings
     }
 
-    /// Other settings from now on. What was said stays, unless weights have another scale.
+    /// Sets other settings from now on. What was said stays, unless weights have another scale.
     pub fn set_settings(&mut self, settings: Settings) {
         let next = Shares::new(settings).settings;
         if next.highest != self.settings.highest {

@@ -1,4 +1,4 @@
-//! Which share of a group's requests leaves a zone.
+//! Shares of a group's requests that leave a zone.
 //!
 //! Requests go to the balancer's own zone first ([`zone`]). In each round it is worked out which part of
 //! what comes to a rank of zones stays there; the rest passes on to the next rank in which anybody can
@@ -49,7 +49,7 @@ const LEAST: f32 = 1.0 / 64.0;
 /// A part that stays up to this one is less than all, in events: those about less are noise.
 const PART: f32 = 0.95;
 
-/// From this part on all stays: what is left is less than is counted.
+/// Part from which on all stays: what is left is less than is counted.
 const ALL: f32 = 1.0 - 1.0 / zone::WHOLE as f32;
 
 /// The longest time between two rounds that counts.
@@ -516,7 +516,7 @@ mod tests {
             prop_assert!(low >= high, "{loads:?}: {kept:?}");
         }
 
-        /// And in the end, too.
+        /// In the end, too, the more is asked for, the more leaves.
         #[test]
         fn the_more_is_asked_for_the_more_leaves(asked in prop::array::uniform2(0.5f32..2.5)) {
             let kept = asked.map(|own| {

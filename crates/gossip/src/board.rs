@@ -162,7 +162,7 @@ impl Copy {
         }
     }
 
-    /// Which row of sheets it comes from, and up to which number.
+    /// Returns the row of sheets that the copy comes from, and the number up to which it is known.
     pub(crate) fn known(&self) -> (u32, u64) {
         (self.stream, self.applied)
     }

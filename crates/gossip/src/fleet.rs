@@ -36,7 +36,7 @@ use crate::seal::{self, Header, Kind, MAX_BODY, MAX_INNER};
 use crate::service::Taught;
 use crate::swim::Swim;
 
-/// At least how often each balancer tells each other one that it is there.
+/// Longest time until each balancer tells each other one again that it is there.
 pub const BEAT: Duration = Duration::from_millis(250);
 
 /// After so long without a word of a balancer all others are asked for it.
@@ -152,7 +152,7 @@ impl std::fmt::Debug for Fleet {
     }
 }
 
-/// Another balancer, for those who look.
+/// View of another balancer, for those who look.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerView<'a> {
     /// Identity of the peer.
@@ -211,12 +211,12 @@ impl Fleet {
         self.swim.id()
     }
 
-    /// Other keys: it signs with the first and takes both.
+    /// Sets other keys: the balancer signs with the first and takes both.
     pub fn set_keys(&mut self, keys: Keys) {
         self.keys = keys;
     }
 
-    /// Other addresses to find others at.
+    /// Sets other addresses to find others at.
     pub fn set_seeds(&mut self, seeds: impl IntoIterator<Item = SocketAddr>) {
         let old = std::mem::take(&mut self.seeds);
         let tried = |seed: SocketAddr| (seed, old.get(&seed).copied().flatten());

@@ -98,7 +98,7 @@ pub(crate) enum CodecError {
     /// The value does not fit into what is left of a datagram.
     #[error("no room")]
     Full,
-    /// Not what this version says.
+    /// The bytes are not what this version says.
     #[error("malformed")]
     Malformed,
 }

@@ -35,7 +35,7 @@ impl Hello {
         out
     }
 
-    /// The other way round.
+    /// Decodes the body of a datagram.
     pub fn decode(body: &[u8]) -> Option<Self> {
         let mut input = Input(body);
         let hello = Hello {
@@ -75,7 +75,7 @@ impl Welcome {
         out
     }
 
-    /// The other way round.
+    /// Decodes the body of a datagram.
     pub fn decode(body: &[u8]) -> Option<Self> {
         let mut input = Input(body);
         let welcome = Welcome {
@@ -142,7 +142,7 @@ impl Sheet {
         out
     }
 
-    /// The other way round.
+    /// Decodes the body of a datagram.
     pub fn decode(body: &[u8], now: Instant) -> Option<Self> {
         let mut input = Input(body);
         let (ack_stream, ack) = (input.u32()?, input.varint()?);
@@ -190,7 +190,7 @@ pub(crate) fn relay(to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The other way round.
+/// Decodes a datagram that is passed on: its address and its bytes.
 pub(crate) fn relayed(body: &[u8]) -> Option<(SocketAddr, &[u8])> {
     let mut input = Input(body);
     let to = address(&mut input)?;

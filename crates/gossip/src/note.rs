@@ -263,7 +263,7 @@ pub const LONGEST_EJECTION: Duration = Duration::from_secs(24 * 3600);
 /// The longest that a request is said to take: an hour, in microseconds.
 pub const LONGEST_SERVICE: u32 = 3_600_000_000;
 
-/// Nothing lasts longer than a year here.
+/// Longest time, a year in milliseconds: nothing lasts longer here.
 const LONGEST: u64 = 366 * 24 * 3600 * 1000;
 
 fn put_millis(out: &mut Vec<u8>, time: Duration) {

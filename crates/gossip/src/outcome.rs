@@ -16,8 +16,8 @@ pub enum Outcome {
     /// The datagram is none of this protocol, or of somebody who has no key.
     #[strum(transparent)]
     Invalid(Invalid),
-    /// With a token that this process has not given, or no longer takes: sent before one of both
-    /// has restarted, or again by somebody else.
+    /// Datagram with a token that this process has not given, or no longer takes: sent before one
+    /// of both has restarted, or again by somebody else.
     Foreign,
     /// The datagram came before.
     Duplicate,
@@ -25,14 +25,14 @@ pub enum Outcome {
     Replayed,
     /// The answer to a question that was not asked, or long ago.
     Unasked,
-    /// From this balancer itself, or from another one that says that it is at its address.
+    /// Datagram from this balancer itself, or from another one that says that it is at its address.
     Own,
     /// There are as many balancers as there may be.
     Full,
 }
 
 impl Outcome {
-    /// All of them, in the order in which they are counted.
+    /// All outcomes, in the order in which they are counted.
     pub const ALL: [Outcome; 16] = [
         Outcome::Taken,
         Outcome::Greeted,

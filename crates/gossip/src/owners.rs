@@ -56,7 +56,7 @@ use crate::id::Id;
 use crate::note::{Item, Key, Note};
 use crate::peer::Peer;
 
-/// For so long an alert counts whose holder is gone, wherever it may still be heeded.
+/// Time for which an alert counts whose holder is gone, wherever it may still be heeded.
 pub const CAUTION: Duration = Duration::from_secs(60);
 
 /// A group.
@@ -459,7 +459,7 @@ impl Fleet {
         *holder == self.me() || peer.is_some_and(|peer| peer.is(holder.node, holder.session))
     }
 
-    /// From now on another balancer's claim counts, with its alerts.
+    /// Lets another balancer's claim count from now on, with its alerts.
     fn follow(&mut self, address: SocketAddr, number: u64, epoch: u64) {
         let (Some(peer), Some(group)) = (self.peers.get(&address), self.groups.get_mut(&number))
         else {

@@ -18,7 +18,7 @@ pub(crate) const MAX_QUEUE: usize = 8;
 /// by whoever repeats what was said long ago.
 pub(crate) const MAX_PENDING: usize = 4;
 
-/// Another balancer.
+/// State of another balancer.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) id: Id,

@@ -146,7 +146,8 @@ pub enum Reader {
 /// State of the locations that are read for all.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
-    /// For which group each is read, and when it was last looked at for that one.
+    /// For each location, the group that it is read for, and when it was last looked at for that
+    /// group.
     groups: HashMap<u64, (u64, Instant)>,
     /// Readings that this balancer tells, by location.
     told: HashMap<u64, Told>,
@@ -300,7 +301,7 @@ impl Fleet {
         readers
     }
 
-    /// Of how many locations the balancer at this address says what it has read.
+    /// Returns the number of locations of which the balancer at this address says what it has read.
     pub fn locations_read_by(&self, address: SocketAddr, now: Instant) -> usize {
         let peer = self.peers.get(&address);
         peer.map_or(0, |peer| peer.heard_loads.count(now))

@@ -16,9 +16,9 @@ pub const DRAWS: (f64, f64) = (0.5, 0.2);
 /// Kind of a run of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// In virtual time.
+    /// Run in virtual time.
     Simulated,
-    /// With real programs.
+    /// Run with real programs.
     Real,
 }
 

@@ -36,9 +36,9 @@ pub struct Row {
 /// Way in which a figure or table is repeated.
 #[derive(Debug, PartialEq)]
 pub enum By {
-    /// By the experiment of this name.
+    /// Experiment of this name.
     Experiment(String),
-    /// Not at all, for this reason.
+    /// No repetition, for this reason.
     Nothing(String),
 }
 

@@ -223,7 +223,7 @@ impl Process {
     }
 }
 
-/// For how long a program may take to end.
+/// Time that a program may take to end.
 const END: Duration = Duration::from_secs(3);
 
 impl Drop for Process {

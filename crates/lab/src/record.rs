@@ -166,9 +166,9 @@ fn replace_verdict(text: &mut String, claim: &str, verdict: Verdict) -> bool {
 
 /// A run that has ended.
 pub struct Ended<'a> {
-    /// Of which paper.
+    /// Paper of the experiment.
     pub paper: &'a Paper,
-    /// Which experiment.
+    /// Experiment that was run.
     pub experiment: &'a Experiment,
     /// Mode of the run.
     pub mode: Mode,

@@ -43,7 +43,7 @@ pub struct Answer {
     pub note: Option<String>,
 }
 
-/// Which clients a member takes.
+/// Clients that a member takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// All clients.

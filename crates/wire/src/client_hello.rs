@@ -113,7 +113,7 @@ fn record(&[kind, major, _, high, low]: &[u8; RECORD_HEADER]) -> Result<usize, P
 
 /// A walk over the message, across the records that carry it.
 struct Message<'a> {
-    /// From here on.
+    /// Bytes from here on.
     bytes: &'a [u8],
     /// Bytes of the present record that are ahead.
     in_record: usize,

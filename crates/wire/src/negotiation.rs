@@ -59,7 +59,7 @@ pub struct Server {
     pub url: String,
 }
 
-/// Nobody is bound.
+/// Refusal: nobody is bound.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     /// Reason: `no_member`, `response_time` or `class_limit`.

@@ -221,7 +221,7 @@ struct Reading<'w, W> {
     refused: Option<Invalid>,
 }
 
-/// Which object of the JSON is read.
+/// Object of the JSON that is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Table {
     Report,

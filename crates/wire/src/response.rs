@@ -116,12 +116,12 @@ pub struct Reader {
 enum Rest {
     #[default]
     Head,
-    /// This number of bytes of the body.
+    /// Number of bytes of the body that are to come.
     Length(u64),
     UntilClose,
     /// A line with the size of a chunk.
     Size,
-    /// This number of bytes of a chunk.
+    /// Number of bytes of the chunk that are to come.
     Chunk(u64),
     /// The line end after a chunk.
     ChunkCr,

@@ -1,9 +1,9 @@
 //! Window of a peer's messages: which have come, and what is late, repeated or lost.
 
-/// Which sequence numbers of a peer have come, as far as it matters.
+/// Sequence numbers of a peer that have come, as far as it matters.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// The highest.
+    /// Highest number that has come.
     pub last: u64,
     /// Bit n is set if `last - n` has come.
     pub seen: u64,
@@ -23,7 +23,7 @@ pub enum Late {
 }
 
 impl Window {
-    /// Of a peer whose first message is there, and no other one.
+    /// Returns the window of a peer whose first message is there, and no other one.
     pub fn new(first: u64) -> Self {
         Window {
             last: first,

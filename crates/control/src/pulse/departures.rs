@@ -10,7 +10,7 @@ use evenkeel_core::member::{self, Member, MemberId};
 use evenkeel_core::relocation::{Client, Move, Relocation};
 use evenkeel_core::time::{Instant, millis, millis_since};
 
-/// For how long after its end a pulse still sends clients here.
+/// Time for which a pulse still sends clients here after its end, in milliseconds.
 const ECHO_MS: u32 = 100;
 
 /// A plan that is not followed any more leaves no alert behind.

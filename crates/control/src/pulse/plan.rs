@@ -56,7 +56,7 @@ impl Model {
         there - back
     }
 
-    /// By how much the sum of squares falls.
+    /// Returns by how much the sum of squares falls.
     fn gain(&self, step: &Step) -> f32 {
         let (Some(from), Some(to)) = (self.loads[step.from], self.loads[step.to]) else {
             return f32::NEG_INFINITY;

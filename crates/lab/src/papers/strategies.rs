@@ -654,7 +654,8 @@ fn off_from_even(lines: &[Line], last: f64) -> f64 {
     off.fold(0.0, f64::max)
 }
 
-/// From when on every member is within 5 %, by means of a second; the end if there is no such time.
+/// Returns the time from which on every member is within 5 %, by means of a second; the end if
+/// there is no such time.
 fn settles(lines: &[Line]) -> f64 {
     let off = lines.iter().filter_map(|line| {
         let is_off = |(_, rate): &&(f64, f64)| (rate - EVEN).abs() > 0.05 * EVEN;

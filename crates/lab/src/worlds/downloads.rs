@@ -38,7 +38,7 @@ pub struct Downloads {
     pub pieces: Vec<Duration>,
     /// True if all pieces of a session come over one connection; otherwise each comes over its own.
     pub one_connection: bool,
-    /// From the balancer to a server, or back.
+    /// Time of a message from the balancer to a server, or back.
     pub network: Duration,
     /// Strategy that chooses the server.
     pub strategy: Values,

@@ -49,7 +49,7 @@ pub struct Background {
 /// Way in which a balancer knows the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Monitor {
-    /// Not at all.
+    /// Balancers do not know the load.
     None,
     /// A process at the back-end writes the CPU utilisation since its last turn into a page,
     /// which balancers read (ULM).
@@ -96,7 +96,7 @@ pub struct DataCentre {
     /// CPU time of the others: from `hit` on, this on average (exponential), always the same
     /// for the same document.
     pub miss: Duration,
-    /// Other work.
+    /// Other work at the back-ends.
     pub background: Background,
     /// Way in which loads are known.
     pub monitor: Monitor,
@@ -145,7 +145,7 @@ struct Documents {
     /// Cost of each document that is not at hand, and below it the cost of all that are.
     costs: Vec<f64>,
     hit: f64,
-    /// Of which site they are, and what the members have at hand, of all sites.
+    /// Site of the documents, and below it what the members have at hand, of all sites.
     site: usize,
     caches: Caches,
 }
@@ -191,10 +191,10 @@ impl Work for Documents {
     }
 }
 
-/// From the balancer to a back-end, or back: Ethernet and a system call or two.
+/// Time of a message from the balancer to a back-end, or back: Ethernet and a system call or two.
 const NETWORK: Duration = Duration::from_micros(50);
 
-/// Over which the variance is taken.
+/// Time over which the variance is taken.
 const VARIANCE: Duration = Duration::from_millis(50);
 
 /// Plays it with a seed.

@@ -24,10 +24,11 @@ use evenkeel_sim::server::{Discipline, Server};
 /// end-to-end test (`e2e/apache/mod_capacity.c`).
 const LENGTH_SHARE: f64 = 0.25;
 
-/// For how long what an agent knows of response and think times outlives its interval.
+/// Time for which an agent's knowledge of response and think times outlives its interval, in
+/// nanoseconds.
 const CARRY: u64 = 60_000_000_000;
 
-/// Within so many seconds all users have begun.
+/// Time within which all users have begun, in seconds.
 const ARRIVAL: f64 = 10.0;
 
 /// Parameters of the world.
@@ -35,7 +36,7 @@ const ARRIVAL: f64 = 10.0;
 pub struct Negotiated {
     /// Mean service time of each server.
     pub service_times: Vec<Duration>,
-    /// In which order a server works.
+    /// Order in which a server works.
     pub discipline: Discipline,
     /// Number of users.
     pub users: usize,
@@ -44,9 +45,9 @@ pub struct Negotiated {
     /// True if each user has a client address of its own; otherwise all have the same address.
     /// Agents measure think times by address.
     pub own_addresses: bool,
-    /// For how long a server may be used.
+    /// Time for which a server may be used.
     pub quantum: Duration,
-    /// Between two reports of an agent.
+    /// Time between two reports of an agent.
     pub interval: Duration,
     /// True if agents report all at once, and not each at times of its own.
     pub in_step: bool,
@@ -80,7 +81,7 @@ pub struct Figures {
 /// Results of the run.
 #[derive(Clone, Debug, Default)]
 pub struct Played {
-    /// By server.
+    /// Figures by server.
     pub servers: Vec<Figures>,
     /// Clients that were sent to a server.
     pub negotiations: u64,

@@ -28,7 +28,7 @@ use evenkeel_manager::groups::Groups;
 use evenkeel_sim::config::{equal_members, group, groups};
 use evenkeel_sim::engine::{self, Engine, World, exponential, nanos};
 
-/// For how long a client is taken to stay: until it is told to leave.
+/// Time for which a client is taken to stay: until it is told to leave.
 const STAY: Duration = Duration::from_secs(3600);
 
 /// A client.
@@ -197,7 +197,7 @@ enum Happening {
         shut: bool,
     },
     Report(usize),
-    /// With the bits of the load.
+    /// A load report arrives; `load` has the bits of the load.
     ReportArrival {
         member: usize,
         load: u64,
@@ -215,7 +215,7 @@ struct Running<'a> {
     group: Arc<Group>,
     engine: Engine<Happening>,
     rng: fastrand::Rng,
-    /// For answers, which change nothing of what else is drawn.
+    /// Random numbers for answers, which change nothing of what else is drawn.
     answers: fastrand::Rng,
     clients: Vec<State>,
     valves: Vec<bool>,

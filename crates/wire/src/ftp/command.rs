@@ -3,7 +3,7 @@
 /// A command, and what follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command<'a> {
-    /// Which it is.
+    /// Kind of the command.
     pub verb: Verb,
     /// Name of the command as the client has written it.
     pub name: &'a [u8],

@@ -55,9 +55,9 @@ pub struct Settings {
 /// Output buffers for bytes that are to be sent.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// To the server.
+    /// Bytes to the server.
     pub server: Vec<u8>,
-    /// To the client.
+    /// Bytes to the client.
     pub client: Vec<u8>,
     /// Place in `server` of a byte that is to be sent as urgent.
     pub urgent: Option<usize>,
@@ -93,15 +93,15 @@ pub enum Transfer {
 /// Next action of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing but to send.
+    /// Nothing is to be done but to send.
     Nothing,
     /// Somebody listens, and so have we to: then call [`Conversation::listening`].
     Open(Opening),
     /// The data connection that was prepared is not wanted any more.
     Close,
-    /// To be noted.
+    /// Transfer to be noted.
     Transfer(Transfer),
-    /// To be counted: what came was refused with a reply, and the session goes on.
+    /// Refusal to be counted: what came was refused with a reply, and the session goes on.
     Refused(Refusal),
     /// TLS begins when all is sent: then call [`Conversation::secured`].
     Secure,

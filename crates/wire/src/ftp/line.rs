@@ -55,12 +55,12 @@ enum State {
 }
 
 impl Lines {
-    /// Of a client: without commands of Telnet, and only text.
+    /// Returns a cutter for the lines of a client: without commands of Telnet, and only text.
     pub fn of_client() -> Self {
         Lines::new(true)
     }
 
-    /// Of a server: as they are.
+    /// Returns a cutter for the lines of a server: as they are.
     pub fn of_server() -> Self {
         Lines::new(false)
     }

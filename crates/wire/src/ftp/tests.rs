@@ -20,7 +20,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// With a server that has greeted.
+    /// Starts a talk with a server that has greeted.
     fn new(settings: Settings) -> Self {
         let mut talk = Talk {
             conversation: Conversation::new(settings),

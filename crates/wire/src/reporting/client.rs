@@ -96,7 +96,7 @@ pub struct Session {
     rng: fastrand::Rng,
     phase: Phase,
     nonce: u64,
-    /// Of the last message sent with this nonce.
+    /// Sequence number of the last message sent with this nonce.
     sequence: u64,
     report: Option<Report>,
     servers: Vec<Server>,
@@ -221,9 +221,9 @@ impl Session {
         }
     }
 
-    /// Until when each server is under a load alert, in the order of the registration;
-    /// `None` is not at all. An alert is a lease: the broker renews it, and if the broker
-    /// is lost it ends by itself.
+    /// Returns for each server, in the order of the registration, until when it is under a load
+    /// alert; `None` is not at all. An alert is a lease: the broker renews it, and if the broker is
+    /// lost the alert ends by itself.
     pub fn alerts(&self, now: Instant) -> impl Iterator<Item = Option<Instant>> + '_ {
         let servers = self.servers.iter();
         servers.map(move |server| server.alert_until.filter(|until| *until > now))

@@ -142,7 +142,7 @@ fn hex(text: &str) -> Option<Vec<u8>> {
     pairs.iter().map(byte).collect()
 }
 
-/// Not a set of keys.
+/// Reason why something is no set of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
     /// No key at all.
@@ -169,7 +169,7 @@ pub enum KeysError {
     /// A line is no key.
     #[error("line {line} must be ID:HEX, an id from 0 to 65535 and hexadecimal digits")]
     Line {
-        /// Which, from 1.
+        /// Number of the line, from 1.
         line: usize,
     },
 }

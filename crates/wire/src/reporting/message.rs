@@ -84,7 +84,7 @@ impl Kind {
 /// Header with which every message begins, after magic and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Which message it is.
+    /// Kind of the message.
     pub kind: Kind,
     /// The key of its code.
     pub key: u16,
@@ -92,9 +92,9 @@ pub struct Header {
     pub nonce: u64,
     /// The number that the broker drew for this registration, 0 where there is none yet.
     pub identifier: u64,
-    /// From an agent: counts its messages with this nonce, from 1. In an Acknowledgement
-    /// or a Query: counts the broker's messages with this identifier, from 1. In another
-    /// answer: the sequence number of what is answered.
+    /// Sequence number. From an agent: counts its messages with this nonce, from 1. In an
+    /// Acknowledgement or a Query: counts the broker's messages with this identifier, from 1. In
+    /// another answer: the sequence number of what is answered.
     pub sequence: u64,
 }
 
@@ -233,13 +233,13 @@ const NO_WEIGHT: u32 = u32::MAX;
 /// Reason why something cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRegistration {
-    /// Not the name of a location.
+    /// Text that is not the name of a location.
     #[error("a location is 1 to {MAX_LOCATION_LEN} bytes without control characters, not {0:?}")]
     Location(String),
-    /// Not the name of an agent.
+    /// Text that is not the name of an agent.
     #[error("an agent's name is 1 to {MAX_NAME_LEN} letters, digits, `-`, `_` or `.`, not {0:?}")]
     Agent(String),
-    /// Not a server.
+    /// Text that is not a server.
     #[error(
         "a server has the name of a group, an IP address or a host name in lower case (or \
          none), and a port from 1: not {0}"
@@ -289,13 +289,13 @@ impl Cookie {
 /// time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// To be repeated in every Update: proves that the agent receives at its address.
+    /// Token to be repeated in every Update: proves that the agent receives at its address.
     pub token: u64,
     /// Time between two Updates, [`MIN_INTERVAL`] to [`MAX_INTERVAL`], in milliseconds.
     pub interval: Duration,
-    /// After how many intervals without a further Control an alert ends by itself, from 1.
+    /// Number of intervals without a further Control after which an alert ends by itself, from 1.
     pub lease: u8,
-    /// After how long without any message the broker is gone, in whole seconds from 1.
+    /// Time without any message after which the broker is gone, in whole seconds from 1.
     pub silence: Duration,
     /// True if the agent is to send an Update at once.
     pub wants_update: bool,
@@ -376,7 +376,8 @@ pub struct Update {
     pub token: u64,
     /// The sequence number of the last Control: everything in it is known.
     pub heard: u64,
-    /// Which measurement the loads are, from 1; the same one may be sent twice.
+    /// Number of the measurement that the loads are from, counted from 1; the same one may be sent
+    /// twice.
     pub measurement: u32,
     /// Time since the interval of the measurement ended, in milliseconds.
     pub age: Duration,
@@ -439,7 +440,7 @@ impl Update {
 /// Body of a message, after its header.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
-    /// With the cookie of the last Challenge, or [`Cookie::NONE`].
+    /// Registration with the cookie of the last Challenge, or [`Cookie::NONE`].
     Registration(Cookie, Registration),
     /// A report.
     Update(Update),
@@ -458,7 +459,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// Which message has it.
+    /// Returns the kind of the message that has this body.
     pub fn kind(&self) -> Kind {
         match self {
             Body::Registration(..) => Kind::Registration,
@@ -531,10 +532,10 @@ pub enum Invalid {
     /// Bytes that do not begin like a message.
     #[error("not a message of this protocol")]
     Magic,
-    /// Of another version.
+    /// Message of another version.
     #[error("of another version")]
     Version,
-    /// No such message, or it goes the other way.
+    /// The kind is unknown, or goes the other way.
     #[error("of a kind that is not accepted from this side")]
     Kind,
     /// Authenticated by a key that is not known here.

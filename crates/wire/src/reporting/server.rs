@@ -56,10 +56,10 @@ pub struct Settings {
     pub interval: Duration,
     /// Intervals after which an alert that is not renewed ends.
     pub lease: u8,
-    /// At least how often each agent gets a message.
+    /// Longest time between two messages to an agent.
     pub keepalive: Duration,
-    /// After how long without a message an agent is forgotten; longer than
-    /// [`COOKIE_LIFETIME`], or its last Registration could be replayed.
+    /// Time without a message after which an agent is forgotten; longer than [`COOKIE_LIFETIME`],
+    /// or the agent's last Registration could be replayed.
     pub forget: Duration,
     /// Most agents.
     pub max_agents: usize,
@@ -68,7 +68,7 @@ pub struct Settings {
 /// Peer that datagrams come from and go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// Which of the broker's sockets.
+    /// Index of the broker's socket.
     pub socket: usize,
     /// The address at the other end.
     pub address: SocketAddr,
@@ -81,7 +81,7 @@ pub type Datagram = (Peer, Vec<u8>);
 pub struct Broker {
     settings: Settings,
     keys: Keys,
-    /// Of this process alone: for cookies and tokens.
+    /// Secret of this process alone: for cookies and tokens.
     secret: Key,
     given_secret: [u8; 32],
     rng: fastrand::Rng,
@@ -127,13 +127,13 @@ impl Broker {
         })
     }
 
-    /// Other settings, other keys, or both. Agents are told at the next sweep.
+    /// Sets other settings, other keys, or both. Agents are told at the next sweep.
     pub fn configure(&mut self, settings: Settings, keys: Keys) {
         self.settings = settings;
         self.keys = keys;
     }
 
-    /// Other members or locations: who registered for them is connected with them.
+    /// Sets other members or locations: agents that registered for them are connected with them.
     pub fn set_directory(&mut self, directory: Arc<Directory>) {
         self.directory = directory;
         for agent in self.agents.values_mut() {

@@ -30,7 +30,7 @@ pub(super) struct Service {
     pub(super) name: &'static str,
     /// Response times of the clients in seconds, with each algorithm.
     pub(super) clients: [[f64; 4]; 10],
-    /// Which table of the paper these are.
+    /// Table of the paper that these are.
     pub(super) table: &'static str,
     /// Table 8: response time, CPU of the servers.
     pub(super) ranks: [&'static str; 2],
@@ -181,7 +181,8 @@ pub(super) fn values<P>(arms: &[Vec<P>], of: impl Fn(&P) -> f64) -> Values {
     (0..seeds).map(seed).collect()
 }
 
-/// By how much an algorithm's value is below the least of the others': positive if it is the least.
+/// Returns by how much an algorithm's value is below the least of the others': positive if it is
+/// the least.
 pub(super) fn is_least(values: &Values, algorithm: usize) -> Vec<f64> {
     let below = |all: &[f64; 4]| {
         let others = (0..4).filter(|other| *other != algorithm);
@@ -190,13 +191,14 @@ pub(super) fn is_least(values: &Values, algorithm: usize) -> Vec<f64> {
     values.iter().map(below).collect()
 }
 
-/// By how much it is above the largest of the others': positive if it is the largest.
+/// Returns by how much an algorithm's value is above the largest of the others': positive if it is
+/// the largest.
 pub(super) fn is_most(values: &Values, algorithm: usize) -> Vec<f64> {
     let negative = values.iter().map(|all| all.map(|value| -value)).collect();
     is_least(&negative, algorithm)
 }
 
-/// By how much one is above another.
+/// Returns by how much one algorithm's value is above another's.
 pub(super) fn above(values: &Values, more: usize, less: usize) -> Vec<f64> {
     values.iter().map(|all| all[more] - all[less]).collect()
 }

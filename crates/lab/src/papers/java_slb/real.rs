@@ -29,7 +29,7 @@ pub(super) const NEEDS: &[Need] = &[
     Need::Quiet(0.5),
 ];
 
-/// For how long something is waited for that starts.
+/// Time that is waited for something that starts.
 const START: Duration = Duration::from_secs(20);
 
 /// Time after their start from which programs are measured.
@@ -59,13 +59,13 @@ struct Machines {
     balancer_cpu: Vec<f64>,
 }
 
-/// By how much a memory has grown since the start, at most.
+/// Returns by how much a memory has grown since the start, at most.
 fn growth(samples: impl Iterator<Item = f64> + Clone) -> f64 {
     let first = samples.clone().next().unwrap_or(0.0);
     samples.fold(0.0, |most, value| f64::max(most, value - first))
 }
 
-/// By how much it is larger in the second half than in the first one, on average.
+/// Returns by how much a memory is larger in the second half than in the first one, on average.
 fn later(samples: &[f64]) -> f64 {
     let (first, second) = samples.split_at(samples.len() / 2);
     mean(second.iter().copied()) - mean(first.iter().copied())

@@ -23,7 +23,7 @@ const FTP_MEGABYTE: f64 = 100e-3;
 /// Files of FTP come in pieces of so many to a MB.
 const FTP_PIECES: usize = 16;
 
-/// From the balancer to a server, or back.
+/// Time of a message from the balancer to a server, or back.
 const NETWORK: Duration = Duration::from_micros(200);
 
 /// A test takes 30 minutes.

@@ -97,7 +97,7 @@ impl Seen {
             .map_or(f64::NAN, |&figure| figure)
     }
 
-    /// By how much the utilisations of servers differ at most, in points.
+    /// Returns by how much the utilisations of servers differ at most, in points.
     pub(super) fn spread(&self) -> f64 {
         let all = || self.servers.iter().map(|server| server[UTILIZATION]);
         all().fold(f64::NEG_INFINITY, f64::max) - all().fold(f64::INFINITY, f64::min)

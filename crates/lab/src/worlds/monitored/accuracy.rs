@@ -29,17 +29,17 @@ pub struct Accuracy {
 /// CPU load of the 10 ms that end then.
 #[derive(Clone, Debug, Default)]
 pub struct Errors {
-    /// Of the page that a process writes (ULM).
+    /// Error of the page that a process writes (ULM).
     pub user: f64,
-    /// Of the CPU utilisation since the last reading, out of the kernel (KLM).
+    /// Error of the CPU utilisation since the last reading, out of the kernel (KLM).
     pub cpu: f64,
-    /// Of the tasks of the moment that run or wait, per CPU, out of the kernel (KLM).
+    /// Error of the tasks of the moment that run or wait, per CPU, out of the kernel (KLM).
     pub tasks: f64,
     /// The first two seconds: when, the true load, and that of each of the three.
     pub shown: Vec<[f64; 5]>,
 }
 
-/// Over which the true load is taken.
+/// Time over which the true load is taken, in nanoseconds.
 const TRUTH: u64 = 10_000_000;
 /// Steps of time.
 const STEP: u64 = 100_000;

@@ -42,7 +42,7 @@ pub(crate) struct Plan {
     pub time: Duration,
     /// Faults, and when they happen.
     pub faults: Vec<(Duration, Fault)>,
-    /// Of all random numbers.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 

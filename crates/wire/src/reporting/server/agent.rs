@@ -121,7 +121,7 @@ impl<'a> AgentView<'a> {
 }
 
 impl Settings {
-    /// After how long without a message an agent takes the broker for gone.
+    /// Returns the time without a message after which an agent takes the broker for gone.
     pub(super) fn silence(&self) -> Duration {
         let silence = self.keepalive * SILENT_KEEPALIVES;
         Duration::from_secs(silence.as_millis().div_ceil(1000).clamp(1, 65535) as u64)

@@ -20,10 +20,10 @@ pub enum Outcome {
     Updated,
     /// The agent has signed off.
     Stopped,
-    /// No message.
+    /// Bytes that are no message.
     #[strum(transparent)]
     Invalid(Invalid),
-    /// From an agent that is not known (any more). It is asked to register again.
+    /// Message from an agent that is not known (any more). The agent is asked to register again.
     UnknownIdentifier,
     /// The datagram came before. A repeated Registration or Stop is answered again.
     Duplicate,
@@ -43,7 +43,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// All of them, in the order in which they are counted.
+    /// All outcomes, in the order in which they are counted.
     pub const ALL: [Outcome; 19] = [
         Outcome::Challenged,
         Outcome::Registered,
@@ -103,7 +103,7 @@ pub struct Counters {
 pub struct Untaken {
     /// Location to which the load belongs.
     pub location: String,
-    /// Which load.
+    /// Id of the load.
     pub load: LoadId,
     /// [`Outcome::Load`] or [`Outcome::TooManyLoads`].
     pub why: Outcome,
