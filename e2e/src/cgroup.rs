@@ -18,7 +18,8 @@ fn create(path: &Path) -> Option<()> {
 /// dropped, for which they must have ended.
 pub struct CpuQuota {
     path: PathBuf,
-    /// In version 1, CPU time is counted in a hierarchy of its own.
+    /// Folder in the hierarchy in which CPU time is counted: in version 1, this is a hierarchy of
+    /// its own.
     counted: Option<PathBuf>,
 }
 

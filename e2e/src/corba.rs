@@ -60,7 +60,7 @@ impl Orb {
 
 /// The load manager from outside.
 pub struct LoadManager {
-    /// By which it is called.
+    /// ORB by which the load manager is called.
     pub orb: Orb,
     /// Reference of the load manager.
     pub reference: Ior,

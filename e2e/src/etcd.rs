@@ -79,8 +79,8 @@ impl Etcd {
         etcd
     }
 
-    /// From now on it asks who somebody is: `etcdctl` is root, and the user `evenkeel` has this password and
-    /// what stands behind the prefix.
+    /// Turns authentication on: from now on `etcdctl` is root, and the user `evenkeel` has this
+    /// password and the keys behind the prefix.
     pub fn ask_for_users(&mut self, password: &str, prefix: &str) {
         self.ctl(&["user", "add", "root:secret"]);
         self.ctl(&["user", "grant-role", "root", "root"]);
@@ -266,7 +266,7 @@ pub struct Between {
 }
 
 impl Between {
-    /// In front of the server at `to`, without a delay.
+    /// Starts a relay in front of the server at `to`, without a delay.
     pub fn start(to: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let between = Between {

@@ -37,7 +37,7 @@ impl Pebble {
         }
     }
 
-    /// From its start on accounts have to be bound to this one.
+    /// Makes Pebble demand, from its start on, that accounts are bound to this account.
     pub fn require_binding(&mut self, id: &'static str, key: &'static str) {
         self.binding = Some((id, key));
     }

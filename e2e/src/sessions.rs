@@ -25,7 +25,7 @@ pub struct Broker {
 pub struct Sample {
     /// Server that answered.
     pub server: SocketAddr,
-    /// From the request's first byte to the response's last.
+    /// Time from the request's first byte to the response's last.
     pub response_time: Duration,
 }
 

@@ -147,7 +147,8 @@ impl User {
         Step::Ask
     }
 
-    /// Between documents of a page a Weibull time, between pages a Pareto time.
+    /// Returns the time of a pause: between documents of a page a Weibull time, between pages a
+    /// Pareto time.
     fn pause(&self, rng: &mut Rng) -> Duration {
         let seconds = match self.documents {
             0 => self.pace.think * pareto(1.0, 1.5, 30.0, rng),

@@ -25,7 +25,7 @@ pub struct Outcome {
     pub console: String,
     /// None if the machine went down before the program had ended.
     pub code: Option<i32>,
-    /// From turning it on to its end.
+    /// Time from turning the machine on to its end.
     pub took: Duration,
 }
 

@@ -26,9 +26,9 @@ pub struct Message {
 /// Place where a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Between two messages.
+    /// End between two messages.
     Between,
-    /// Within a message.
+    /// End within a message.
     Within,
 }
 

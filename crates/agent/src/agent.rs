@@ -117,7 +117,7 @@ pub struct Beside {
     pub server: Server,
     weight: Weight,
     hook: Hook,
-    /// Until when it is under an alert, on both clocks.
+    /// End of the server's alert, on both clocks.
     alert: Option<(Instant, Lease)>,
 }
 

@@ -58,7 +58,7 @@ impl Weight {
         self.percent = Some(now + (wanted - now) * share);
     }
 
-    /// In whole percent; `None` if no load was ever known.
+    /// Returns the weight in whole percent; `None` if no load was ever known.
     pub fn percent(self) -> Option<u32> {
         // At most 100.
         self.percent.map(|percent| percent.round() as u32)

@@ -85,9 +85,9 @@ impl Activity {
 pub enum Source {
     /// Response time less queueing time.
     Measured,
-    /// From requests that were served alone.
+    /// Learned from requests that were served alone.
     Learned,
-    /// From the configuration.
+    /// Given in the configuration.
     Given,
 }
 

@@ -166,7 +166,8 @@ impl Link {
         registered.map(Session::interval).min()
     }
 
-    /// Until when each server is under an alert: its index among the agent's, and when.
+    /// Returns the alerts of servers: the server's index among the agent's, and the end of the
+    /// alert.
     pub fn alerts(&self, now: Instant) -> impl Iterator<Item = (usize, Instant)> + '_ {
         self.sessions.iter().flat_map(move |(session, place)| {
             let alerts = session.alerts(now).zip(&place.servers);

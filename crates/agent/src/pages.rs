@@ -39,7 +39,7 @@ struct Page {
     reader: Reader,
     last: Sample,
     interval: Interval,
-    /// Until when the alert in it holds, as far as this agent has written it.
+    /// End of the alert in the page, as far as this agent has written it.
     alert: Option<Lease>,
 }
 

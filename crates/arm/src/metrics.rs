@@ -97,7 +97,7 @@ impl Places {
         }
     }
 
-    /// In ten bits; what [`Self::unpack`] understands.
+    /// Packs the places in ten bits; [`Self::unpack`] understands them.
     pub(crate) fn pack(self) -> u64 {
         let pack = |place: Option<Place>| {
             place.map_or(0, |place| {

@@ -1,4 +1,4 @@
-//! Which processes there are.
+//! Processes of this machine: which exist, and which run.
 
 use std::fs;
 

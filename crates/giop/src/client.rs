@@ -79,7 +79,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// With the arguments that `write` writes.
+    /// Adds the arguments that `write` writes.
     pub fn arguments(mut self, write: impl FnOnce(&mut Writer)) -> Self {
         let mut writer = Writer::new(Endian::NATIVE);
         write(&mut writer);
@@ -87,7 +87,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Without following forwards.
+    /// Makes the call not follow forwards.
     pub fn do_not_follow(mut self) -> Self {
         self.follow = false;
         self
@@ -234,7 +234,7 @@ pub struct Client {
 
 struct Shared {
     settings: Settings,
-    /// Of `settings`, as it is now.
+    /// Limit of messages, as in `settings`, with its present value.
     max_message: AtomicUsize,
     places: Mutex<HashMap<Address, Place>>,
 }
@@ -277,7 +277,7 @@ impl Client {
         }
     }
 
-    /// From now on replies may be of so many bytes. Calls under way end as they have begun.
+    /// Sets the limit of replies in bytes from now on. Calls under way end as they have begun.
     pub fn set_max_message(&self, max_message: usize) {
         let before = self.shared.max_message.swap(max_message, Relaxed);
         if before != max_message {

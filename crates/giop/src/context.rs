@@ -157,9 +157,9 @@ impl fmt::Debug for Contexts<'_> {
 /// first request there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeSets {
-    /// For `char` and `string`.
+    /// Code set for `char` and `string`.
     pub chars: u32,
-    /// For `wchar` and `wstring`; 0 if there is none.
+    /// Code set for `wchar` and `wstring`; 0 if there is none.
     pub wchars: u32,
 }
 
@@ -186,9 +186,9 @@ impl CodeSets {
 /// [`ior::TAG_CODE_SETS`](crate::ior::TAG_CODE_SETS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeSetInfo {
-    /// For `char` and `string`.
+    /// Code sets for `char` and `string`.
     pub chars: CodeSetChoice,
-    /// For `wchar` and `wstring`.
+    /// Code sets for `wchar` and `wstring`.
     pub wchars: CodeSetChoice,
 }
 

@@ -11,7 +11,7 @@ use crate::ior::{IiopProfile, Ior, IorError};
 /// The port of an address that names none.
 pub const DEFAULT_PORT: u16 = 2809;
 
-/// Which object of a server is meant when `corbaname:` names none.
+/// Object of a server that is meant when `corbaname:` names none.
 const NAME_SERVICE: &[u8] = b"NameService";
 
 /// A reference as a string says it.

@@ -383,7 +383,8 @@ fn frame(
 /// The continuation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment<'a> {
-    /// Of which request or reply; in 1.1 of the last one before it.
+    /// Id of the request or reply that is continued; in 1.1 the id of the last one before the
+    /// fragment.
     pub request_id: Option<u32>,
     /// More of the message.
     pub data: &'a [u8],

@@ -322,7 +322,7 @@ impl Out<'_> {
         self.outbox.write(append)
     }
 
-    /// For an answer that has to wait.
+    /// Makes a place for an answer that has to wait.
     pub fn later(&self) -> Later {
         self.outbox.pending.set(self.outbox.pending.get() + 1);
         Later {
@@ -392,11 +392,11 @@ enum Waits {
     Idle,
     /// The rest of a message.
     Rest,
-    /// For the client to take output.
+    /// Room: the client has to take output.
     Output,
-    /// For answers.
+    /// Answers of the service.
     Answers,
-    /// For the client to close, after our last words.
+    /// End: the client has to close, after our last words.
     Close,
 }
 

@@ -1,4 +1,4 @@
-//! By which names a back-end goes: what a query says of who is to answer it.
+//! Names of a back-end: the name in a query tells which back-end is to answer it.
 //!
 //! Balancers and back-ends often share one key. The code of a query and of its answer covers
 //! the [`Host`] that the balancer means, and a responder answers only to its own names. So
@@ -56,7 +56,7 @@ impl Host {
         self.0
     }
 
-    /// Of a datagram.
+    /// Makes a host of the number in a datagram.
     pub const fn from_id(id: u64) -> Self {
         Host(id)
     }

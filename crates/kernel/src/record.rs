@@ -78,7 +78,7 @@ impl Source {
     }
 }
 
-/// Of what a record tells.
+/// Scope that a record describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 #[repr(u8)]
@@ -96,7 +96,7 @@ impl Scope {
     }
 }
 
-/// Which parts of a record say something. The others are 0.
+/// Parts of a record that have values. The other parts are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Available(pub u64);
 
@@ -660,7 +660,7 @@ pub struct Whole {
 }
 
 impl From<&Record<'_>> for Whole {
-    /// Of what the copy has. CPU entries that are torn are left out.
+    /// Makes a record of the parts that the copy has. CPU entries that are torn are left out.
     fn from(record: &Record<'_>) -> Self {
         Whole {
             base: record.base,

@@ -48,31 +48,31 @@ pub struct Settings {
 pub enum Verdict {
     /// The datagram is an answer now: send it back.
     Answered,
-    /// From an address that is not on the list.
+    /// The datagram is from an address that is not on the list.
     #[strum(to_string = "source_not_allowed")]
     NotAllowed,
-    /// Nothing of this protocol.
+    /// The datagram is not of this protocol.
     #[strum(to_string = "no_query")]
     Foreign,
-    /// Of another version.
+    /// The datagram is of another version.
     #[strum(to_string = "wrong_version")]
     Version,
-    /// Of a length that no query has, or of another than it says.
+    /// The datagram has a length that no query has, or another length than it says.
     #[strum(to_string = "wrong_length")]
     Length,
-    /// No query, or with reserved fields in use.
+    /// The datagram is no query, or has reserved fields in use.
     #[strum(to_string = "wrong_field")]
     Field,
-    /// Of a key that is not known.
+    /// The query has an unknown key.
     #[strum(to_string = "unknown_key")]
     Key,
-    /// With a wrong authentication code.
+    /// The query has a wrong authentication code.
     #[strum(to_string = "wrong_code")]
     Code,
     /// The number of the query is not larger than the last number of its reader.
     #[strum(to_string = "replayed")]
     Replay,
-    /// Too many from this address.
+    /// The address has sent too many queries.
     Rate,
     /// The query asks for an unknown target.
     #[strum(to_string = "unknown_target")]
@@ -84,7 +84,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// All of them.
+    /// All verdicts.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// Returns the name of the verdict, as the kernel's own responder counts it.
@@ -103,7 +103,7 @@ impl Counters {
         self.0[verdict as usize]
     }
 
-    /// All of them.
+    /// Iterates over all verdicts, with the number of each.
     pub fn iter(&self) -> impl Iterator<Item = (Verdict, u64)> + use<'_> {
         Verdict::ALL.iter().copied().zip(self.0)
     }

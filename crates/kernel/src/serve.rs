@@ -104,7 +104,7 @@ pub enum ServeError {
     /// There is no memory.
     #[error("no memory for the page to offer: {0}")]
     Memory(io::Error),
-    /// Without RDMA, there are other ways to be read.
+    /// The load cannot be offered over RDMA; there are other ways to read it.
     #[error(
         "cannot offer the load over RDMA: {0}. Without it, the load can be read by `evenkeel \
          kernel attach` or `serve --respond`, or reported by `evenkeel agent`"

@@ -396,8 +396,9 @@ fn read_all(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(read)
 }
 
-/// By the record's clock, which is that of this machine. Where a time namespace puts the
-/// writer's clock ahead, by how long the record has not changed.
+/// Returns the age by the record's clock, which is the clock of this machine. Where a time
+/// namespace puts the writer's clock ahead, the age is the time for which the record has not
+/// changed.
 fn age(last: &mut Option<((u64, u64), Instant)>, record: &Record<'_>) -> Duration {
     let base = &record.base;
     let which = (base.epoch, base.begin);

@@ -14,9 +14,9 @@ use crate::{ftp, http2, tcp};
 /// A client.
 pub(crate) struct Client {
     context: Rc<Context>,
-    /// Which of the thread's clients it is.
+    /// Number among the thread's clients.
     number: usize,
-    /// Which of all threads' clients it is.
+    /// Number among the clients of all threads.
     pub of_all: usize,
     connections: Vec<(Rc<Origin>, Http1)>,
     ftp: Option<ftp::Session>,

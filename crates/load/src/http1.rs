@@ -11,7 +11,7 @@ use crate::stats::Kind;
 /// A connection.
 pub(crate) struct Http1 {
     stream: Stream,
-    /// Of the last request.
+    /// Response to the last request.
     pub response: Response,
     is_fresh: bool,
 }

@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Of so many requests in each second, which took 1, 2, 3 ... ms.
+    /// Makes the log of a run with so many requests in each second, which took 1, 2, 3 ... ms.
     fn log(seconds: &[u32]) -> String {
         let start = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_500);
         let mut log = IntervalLog::new(&plan(), start);

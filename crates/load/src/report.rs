@@ -10,9 +10,9 @@ use crate::stats::{Kind, Latencies, Outcome, Second};
 
 /// The version of [`Record`].
 pub const VERSION: u32 = 1;
-/// From this share of a core on, the generator may be what limits.
+/// Share of a core from which on the generator may be what limits.
 const BUSY: f64 = 0.9;
-/// From this own error on, it is.
+/// Own error from which on the generator is what limits.
 const LATE: Duration = Duration::from_millis(1);
 
 /// A run as JSON.
@@ -36,7 +36,7 @@ pub struct Record {
     pub begun: u64,
     /// Whole answers.
     pub answered: u64,
-    /// Of those, with a status of 400 or more; their latencies are left out.
+    /// Answers with a status of 400 or more; their latencies are left out.
     pub refusals: u64,
     /// Planned requests that nobody was free to begin.
     pub never_begun: u64,
@@ -136,7 +136,7 @@ pub struct Row {
     pub p99_us: f64,
     /// The longest.
     pub max_us: f64,
-    /// From when they were sent: 50 %.
+    /// Latencies from when requests were sent: 50 %.
     pub sent_p50_us: f64,
     /// 99 %.
     pub sent_p99_us: f64,

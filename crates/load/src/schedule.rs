@@ -40,7 +40,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// From `start` on.
+    /// Makes a schedule from `start` on.
     pub(crate) fn new(gaps: Gaps, start: Instant, end: Option<Instant>, most: Option<u64>) -> Self {
         let mut arrivals = Arrivals {
             gaps,

@@ -119,9 +119,9 @@ impl Write for Now<'_> {
 
 /// A connection, in plain or with TLS.
 pub(crate) enum Stream {
-    /// In plain.
+    /// A stream in plain.
     Plain(Socket),
-    /// With TLS.
+    /// A stream with TLS.
     Tls(Box<(Socket, ClientConnection)>),
 }
 

@@ -54,7 +54,7 @@ impl Kind {
         Kind::Unfinished,
     ];
 
-    /// In files.
+    /// Returns the name of the kind in files.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Refused => "refused",
@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// In words.
+    /// Returns the kind in words.
     pub fn words(self) -> &'static str {
         match self {
             Kind::Refused => "connections refused",
@@ -153,7 +153,7 @@ pub struct Counted {
     pub begun: u64,
     /// Answered in full.
     pub answered: u64,
-    /// Of those, with a status of 400 or more.
+    /// Answers with a status of 400 or more.
     pub refusals: u64,
     /// Bytes of bodies.
     pub bytes: u64,
@@ -167,9 +167,9 @@ pub struct Counted {
     pub sessions: u64,
     /// Requests that were due while nobody was free for them.
     pub waited: u64,
-    /// By kind, in the order of [`Kind::ALL`].
+    /// Errors by kind, in the order of [`Kind::ALL`].
     pub errors: [u64; Kind::ALL.len()],
-    /// By status.
+    /// Answers by status.
     pub statuses: Vec<u64>,
 }
 
@@ -351,7 +351,7 @@ impl Recorder {
         }
     }
 
-    /// For what is counted beside requests; not in the warm-up.
+    /// Counts events beside requests; not in the warm-up.
     pub(crate) fn count(&mut self, count: impl FnOnce(&mut Counted)) {
         if Instant::now() >= self.start {
             count(&mut self.now);
@@ -442,7 +442,8 @@ fn quantiles(latencies: &Latencies) -> [Duration; 4] {
 }
 
 impl Collector {
-    /// For so many threads, which get back what they have counted in.
+    /// Makes a collector for as many threads as there are `spares`: the threads get back the counts
+    /// that they have sent.
     pub(crate) fn new(spares: Vec<mpsc::Sender<Box<Counted>>>) -> Self {
         Collector {
             threads: spares.iter().map(|_| (VecDeque::new(), false)).collect(),

@@ -110,9 +110,9 @@ impl Site {
     }
 }
 
-/// Which document has which length, so that the lengths of what is asked for have the distribution
-/// that they are to have: in the order of lengths, the most popular document that is left gets one
-/// as soon as half of what it will be asked for is due there, and until then the least popular ones do.
+/// Gives each document its length, so that the lengths of requested documents have their intended
+/// distribution: in the order of lengths, the most popular document that is left gets one as soon
+/// as half of what it will be asked for is due there, and until then the least popular ones do.
 fn matched(sizes: &[f64], shares: &[f64]) -> Vec<u64> {
     let mut order: VecDeque<usize> = (0..shares.len()).collect();
     let by_share = |a: &usize, b: &usize| shares[*b].total_cmp(&shares[*a]);

@@ -96,9 +96,9 @@ struct Snapshot {
 /// CPU time that went by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cpu {
-    /// For all CPUs of the machine, which count what is left, too.
+    /// CPU time of all CPUs of the machine, which count what is left, too.
     Machine(CpuTicks),
-    /// For a cgroup: seconds in use.
+    /// CPU time of a cgroup: seconds in use.
     Cgroup(f64),
 }
 
@@ -115,7 +115,7 @@ struct Interface {
     name: String,
     received: u64,
     sent: u64,
-    /// In bits per second each way.
+    /// Capacity in bits per second each way.
     capacity: Option<f64>,
 }
 

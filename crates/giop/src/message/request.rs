@@ -8,16 +8,16 @@ use crate::ior::{self, Ior};
 /// The object that a request is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
-    /// By its key: the usual way, and the only one before 1.2.
+    /// Object key: the usual way, and the only one before 1.2.
     Key(&'a [u8]),
-    /// By a profile of its reference.
+    /// Profile of the object's reference.
     Profile {
         /// Kind of the profile.
         tag: u32,
         /// Data of the profile.
         data: &'a [u8],
     },
-    /// By its whole reference.
+    /// Whole reference of the object.
     Reference {
         /// The profile that the client has chosen.
         selected: u32,
@@ -230,7 +230,7 @@ impl<'a> Request<'a> {
 pub struct LocateRequest<'a> {
     /// The client's number for it.
     pub request_id: u32,
-    /// Which object.
+    /// Object that the question is about.
     pub target: Target<'a>,
 }
 

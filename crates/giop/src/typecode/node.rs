@@ -38,10 +38,10 @@ pub(crate) enum Node {
         id: String,
         name: String,
         discriminator: Ref,
-        /// Which of the arms is the default; its label says nothing.
+        /// Index of the default arm; its label says nothing.
         default: Option<u32>,
         arms: Vec<(Label, Member)>,
-        /// Which of the arms has a label. The default has none.
+        /// Index of the arm of each label. The default has none.
         by_label: BTreeMap<Label, u32>,
     },
     /// An enum: names of its values.

@@ -7,7 +7,7 @@ use evenkeel_giop::typecode::TypeCode;
 
 /// An Any on the wire.
 struct Sent {
-    /// Which of them, and who sent it.
+    /// Name of the Any, and the ORB that sent it.
     what: String,
     body: Vec<u8>,
     before: usize,

@@ -28,7 +28,7 @@ fn folder() -> PathBuf {
 struct Piece {
     /// Text of the comment above the bytes.
     about: String,
-    /// Which connection of the file.
+    /// Number of the connection in the file.
     connection: usize,
     from_client: bool,
     bytes: Vec<u8>,

@@ -182,7 +182,8 @@ fn ask(object: &Object, key: &Key, length: usize, number: u64) -> (Vec<u8>, Dura
     trial::ask(object, 9970, "10.0.0.1".parse().unwrap(), &query, key).unwrap()
 }
 
-/// With and without direct reads, which is how it is loaded on kernels before 6.2.
+/// Returns the ways to load the program: with and without direct reads. Kernels before 6.2 load the
+/// program without them.
 fn ways() -> Vec<bool> {
     match bpf::casts() {
         true => vec![true, false],
@@ -300,14 +301,15 @@ fn costs(machines: &[u32], queries: usize) {
     }
 }
 
-/// By the number of CPUs that the program believes in.
+/// Measures the cost of a query by the number of CPUs that the program believes in.
 #[test]
 #[ignore = "measures: run it with --nocapture"]
 fn what_a_query_costs() {
     costs(&[2, 4, 8, 16, 64, 512], 2000);
 }
 
-/// By the CPUs that there are: what `bench/query-by-cpus` runs in emulated machines.
+/// Measures the cost of a query by the CPUs that there are: `bench/query-by-cpus` runs this test in
+/// emulated machines.
 #[test]
 #[ignore = "measures: run it with --nocapture"]
 fn what_a_query_costs_with_the_cpus_here() {

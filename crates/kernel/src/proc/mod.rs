@@ -56,7 +56,7 @@ pub struct Meter {
     epoch: u64,
     updates: u64,
     last_ns: Option<u64>,
-    /// Of all CPUs, then of each.
+    /// Busy times of all CPUs together, then of each CPU.
     busy: Vec<Busy>,
     numbers: Vec<u32>,
     running_average: f64,
@@ -328,7 +328,8 @@ impl Meter {
         }
     }
 
-    /// In a PID namespace of its own, a process does not see them.
+    /// Counts the threads for soft interrupts that have work. In a PID namespace of its own, a
+    /// process does not see these threads.
     fn threads(&self, base: &mut Base, cpus: &mut [Cpu]) {
         if self.threads.is_empty() {
             return;

@@ -67,7 +67,7 @@ pub(super) const NOT_ALLOWED: u8 = 1;
 pub(super) const FULL: u8 = 2;
 pub(super) const BAD: u8 = 3;
 
-/// Which sources may read.
+/// Test for the sources that may read.
 type Allowed = Box<dyn Fn(IpAddr) -> bool + Send>;
 
 /// Offers a page to readers.
@@ -94,7 +94,8 @@ struct Connection {
     source: IpAddr,
     device: *mut sys::Context,
     established: bool,
-    /// For it to be made, or for an answer, since the last probe.
+    /// True if the server waits for the connection to be made, or for an answer, since the last
+    /// probe.
     waiting: bool,
 }
 
