@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use crate::actor::{Actor, Role};
 use crate::users::{User, Users, sha256};
 
-/// Most logins at a time; the one that was used longest ago ends for another.
+/// Most logins at a time; for another login, the session that was used longest ago ends.
 const MAX_SESSIONS: usize = 1000;
 
 /// Failures of an address before it must wait.
@@ -37,7 +37,7 @@ const FORGET: Duration = Duration::from_secs(30 * 60);
 /// Most addresses and users whose failures are counted.
 const MAX_COUNTED: usize = 10_000;
 
-/// Most networks and users of which it is kept that they have logged in.
+/// Most networks and users whose logins are remembered.
 const MAX_WELCOME: usize = 1000;
 
 /// Passwords that are checked at a time, and most that wait for that: each takes 19 MiB or what its hash says,
@@ -45,7 +45,7 @@ const MAX_WELCOME: usize = 1000;
 const CHECKS: usize = 2;
 const MAX_WAITING: usize = 16;
 
-/// Everything about who may come in.
+/// Users, sessions and failures, which say who may come in.
 #[derive(Debug)]
 pub(crate) struct Access {
     /// Users of the configuration that is in effect.
@@ -85,7 +85,7 @@ pub(crate) enum NoLogin {
     NoRandom,
 }
 
-/// Somebody who is logged in.
+/// Session of a user who is logged in.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub(crate) user: String,
@@ -208,7 +208,7 @@ impl Access {
             && user == Some(&session.was)
     }
 
-    /// The session of a cookie, and what its user may do. That counts as a use.
+    /// Returns the session of a cookie and what its user may do. The question counts as a use of the session.
     pub(crate) fn session(&self, cookie: &str, now: Instant) -> Option<(Session, Role)> {
         let key = sha256(cookie.as_bytes());
         let mut sessions = self.sessions.lock();
@@ -221,7 +221,8 @@ impl Access {
         Some((session.clone(), session.was.role))
     }
 
-    /// Returns the session of a cookie and what its user may do. That does not count as a use.
+    /// Returns the session of a cookie and what its user may do. The question does not count as a use of the
+    /// session.
     pub(crate) fn look_at(&self, cookie: &str, now: Instant) -> Option<(Session, Role)> {
         let sessions = self.sessions.lock();
         let session = sessions.by_cookie.get(&sha256(cookie.as_bytes()))?;
@@ -242,7 +243,7 @@ impl Access {
             .remove(&sha256(cookie.as_bytes()));
     }
 
-    /// The user of a token.
+    /// Returns the user of a token.
     pub(crate) fn of_token(&self, token: &str, from: IpAddr) -> Option<Actor> {
         let users = self.users.load();
         let (name, user) = users.as_ref()?.of_token(token)?;
@@ -298,7 +299,8 @@ struct Count {
 #[derive(Debug, Default)]
 struct Failures {
     counts: HashMap<Whose, Count>,
-    /// From where each user has logged in before, and when: the failures of others do not keep that user out there.
+    /// Networks from which each user has logged in before, and when: the failures of others do not keep that
+    /// user out there.
     welcome: HashMap<(IpAddr, String), Instant>,
 }
 
@@ -355,7 +357,7 @@ impl Failures {
         }
     }
 
-    /// A user has logged in: failures before that are forgotten.
+    /// Notes that a user has logged in: failures before that are forgotten.
     fn succeeded(&mut self, name: &str, from: IpAddr, now: Instant) {
         for (whose, _) in Self::both(name, from) {
             self.counts.remove(&whose);

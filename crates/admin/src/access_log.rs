@@ -50,8 +50,8 @@ impl Counts {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Records lost because they could not be written. Those that the data plane
-    /// dropped because the queue was full are counted there.
+    /// Records lost because they could not be written. Records that the data plane dropped because the queue
+    /// was full are counted there.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -184,7 +184,8 @@ impl Batch {
         (written, lost, result)
     }
 
-    /// The sink is another one: what was begun in the old one ends there.
+    /// Forgets the line that was begun in the old sink, as the sink is another one now; returns the number of
+    /// lost lines.
     fn forget(&mut self) -> u64 {
         let lost = u64::from(!self.bytes.is_empty());
         *self = Batch::default();

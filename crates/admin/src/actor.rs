@@ -20,7 +20,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The role that is called so.
+    /// Returns the role of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let all = [Role::View, Role::Operate, Role::Administer];
         all.into_iter().find(|role| role.name() == name)

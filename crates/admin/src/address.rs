@@ -56,11 +56,11 @@ pub struct CannotListen {
 }
 
 impl Address {
-    /// Listens where `settings` say.
+    /// Listens on the address of `settings`.
     ///
     /// # Errors
     ///
-    /// That is not possible.
+    /// The address cannot be listened on.
     pub async fn bind(&self, settings: &Admin) -> Result<TcpListener, CannotListen> {
         let address = settings.listen;
         let cannot_listen = |source| CannotListen { address, source };
@@ -84,7 +84,7 @@ impl Address {
     }
 }
 
-/// The users of the configuration, if it names some.
+/// Returns the users of the configuration, if it names some.
 fn users(admin: Option<&Admin>) -> Result<Option<Users>, Vec<Problem>> {
     let file = admin.and_then(|admin| admin.users_file.as_ref());
     file.map(Users::load).transpose()

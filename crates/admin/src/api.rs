@@ -46,7 +46,7 @@ use crate::wire::{
 };
 use crate::{Sources, config_api, console, live, metrics, openapi};
 
-/// The longest request body at `path`, in bytes. A load report has a few hundred.
+/// Returns the longest request body at `path`, in bytes. A load report has a few hundred bytes.
 fn max_body(path: &str) -> usize {
     config_api::max_body(path).unwrap_or(64 * 1024)
 }
@@ -99,7 +99,7 @@ pub(crate) fn router(sources: Arc<Sources>, doors: Doors) -> Router {
         .layer(middleware::map_response(errors_are_json))
 }
 
-/// The pages of the console, beside the API.
+/// Adds the pages of the console to the API.
 fn with_console(router: Router<Arc<Sources>>) -> Router<Arc<Sources>> {
     router
         .route("/", get(console::start))
@@ -110,7 +110,7 @@ fn with_console(router: Router<Arc<Sources>>) -> Router<Arc<Sources>> {
         .route("/login/{*path}", get(console::login_file))
 }
 
-/// Everything that can be asked for. Its order is that of the description.
+/// Returns all operations of the API, in the order of the description.
 fn operations(sources: &Sources) -> Operations {
     let put = || Method::PUT;
     let own = Operations::new()
@@ -322,7 +322,7 @@ fn operations(sources: &Sources) -> Operations {
     endpoints.into_iter().fold(own, with_endpoint)
 }
 
-/// A path that a subsystem answers.
+/// Adds a path that a subsystem answers.
 fn with_endpoint(operations: Operations, endpoint: Endpoint) -> Operations {
     let (path, summary) = (endpoint.path, endpoint.summary);
     match endpoint.action {
@@ -472,7 +472,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 const MAX_ALLOWED: usize = 32;
 
 impl Sources {
-    /// The manager's refusal, with what it would have accepted.
+    /// Returns the manager's refusal, with what it would have accepted.
     pub(crate) fn refused(&self, error: ManageError) -> ApiError {
         let detail = error.to_string();
         let allowed = self.alternatives(&error);

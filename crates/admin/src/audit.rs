@@ -25,7 +25,7 @@ use crate::conn::Peer;
 /// Number of entries that are kept in memory.
 const KEPT: usize = 500;
 
-/// Most of them that have no user: those of users are not pushed out by them.
+/// Most kept entries that have no user: they do not push out the entries of users.
 const KEPT_OF_NOBODY: usize = 50;
 
 /// Entries without a user: at most one of each network, and so many in all, in this time.
@@ -146,12 +146,12 @@ impl Audit {
         }
     }
 
-    /// The last ones, newest first.
+    /// Returns the last entries, newest first.
     pub(crate) fn last(&self) -> Vec<Entry> {
         self.last.lock().entries.iter().rev().cloned().collect()
     }
 
-    /// Writes one down. Whoever has asked is answered after that.
+    /// Writes an entry down. The client that has asked is answered after that.
     async fn add(&self, entry: Entry) {
         let kept = self.last.lock().keep(entry, Instant::now());
         let Some(entry) = kept else {
@@ -255,7 +255,7 @@ fn now() -> String {
     now.round(jiff::Unit::Second).unwrap_or(now).to_string()
 }
 
-/// The last changes.
+/// Returns the last changes.
 pub(crate) async fn show(Extension(audit): Extension<Arc<Audit>>) -> Json<Vec<Entry>> {
     Json(audit.last())
 }

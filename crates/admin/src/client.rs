@@ -84,7 +84,7 @@ fn allowed(body: &ErrorBody) -> String {
     format!("\nallowed: {}", body.allowed.join(", "))
 }
 
-/// Advice for somebody whom the API does not know.
+/// Returns advice for a user whom the API does not know.
 fn hint(body: &ErrorBody) -> &'static str {
     match &*body.error {
         "unauthorized" => {
@@ -110,8 +110,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the API at `address`: `HOST:PORT`, or a URL without path. One that begins with
-    /// `https://` is asked as `tls` says.
+    /// Makes a client of the API at `address`: `HOST:PORT`, or a URL without path. An address that begins
+    /// with `https://` is asked as `tls` says.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl Client {
         self
     }
 
-    /// Has the client log in as this user before it asks. It logs out when it is dropped.
+    /// Has the client log in as this user before it asks. The client logs out when it is dropped.
     pub fn with_login(mut self, user: &str, password: &str) -> Self {
         self.login = Some(Login::new(user, password));
         self

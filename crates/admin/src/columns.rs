@@ -23,13 +23,13 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// A column of words.
+    /// Makes a column of words.
     pub(crate) const fn words(name: &'static str, rank: u8) -> Self {
         let (head, cut) = (Head::words(name), None);
         Column { head, rank, cut }
     }
 
-    /// A column of numbers. They are never cut.
+    /// Makes a column of numbers. Numbers are never cut.
     pub(crate) const fn numbers(name: &'static str, rank: u8) -> Self {
         let (head, cut) = (Head::numbers(name), None);
         Column { head, rank, cut }
@@ -47,14 +47,14 @@ impl Column {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     text: String,
-    /// Content in fewer characters.
+    /// Content of the cell in fewer characters.
     short: Option<String>,
-    /// By which it is sorted; without it, by its text.
+    /// Number by which the cell is sorted; without it, the cell is sorted by its text.
     number: Option<f64>,
 }
 
 impl Cell {
-    /// A number, and how it is written.
+    /// Makes a cell of a number with its text.
     pub(crate) fn number(number: f64, text: String) -> Self {
         Cell {
             text,
@@ -88,7 +88,7 @@ pub(crate) struct Row {
     pub style: Style,
 }
 
-/// By which column a table is sorted, and in which direction.
+/// Column by which a table is sorted, and the direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sort {
     pub column: usize,
@@ -113,7 +113,7 @@ struct Shown {
 }
 
 impl Listing {
-    /// The columns in which any row says something.
+    /// Returns the columns in which any row says something.
     pub(crate) fn told(&self) -> Vec<usize> {
         let is_told = |&column: &usize| {
             let mut cells = self.rows.iter().filter_map(|row| row.cells.get(column));
@@ -129,8 +129,7 @@ impl Listing {
         self.rows.retain(|row| row.cells.iter().any(holds));
     }
 
-    /// Sorts the rows. Those of which the number is not known come last; equal ones stay in
-    /// the order that they have.
+    /// Sorts the rows. Rows whose number is not known come last; equal rows stay in the order that they have.
     pub(crate) fn sort(&mut self, sort: Sort) {
         let is_number = self.columns[sort.column].head.is_number();
         let directed = |ordering: Ordering| {
@@ -152,9 +151,8 @@ impl Listing {
         });
     }
 
-    /// The next column, or the one before, by which the rows can be sorted, in the direction
-    /// that is usual for it: the largest numbers first, and words by the alphabet. `None` is
-    /// the order of the file.
+    /// Returns the next column, or the one before, by which the rows can be sorted, in the direction that is
+    /// usual for it: the largest numbers first, and words by the alphabet. `None` is the order of the file.
     pub(crate) fn next_sort(&self, now: Option<Sort>, step: isize) -> Option<Sort> {
         let told = self.told();
         let places = told.len() + 1;
@@ -168,7 +166,7 @@ impl Listing {
         })
     }
 
-    /// The table as plain text, without the columns of wide terminals.
+    /// Returns the table as plain text, without the columns of wide terminals.
     pub(crate) fn plain(&self) -> String {
         let mut told = self.told();
         told.retain(|&column| self.columns[column].rank < WIDE);
@@ -178,7 +176,7 @@ impl Listing {
         text::table_within(&heads, &rows, usize::MAX)
     }
 
-    /// The table in `room` columns of the terminal.
+    /// Returns the table in `room` columns of the terminal.
     ///
     /// Where that is too narrow, first the columns of wide terminals go, then the gaps shrink,
     /// then cells take their short forms, then words are cut, with a mark, and then columns go.
@@ -223,7 +221,7 @@ impl Listing {
         }
     }
 
-    /// The gap between columns, and the columns that are shown.
+    /// Returns the gap between columns, and the columns that are shown.
     fn layout(&self, room: usize, sort: Option<Sort>) -> (usize, Vec<Shown>) {
         let mut shown: Vec<Shown> = self
             .told()

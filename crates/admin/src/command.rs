@@ -15,7 +15,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// The member `name` of `group`.
+    /// Returns the member `name` of `group`.
     pub fn new(group: &str, name: &str) -> Self {
         let (group, name) = (group.into(), name.into());
         Member { group, name }

@@ -149,7 +149,7 @@ fn in_force(manager: &Manager) -> Result<Arc<Entry>, ApiError> {
         .ok_or_else(|| refused(ChangeError::NoFile))
 }
 
-/// A text as `actor` may see it.
+/// Returns a text as `actor` may see it.
 pub(crate) fn seen_by(actor: &Actor, text: &str) -> String {
     match actor.role {
         Role::Administer => text.to_owned(),
@@ -246,7 +246,7 @@ async fn download(
     Ok(attachment(&name.to_string_lossy(), &entry, text))
 }
 
-/// A text of a configuration as a file.
+/// Returns a text of a configuration as a file.
 fn attachment(name: &str, entry: &Entry, text: String) -> Response {
     let plain = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
     let name: String = name.chars().filter(plain).collect();
@@ -259,7 +259,8 @@ fn attachment(name: &str, entry: &Entry, text: String) -> Response {
     (fields, text).into_response()
 }
 
-/// The texts that the configuration with the text `in_force` is made of. That one is the first.
+/// Returns the texts that the configuration with the text `in_force` is made of. The text `in_force` is the
+/// first.
 fn texts_of(sources: &Sources, in_force: &str) -> Vec<(String, String)> {
     let file = &sources.config_file;
     let own = file.display().to_string();
@@ -276,7 +277,7 @@ fn texts_of(sources: &Sources, in_force: &str) -> Vec<(String, String)> {
     texts
 }
 
-/// The image of a rule, as the actor may see it.
+/// Returns the image of a rule, as the actor may see it.
 fn image_of(
     sources: &Sources,
     actor: &Actor,
@@ -405,7 +406,7 @@ struct Looked {
 }
 
 impl Looked {
-    /// A text of which nothing is known yet.
+    /// Returns the findings about a text of which nothing is known yet.
     fn of(text: &str) -> Self {
         Looked {
             text: text.to_owned(),
@@ -462,7 +463,7 @@ fn examine(sources: &Sources, looked: &mut Looked) {
     }
 }
 
-/// A text with these edits; one that is shared includes nothing.
+/// Applies the edits to a text; a text that is shared includes nothing.
 fn edited(sources: &Sources, old: &str, edits: &[edit::Edit]) -> Result<String, edit::EditError> {
     match sources.manager.store() {
         None => edit::apply_in(&sources.config_file, old, edits),
@@ -608,7 +609,7 @@ async fn change(
     Ok((Extension(what), Json(answer)))
 }
 
-/// The revision that a change is one of.
+/// Returns the revision that a change is based on.
 fn base(manager: &Manager, headers: &HeaderMap) -> Result<String, ApiError> {
     let mut given = headers.get_all(IF_MATCH).iter();
     let tag = given.next().filter(|_| given.next().is_none());
@@ -653,7 +654,7 @@ async fn revision(
     answer.await.map(Json)
 }
 
-/// All that is wrong, each with its place.
+/// Returns all problems, each with its place.
 pub(crate) fn problems_of(error: &ChangeError) -> Vec<Told> {
     match error {
         ChangeError::Config(errors) => told(errors),
@@ -672,7 +673,7 @@ pub(crate) fn problems_of(error: &ChangeError) -> Vec<Told> {
     }
 }
 
-/// The problems of a file.
+/// Returns the problems of a file.
 pub(crate) fn told(errors: &Errors) -> Vec<Told> {
     let mut all: Vec<Told> = errors.problems.iter().cloned().map(Told::from).collect();
     if errors.omitted > 0 {
@@ -729,7 +730,7 @@ fn refused(error: ChangeError) -> ApiError {
     }
 }
 
-/// The longest body that a path takes, in bytes.
+/// Returns the longest body that a path takes, in bytes.
 pub(crate) fn max_body(path: &str) -> Option<usize> {
     let is_ours = path == "/v1/config" || path.starts_with("/v1/config/");
     // A text in JSON is longer than it is alone.

@@ -27,7 +27,7 @@ pub(crate) struct ApiListener {
 }
 
 impl ApiListener {
-    /// A listener that gives its address up when `close` says so, or nobody is there to say it.
+    /// Makes a listener that gives its address up when `close` says so, or nobody is there to say it.
     pub(crate) fn new(
         listener: TcpListener,
         tls: Arc<tls::Listener>,

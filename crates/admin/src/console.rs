@@ -27,12 +27,12 @@ const LOGIN: &str = "/login/";
 /// Path of the console.
 const CONSOLE: &str = "/console/";
 
-/// The start: the console.
+/// Sends clients from the start page to the console.
 pub(crate) async fn start() -> Response {
     elsewhere(CONSOLE)
 }
 
-/// The console's own page.
+/// Returns the console's own page.
 pub(crate) async fn index(actor: Option<Extension<Actor>>, headers: HeaderMap) -> Response {
     match actor {
         Some(_) => page("index.html", &headers),
@@ -40,7 +40,7 @@ pub(crate) async fn index(actor: Option<Extension<Actor>>, headers: HeaderMap) -
     }
 }
 
-/// A file of the console. What is no file is a page that its program shows.
+/// Returns a file of the console. A path of no file is a page that the console's program shows.
 pub(crate) async fn file(
     Path(path): Path<String>,
     actor: Option<Extension<Actor>>,
@@ -55,12 +55,12 @@ pub(crate) async fn file(
     }
 }
 
-/// The login page.
+/// Returns the login page.
 pub(crate) async fn login_page(headers: HeaderMap) -> Response {
     page("login/index.html", &headers)
 }
 
-/// A file of the login page: these are in a folder of their own.
+/// Returns a file of the login page: these files are in a folder of their own.
 pub(crate) async fn login_file(Path(path): Path<String>, headers: HeaderMap) -> Response {
     page(&format!("login/{path}"), &headers)
 }

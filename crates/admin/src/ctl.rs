@@ -76,12 +76,12 @@ impl Ctl {
         self.show(&["v1", "status"], status)
     }
 
-    /// The groups.
+    /// Returns the groups.
     pub fn groups(&self) -> Result<String, ClientError> {
         self.show(&["v1", "groups"], |groups: &Vec<_>| group_table(groups))
     }
 
-    /// The members of a group, or of all.
+    /// Returns the members of a group, or of all.
     pub fn members(&self, group: Option<&str>) -> Result<String, ClientError> {
         let Some(group) = group else {
             return self.show(&["v1", "status"], member_tables);
@@ -93,12 +93,12 @@ impl Ctl {
         })
     }
 
-    /// The locations with their loads.
+    /// Returns the locations with their loads.
     pub fn locations(&self) -> Result<String, ClientError> {
         self.show(&["v1", "locations"], |all: &Vec<_>| location_table(all))
     }
 
-    /// The next and the last decision of a group, for a client of this address.
+    /// Returns the next and the last decision of a group, for a client of this address.
     pub fn explain(&self, group: &str, client: Option<&str>) -> Result<String, ClientError> {
         let query: Vec<_> = client.iter().map(|client| ("client", *client)).collect();
         let path = ["v1", "groups", group, "explain"];
@@ -223,7 +223,7 @@ fn rule_table(rules: &[RuleStatus]) -> String {
     text::table(&names, rules.iter().map(row))
 }
 
-/// The limits of rules, if any has one.
+/// Returns the limits of rules, if any has one.
 fn limit_table(rules: &[RuleStatus]) -> String {
     let rows = rules.iter().flat_map(|rule| {
         let row = |limit: &RuleLimitStatus| {
@@ -249,7 +249,7 @@ fn limit_table(rules: &[RuleStatus]) -> String {
     text::table(&names, rows) + "\n"
 }
 
-/// The zones of groups, if any goes by them.
+/// Returns the zones of groups, if any goes by them.
 fn zone_table(groups: &[GroupStatus]) -> String {
     let rows = groups.iter().flat_map(|group| {
         let row = |zone: &ZoneStatus| {

@@ -49,7 +49,8 @@ pub(crate) struct Guard {
     /// Replaced while requests are answered. There is one for ever, or none.
     token: Option<Arc<RwLock<Arc<str>>>>,
     behind_proxy: bool,
-    /// Then no other name can lead to it: the certificate would not have that.
+    /// True if the API speaks TLS. Then no other name can lead to it: the certificate would not have that
+    /// name.
     has_tls: bool,
     /// True if there are users.
     has_users: bool,
@@ -80,7 +81,7 @@ impl Guard {
         }
     }
 
-    /// Another token counts from now on. Whether there is one at all decides where the API
+    /// Sets another token, which counts from now on. Whether there is a token at all decides where the API
     /// may listen, so that needs a restart.
     pub(crate) fn set_token(&self, token: Option<&str>) {
         if let (Some(known), Some(token)) = (&self.token, token) {
@@ -92,7 +93,7 @@ impl Guard {
         }
     }
 
-    /// For these paths nobody needs to say who asks.
+    /// Opens these paths: nobody needs to say there who asks.
     pub(crate) fn opening(mut self, paths: impl Iterator<Item = &'static str>) -> Self {
         self.open = Arc::new(paths.collect());
         self
@@ -271,7 +272,8 @@ fn is_page(path: &str) -> bool {
         || path.starts_with("/login/")
 }
 
-/// The name of a session's cookie: that of one which came, or is to come, over HTTPS or not.
+/// Returns the name of a session's cookie: `is_secure` says whether the cookie came, or is to come, over
+/// HTTPS.
 pub(crate) fn session_cookie(is_secure: bool) -> &'static str {
     match is_secure {
         // No other host, port without TLS or path can have set it.
@@ -286,7 +288,7 @@ pub(crate) fn is_secure(has_tls: bool, behind_proxy: bool, headers: &HeaderMap) 
     has_tls || behind_proxy && by_proxy.is_some_and(|proto| proto == "https")
 }
 
-/// The value of the session's cookie called `name`.
+/// Returns the value of the session's cookie called `name`.
 pub(crate) fn session_of<'a>(cookies: &'a HeaderValue, name: &str) -> Option<&'a str> {
     let mut cookies = cookies.to_str().ok()?.split(';');
     cookies.find_map(|cookie| cookie.trim().strip_prefix(name)?.strip_prefix('='))
@@ -348,7 +350,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     .allowed(["application/json"]))
 }
 
-/// The value of a field that may come at most once.
+/// Returns the value of a field that may come at most once.
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().map(HeaderValue::to_str).transpose();
@@ -362,7 +364,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a st
     }
 }
 
-/// The host of `host[:port]`, without the brackets of an IPv6 address.
+/// Returns the host of `host[:port]`, without the brackets of an IPv6 address.
 fn host_of(authority: &str) -> &str {
     if let Some(rest) = authority.strip_prefix('[') {
         return rest.split_once(']').map_or("", |(host, _)| host);

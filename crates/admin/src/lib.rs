@@ -73,8 +73,8 @@ pub struct Sources {
     pub upgrades: mpsc::Sender<UpgradeWanted>,
 }
 
-/// Somebody wants another process to take over, and to know what has become of that: the other
-/// process, or why there is none.
+/// Order that another process take over. The sender learns what has become of that: the other process, or why
+/// there is none.
 pub type UpgradeWanted = oneshot::Sender<Result<wire::Upgraded, String>>;
 
 impl Sources {
@@ -143,7 +143,7 @@ async fn end_streams(
     std::future::pending().await
 }
 
-/// The token of each configuration is that of the API.
+/// Makes the token of each configuration the token of the API.
 async fn follow_token(manager: &Manager, guard: &guard::Guard) -> std::convert::Infallible {
     let mut snapshots = manager.snapshots();
     loop {

@@ -51,7 +51,7 @@ impl Cookies {
         is_secure(self.has_tls, self.behind_proxy, headers)
     }
 
-    /// The field that sets the cookie, for so many seconds.
+    /// Returns the field that sets the cookie, for `seconds` seconds.
     fn set(self, value: &str, seconds: u64, headers: &HeaderMap) -> Option<HeaderValue> {
         let is_secure = self.are_secure(headers);
         let secure = if is_secure { "; Secure" } else { "" };

@@ -9,7 +9,7 @@ use evenkeel_manager::status::Status;
 
 use crate::{Sources, live};
 
-/// All metrics as text.
+/// Returns all metrics as text.
 pub(crate) fn render(sources: &Sources) -> String {
     written(sources, Exposition::default())
 }

@@ -9,7 +9,7 @@ use crate::operation::{Answer, Operation};
 /// Place in the document of the schemas that others refer to.
 const COMPONENTS: &str = "/components/schemas";
 
-/// The document.
+/// Returns the OpenAPI document of the operations.
 pub(crate) fn document(operations: &[Operation]) -> Value {
     // Bodies are read, answers are written: fields with defaults may be left out of the former only.
     let settings = || {
@@ -97,7 +97,7 @@ fn describe(
     described
 }
 
-/// A name that no other operation has: `get_v1_groups_group`.
+/// Returns a name that no other operation has: `get_v1_groups_group`.
 fn id(operation: &Operation) -> String {
     let method = operation.method.as_str().to_ascii_lowercase();
     let words = operation.path.split(|c: char| !c.is_ascii_alphanumeric());
@@ -118,7 +118,7 @@ fn in_path(name: &str) -> Value {
     json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
 }
 
-/// The fields of a query are parameters of their own.
+/// Returns the fields of a query, which are parameters of their own.
 fn in_query(query: &Schema, generator: &SchemaGenerator) -> Vec<Value> {
     let refers = query.get("$ref").and_then(Value::as_str);
     let name = refers.and_then(|to| to.rsplit('/').next());

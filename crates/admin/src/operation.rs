@@ -24,7 +24,7 @@ use crate::error::ApiError;
 pub(crate) enum Answer {
     /// JSON of this form.
     Json(Described),
-    /// Something else, of this media type.
+    /// Text or data of this media type.
     Text(&'static str),
 }
 
@@ -57,7 +57,7 @@ impl Operations {
         Operations { all, router }
     }
 
-    /// An operation, and what answers it.
+    /// Adds an operation, and the handler that answers it.
     pub(crate) fn add<H, A>(mut self, operation: Operation, handler: H) -> Self
     where
         H: Handler<A, Arc<Sources>>,

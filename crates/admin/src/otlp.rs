@@ -52,17 +52,17 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Spans that the collector has taken.
+    /// Returns the number of spans that the collector has taken.
     pub fn exported(&self) -> u64 {
         self.exported.load(Ordering::Relaxed)
     }
 
-    /// Spans that it has refused, or that could not be sent.
+    /// Returns the number of spans that the collector has refused, or that could not be sent.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Traced requests for which there was no room in the queue.
+    /// Returns the number of traced requests for which there was no room in the queue.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -168,7 +168,7 @@ impl Destination {
         }
     }
 
-    /// A batch as it is sent.
+    /// Encodes a batch of spans as the message that is sent.
     fn message(&self, spans: Vec<Span>) -> Vec<u8> {
         let scope = Scope {
             name: "evenkeel".into(),

@@ -192,12 +192,12 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// Nothing listens there, and nothing is sent there by these tests.
+/// Returns two addresses where nothing listens; these tests send nothing there.
 fn two_members() -> [SocketAddr; 2] {
     [address(1), address(2)]
 }
 
-/// The kind of error with which the API refused, and its status.
+/// Returns the kind of error with which the API refused, and its status.
 fn refusal<T: std::fmt::Debug>(result: Result<T, ClientError>) -> (u16, String) {
     match result {
         Err(ClientError::Refused { status, body }) => (status, body.error),
@@ -651,7 +651,7 @@ fn readiness_needs_a_member_and_ends_with_the_process() {
     assert_eq!(refusal(unknown), (404, "unknown_rule".into()));
 }
 
-/// Whoever has connected when the process begins to end is told so, and not reset.
+/// A client that has connected when the process begins to end is told so, and not reset.
 #[test]
 fn who_has_connected_before_the_end_is_answered() {
     let mut balancer = Balancer::start(&two_members(), None);
@@ -866,8 +866,8 @@ fn descriptions_refuse_what_is_not_so() {
     assert!(!validator.is_valid(&group));
 }
 
-/// A balancer with the users anna (administer, `secret`), olga (operate, a token) and vera (view, a token), and
-/// the folder of its files.
+/// Returns a balancer with the users anna (administer, `secret`), olga (operate, a token) and vera (view, a
+/// token), and the folder of its files.
 fn with_users(change: impl FnOnce(&mut Admin)) -> (Balancer, PathBuf, [String; 2]) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let unique = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -1299,7 +1299,7 @@ fn nothing_but_the_login_page_is_shown_without_a_session() {
     assert_eq!(other.ask("GET /console/", &[&cookie], "").0, 404);
 }
 
-/// A balancer whose group `shop` has a member `s1` and one without a name.
+/// Makes a balancer whose group `shop` has a member `s1` and one without a name.
 fn with_names() -> Balancer {
     let shop = "[rule.shop]\nlisten = \"127.0.0.1:0\"\nprotocol = \"tcp\"\nstrategy = \"random\"\n\
                 slow_start = \"0s\"\nhealth_check = false\n\

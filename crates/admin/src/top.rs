@@ -88,7 +88,7 @@ fn show(client: &Arc<Client>, interval: Duration) -> io::Result<()> {
     result
 }
 
-/// All groups once, as plain text.
+/// Returns all groups once, as plain text.
 ///
 /// # Errors
 ///

@@ -240,7 +240,8 @@ impl UsersFile<'_> {
         self.set(name, None)
     }
 
-    /// The users with their roles, and whether each has a token instead of a password; in the order of the file.
+    /// Returns the users with their roles, and whether each has a token instead of a password; in the order
+    /// of the file.
     ///
     /// # Errors
     ///

@@ -134,13 +134,13 @@ const COLUMNS: [Column; 22] = [
 const BAR: usize = 10;
 
 impl GroupView {
-    /// All groups of a status.
+    /// Returns all groups of a status.
     pub fn all(status: &Status) -> Vec<GroupView> {
         let view = |group| GroupView::of(group, &status.locations);
         status.groups.iter().map(view).collect()
     }
 
-    /// A group whose members are at some of `locations`.
+    /// Returns a group whose members are at some of `locations`.
     pub fn of(group: &GroupStatus, locations: &[LocationStatus]) -> GroupView {
         let view = |member| MemberView::of(member, &group.load, locations);
         GroupView {
@@ -160,7 +160,7 @@ impl GroupView {
         }
     }
 
-    /// The line above the table.
+    /// Returns the line above the table.
     pub fn title(&self) -> Line<'static> {
         let mut spans = vec![Span::styled(
             clean(&self.name),
@@ -185,17 +185,17 @@ impl GroupView {
         Line::from(spans)
     }
 
-    /// The members, a row each, in `room` columns of the terminal.
+    /// Returns the members, a row each, in `room` columns of the terminal.
     pub fn table(&self, room: u16) -> Table<'static> {
         self.listing().table(room, None)
     }
 
-    /// The whole as plain text.
+    /// Returns the group as plain text.
     pub fn plain(&self) -> String {
         format!("{}\n{}", self.title(), self.listing().plain())
     }
 
-    /// The members, a row each.
+    /// Returns the members, a row each.
     pub(crate) fn listing(&self) -> Listing {
         let columns = &COLUMNS;
         let rows = self.members.iter().map(MemberView::row).collect();
@@ -208,7 +208,7 @@ fn is_meant(known: &LoadStatus, load: &str) -> bool {
     known.id == load || known.first && load == LoadId::FIRST.to_string()
 }
 
-/// A reason why a member gets nothing new, with who says so if that is another balancer.
+/// Returns a reason why a member gets nothing new, with who says so if that is another balancer.
 fn reason_word(member: &MemberStatus, reason: &str) -> String {
     let by = member
         .ejection
@@ -221,7 +221,8 @@ fn reason_word(member: &MemberStatus, reason: &str) -> String {
 }
 
 impl MemberView {
-    /// `load` is the one that the group's strategy looks at: agents report a dozen.
+    /// Returns the view of a member. `load` is the load that the group's strategy looks at: agents report a
+    /// dozen.
     fn of(member: &MemberStatus, load: &str, locations: &[LocationStatus]) -> MemberView {
         let recent = &member.recent;
         let location = locations
@@ -348,7 +349,7 @@ impl MemberView {
     }
 }
 
-/// The strategy, with those of its parameters that are not as usual.
+/// Returns the strategy, with those of its parameters that are not as usual.
 fn strategy_line(group: &GroupStatus) -> String {
     let usual = strategy::find(&group.strategy);
     let params = group.params.iter().filter(|param| {
@@ -362,7 +363,7 @@ fn strategy_line(group: &GroupStatus) -> String {
     line
 }
 
-/// The loads of a location in one line.
+/// Returns the loads of a location in one line.
 pub fn loads_line(location: &LocationStatus) -> String {
     let loads = location.loads.iter().map(load_word);
     loads.collect::<Vec<_>>().join(" ")
@@ -377,7 +378,7 @@ fn load_word(load: &LoadStatus) -> String {
     }
 }
 
-/// `ALERT` and for how long the location has had one; empty if it has none.
+/// Returns `ALERT` and for how long the location has had an alert; empty if there is none.
 fn alert_word(location: &LocationStatus) -> String {
     let age = location.alerts.iter().map(|alert| alert.age_seconds);
     let age = Duration::try_from_secs_f64(age.fold(0.0, f64::max)).unwrap_or_default();
@@ -409,7 +410,7 @@ pub fn alert_line(location: &LocationStatus) -> String {
     words.join("; ")
 }
 
-/// The next and the last decision of a group with their reasons, as plain text.
+/// Returns the next and the last decision of a group with their reasons, as plain text.
 pub fn explain(explain: &Explain) -> String {
     explain_within(explain, usize::MAX)
 }
@@ -462,7 +463,7 @@ fn decision(intro: &str, explained: &Explained, room: usize) -> String {
     text
 }
 
-/// A score as it is, if it can be read; scores differ by orders of magnitude.
+/// Writes a score as it is, if it can be read; scores differ by orders of magnitude.
 fn score(score: f64) -> String {
     match score.abs() {
         0.0 => "0".into(),
@@ -471,8 +472,8 @@ fn score(score: f64) -> String {
     }
 }
 
-/// A number with three digits that say something, as far as it has any behind the point,
-/// down to a millionth: response times are loads, too.
+/// Returns a number with three digits that say something, as far as it has any behind the point, down to a
+/// millionth: response times are loads, too.
 fn digits_of(number: f64) -> String {
     // Of zero it is minus infinity.
     let magnitude = number.abs().log10().floor().clamp(-4.0, 2.0) as i32;
@@ -485,7 +486,7 @@ fn digits_of(number: f64) -> String {
     }
 }
 
-/// Requests per second.
+/// Returns the requests per second.
 pub(crate) fn rate(recent: &Recent) -> f64 {
     if recent.seconds > 0.0 {
         recent.picks as f64 / recent.seconds
@@ -494,7 +495,7 @@ pub(crate) fn rate(recent: &Recent) -> f64 {
     }
 }
 
-/// The share of requests that failed.
+/// Returns the share of requests that failed.
 pub(crate) fn failures(recent: &Recent) -> f64 {
     match recent.picks.max(recent.failures) {
         0 => 0.0,

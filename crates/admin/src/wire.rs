@@ -152,7 +152,7 @@ pub struct Configuration {
     pub on_disk: OnDisk,
     /// Values of the text, as a tree: tables, lists and values of TOML as tables, lists and values of JSON.
     pub values: serde_json::Value,
-    /// The files that it includes, in their order, as they are now. They are changed on disk only.
+    /// Files that the configuration includes, in their order, as they are now. They are changed on disk only.
     #[serde(default)]
     pub included: Vec<Included>,
 }
@@ -218,7 +218,7 @@ pub struct ImportRule {
 pub struct RuleImage {
     /// The name of the rule.
     pub rule: String,
-    /// The image: a configuration. Those who may not change the configuration see secrets as `********`.
+    /// The image: a configuration. Users who may not change the configuration see secrets as `********`.
     pub text: String,
     /// Paths of the tables in it, as in `group.pool`.
     pub tables: Vec<String>,
@@ -277,7 +277,7 @@ pub struct Restore {
     pub comment: String,
 }
 
-/// Something that is wrong with a configuration, or probably not meant.
+/// Problem of a configuration, or something that is probably not meant.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Told {
     /// The file; empty if it is about an edit.
@@ -385,7 +385,7 @@ fn yes() -> bool {
 pub struct RevisionText {
     /// Revision of the text.
     pub revision: String,
-    /// The text. Those who may not change it see secrets as `********`.
+    /// Text of the revision. Users who may not change it see secrets as `********`.
     pub text: String,
     /// Differences between this text and the text in force, as `diff -u` writes them.
     pub diff: String,

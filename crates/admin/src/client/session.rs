@@ -9,7 +9,8 @@ use super::{Client, ClientError};
 use crate::ErrorBody;
 use crate::wire::{Credentials, LoggedIn};
 
-/// Longest time that the end of a session may take. One that the API does not hear of ends by itself.
+/// Longest time that the end of a session may take. A session whose end the API does not hear of ends by
+/// itself.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// User of a client, and the state of the session.
@@ -23,7 +24,7 @@ enum State {
     /// The next request opens one.
     Closed,
     Open(Session),
-    /// The password is wrong. It is not sent a second time: failures lock the user out.
+    /// The password is wrong. The password is not sent a second time: failures lock the user out.
     Refused(ErrorBody),
     /// The client has logged out for good.
     Over,

@@ -15,28 +15,28 @@ use crate::wire::{Changed, Configuration, RuleImage, Told};
 const PATH: &[&str] = &["v1", "config"];
 
 impl Ctl {
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub fn in_force(&self) -> Result<Configuration, ClientError> {
         self.client.get(PATH, &[])
     }
 
-    /// The configuration in force, and whether its file says the same.
+    /// Returns the configuration in force, and whether its file says the same.
     pub fn configuration(&self) -> Result<String, ClientError> {
         self.show(PATH, shown)
     }
 
-    /// The image of a rule, as text.
+    /// Returns the image of a rule, as text.
     pub fn image(&self, rule: &str) -> Result<String, ClientError> {
         let path = ["v1", "config", "export", rule];
         self.show(&path, |image: &RuleImage| image.text.clone())
     }
 
-    /// All keys that a configuration may have.
+    /// Returns all keys that a configuration may have.
     pub fn keys(&self) -> Result<String, ClientError> {
         self.show(&["v1", "config", "schema"], keys)
     }
 
-    /// The configurations that are and were in force.
+    /// Returns the configurations that are and were in force.
     pub fn revisions(&self) -> Result<String, ClientError> {
         self.show(&["v1", "config", "history"], |all: &Vec<_>| history(all))
     }
@@ -156,7 +156,7 @@ fn history(revisions: &[Revision]) -> String {
     text::table(&names, revisions.iter().map(row))
 }
 
-/// All keys, a line each.
+/// Returns all keys, a line each.
 fn keys(schema: &Value) -> String {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let of = |value: &Value, name: &str| {

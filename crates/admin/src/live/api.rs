@@ -166,7 +166,7 @@ struct HistoryQuery {
     group: Option<String>,
     /// Name or address of one of its members, instead of all.
     member: Option<String>,
-    /// Nothing before this time, in seconds since 1970.
+    /// Time before which nothing is told, in seconds since 1970.
     since: Option<u64>,
 }
 

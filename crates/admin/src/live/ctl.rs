@@ -37,7 +37,7 @@ impl Ctl {
         })
     }
 
-    /// All counters, a line each.
+    /// Returns all counters, a line each.
     pub fn counters(&self) -> Result<String, ClientError> {
         self.show(&["v1", "counters"], |families: &Vec<Family>| {
             let mut out = String::new();
@@ -78,7 +78,7 @@ impl Ctl {
         })
     }
 
-    /// The last hour of a group, or of all together: the last moment of each minute.
+    /// Returns the last hour of a group, or of all together: the last moment of each minute.
     pub fn history(&self, group: Option<&str>) -> Result<String, ClientError> {
         let query: Vec<_> = group.iter().map(|group| ("group", *group)).collect();
         let answer: LastHour = self.client.get(&["v1", "history"], &query)?;
@@ -211,7 +211,7 @@ fn as_json(event: &Event) -> Result<String, serde_json::Error> {
     Ok(json!({ "event": event.kind, "id": event.id, "data": data }).to_string() + "\n")
 }
 
-/// An event in lines. `states` are those of members before.
+/// Returns an event in lines. `states` are those of members before.
 fn in_words(
     event: &Event,
     group: Option<&str>,
@@ -302,7 +302,7 @@ fn group_line(row: &GroupRow) -> String {
     line
 }
 
-/// Time of day, UTC.
+/// Returns the time of day, UTC.
 fn time(seconds: f64) -> String {
     let time = jiff::Timestamp::from_second(seconds as i64);
     time.map_or_else(

@@ -25,13 +25,13 @@ const RETRY: &[u8] = b"retry: 2000\n\n";
 /// Reason why there is no stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NoStream {
-    /// There are as many as there may be.
+    /// There are as many streams as there may be.
     TooMany(usize),
     /// The process ends.
     Ending,
 }
 
-/// Somebody watches a group.
+/// Watch of a group by a client.
 struct Watched {
     live: Arc<Live>,
     group: Option<String>,
@@ -54,8 +54,8 @@ impl Drop for Watched {
 }
 
 impl Live {
-    /// A stream of events, with the members of `group`; of what has happened since the place `last`, if
-    /// that is given. `activity` is of its connection; `may_stay` is asked now and then whether its client
+    /// Starts a stream of events, with the members of `group`; of what has happened since the place `last`,
+    /// if that is given. `activity` is of its connection; `may_stay` is asked now and then whether the client
     /// may still see all that.
     pub(crate) fn stream(
         self: &Arc<Self>,

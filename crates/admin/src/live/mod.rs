@@ -79,7 +79,7 @@ fn now() -> f64 {
     (since.unwrap_or_default().as_secs_f64() * 1e3).round() / 1e3
 }
 
-/// With as many digits as a picture shows.
+/// Rounds a value to as many digits as a picture shows.
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
@@ -118,7 +118,7 @@ impl Live {
         std::future::pending().await
     }
 
-    /// The process ends: so do all streams.
+    /// Ends all streams, as the process ends.
     pub(crate) fn end(&self) {
         self.ended.send_replace(true);
     }
@@ -247,7 +247,7 @@ impl Live {
         self.meter.process(self.workers)
     }
 
-    /// The last hour of a group, or of all together if it is "".
+    /// Returns the last hour of a group, or of all together if it is "".
     pub(crate) fn last_hour(&self, group: &str, member: Option<&str>, since: u64) -> LastHour {
         let mut hour = locked(&self.past).tell(group, member, since);
         if group.is_empty() {
@@ -266,7 +266,7 @@ impl Live {
     }
 }
 
-/// The sample with members of so many groups only as the history keeps.
+/// Reduces a sample to the members of as many groups as the history keeps.
 fn within(mut sample: Sample) -> Sample {
     let mut room = Room::default();
     for group in &mut sample.groups {

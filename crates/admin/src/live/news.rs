@@ -53,7 +53,7 @@ struct Kept {
 
 /// Events since a place.
 pub(super) struct Since {
-    /// Some of it is not known any more.
+    /// True if some of the events are not known any more.
     pub(super) lost: bool,
     /// Events that are still known.
     pub(super) events: Vec<Bytes>,
@@ -62,7 +62,7 @@ pub(super) struct Since {
 }
 
 impl News {
-    /// `process` is a number that no other process has.
+    /// Makes empty news. `process` is a number that no other process has.
     pub(super) fn new(process: u64) -> Self {
         News {
             process,
@@ -75,12 +75,12 @@ impl News {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be told when there is more.
+    /// Returns a receiver that is told when there is more.
     pub(super) fn follow(&self) -> watch::Receiver<u64> {
         self.last.subscribe()
     }
 
-    /// The place of now.
+    /// Returns the place of now.
     pub(super) fn now(&self) -> Id {
         self.id(self.kept().last())
     }
@@ -92,7 +92,7 @@ impl News {
         }
     }
 
-    /// Something has happened.
+    /// Adds an event.
     pub(super) fn tell(&self, kind: &str, data: &impl Serialize) {
         // Numbers and strings can always be written.
         let data = serde_json::to_string(data).unwrap_or_default();

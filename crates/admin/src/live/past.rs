@@ -69,7 +69,7 @@ struct Names {
 }
 
 impl Layout {
-    /// Of all groups together, whose numbers come first, and each of them.
+    /// Returns the layout of all groups together, whose numbers come first, and of each group.
     fn of(sample: &Sample) -> Self {
         let mut at = 0;
         let groups = std::iter::once(&sample.all).chain(&sample.groups);
@@ -260,13 +260,13 @@ impl Past {
     }
 }
 
-/// A number of a moment, if it is known.
+/// Returns a number of a moment, if it is known.
 fn known(moment: &Moment, at: usize) -> Option<f64> {
     let value = moment.values.get(at).filter(|value| !value.is_nan())?;
     Some(rounded(f64::from(*value)))
 }
 
-/// The numbers of a group and its members.
+/// Returns the numbers of a group and its members.
 fn numbers(group: &GroupSample) -> impl Iterator<Item = f32> {
     let of_group: [f64; OF_GROUP] = [
         group.rate,

@@ -170,7 +170,7 @@ fn start_time(stat: &str, system: &str) -> Option<f64> {
     Some(boot as f64 + ticks as f64 / clock_ticks_per_second() as f64)
 }
 
-/// CPU time of all threads so far.
+/// Returns the CPU time of all threads so far.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -181,7 +181,7 @@ fn status() -> String {
     fs::read_to_string("/proc/self/status").unwrap_or_default()
 }
 
-/// The number behind a name.
+/// Returns the number behind a name in the status.
 fn status_field(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()

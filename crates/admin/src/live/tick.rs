@@ -13,7 +13,7 @@ use super::wire::{GroupRow, MemberRow, RuleRow, Usage};
 /// Sample of what goes on in a second.
 #[derive(Debug)]
 pub(super) struct Tick {
-    /// Counts them.
+    /// Number of the tick.
     pub(super) number: u64,
     /// JSON of all but the members of a group, without its last brace.
     common: String,
@@ -27,7 +27,8 @@ pub(super) struct Tick {
 struct Members {
     name: Arc<str>,
     rows: Vec<MemberRow>,
-    /// None if the group was not watched then.
+    /// Members that have changed, and names of members that have left; none if the group was not watched
+    /// then.
     changed: Option<(Vec<usize>, Vec<Arc<str>>)>,
     full_text: OnceLock<Bytes>,
     changed_text: OnceLock<Bytes>,
@@ -94,7 +95,8 @@ impl Tick {
         }
     }
 
-    /// The event, without its `id`, for whoever watches `group` and has had the tick of number `last`.
+    /// Returns the event, without its `id`, for whoever watches `group` and has had the tick of number
+    /// `last`.
     pub(super) fn event(&self, group: Option<&str>, last: u64) -> Bytes {
         let group = group.and_then(|group| self.groups.get(group));
         let text = match group {
@@ -150,7 +152,7 @@ fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// Which of `rows` are new or another than before, and who is in them no more.
+/// Returns which of `rows` are new or another than before, and which members are in them no more.
 fn changes(before: &[MemberRow], rows: &[MemberRow]) -> (Vec<usize>, Vec<Arc<str>>) {
     let names = |rows: &[MemberRow]| {
         rows.iter()

@@ -51,7 +51,7 @@ pub struct Counted {
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Since its admin API was there.
+    /// Time since the process's admin API was there, in seconds.
     pub uptime_seconds: f64,
     /// CPU time of all threads since it began.
     pub cpu_seconds: f64,
@@ -188,7 +188,7 @@ pub struct MemberRow {
     pub alert: bool,
 }
 
-/// Something else is in effect than before.
+/// Change of what is in effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangeEvent {
     /// The configuration that runs, from 1.

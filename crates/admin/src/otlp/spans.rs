@@ -84,7 +84,7 @@ fn status_of(error: Option<String>) -> Status {
     }
 }
 
-/// The spans of a request that is traced.
+/// Returns the spans of a request that is traced.
 pub(super) fn of(record: &Record<'_>) -> Vec<Span> {
     let details = record.details.as_ref();
     let Some(trace) = details.and_then(|details| details.trace.as_ref()) else {

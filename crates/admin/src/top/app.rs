@@ -129,7 +129,7 @@ pub(super) struct App {
     pub address: String,
     pub interval: Duration,
     pub paused: bool,
-    /// Nothing before the first answer.
+    /// Picture of the balancer; none before the first answer.
     pub picture: Option<Picture>,
     /// Reason why the last look found nothing.
     pub error: Option<String>,
@@ -212,7 +212,7 @@ impl App {
         }
     }
 
-    /// The group whose decision is explained.
+    /// Returns the group whose decision is explained.
     pub(super) fn explained(&self) -> Option<&str> {
         let selected = self.cursors[0].selected.as_deref();
         let chosen = self.open.as_deref().or(selected);
@@ -225,14 +225,14 @@ impl App {
         (self.explained() == Some(group)).then_some(explanation)
     }
 
-    /// The group that is open.
+    /// Returns the group that is open.
     pub(super) fn group(&self) -> Option<&GroupView> {
         let open = self.open.as_ref()?;
         let mut groups = self.picture.iter().flat_map(|picture| &picture.groups);
         groups.find(|group| group.name == *open)
     }
 
-    /// The rows that are shown: those of the open group, or all groups.
+    /// Returns the rows that are shown: those of the open group, or all groups.
     pub(super) fn listing(&self) -> Option<Listing> {
         let picture = self.picture.as_ref()?;
         let mut listing = match self.group() {
@@ -254,7 +254,7 @@ impl App {
         &mut self.cursors[usize::from(self.open.is_some())]
     }
 
-    /// A key was pressed. Answers what to ask the API for.
+    /// Handles a key that was pressed. Returns the command to send to the API.
     pub(super) fn key(&mut self, key: KeyEvent) -> Option<Command> {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             self.done = true;

@@ -25,7 +25,7 @@ const COLUMNS: [Column; 15] = [
     Column::words("LOAD", WIDE),
 ];
 
-/// All groups, a row each. `views` are those of the status.
+/// Returns all groups, a row each. `views` are those of the status.
 pub(super) fn listing(status: &Status, views: &[GroupView]) -> Listing {
     let groups = status.groups.iter().zip(views);
     Listing {
@@ -36,7 +36,7 @@ pub(super) fn listing(status: &Status, views: &[GroupView]) -> Listing {
     }
 }
 
-/// All groups in a line.
+/// Returns all groups in a line.
 pub(super) fn totals(status: &Status, views: &[GroupView]) -> String {
     let rate: f64 = views.iter().map(|view| view.rate).sum();
     let usable: usize = views.iter().map(|view| view.usable).sum();
@@ -50,7 +50,7 @@ pub(super) fn totals(status: &Status, views: &[GroupView]) -> String {
     )
 }
 
-/// Members whose location is under a load alert.
+/// Counts the members whose location is under a load alert.
 fn alerts(group: &GroupStatus) -> usize {
     group.members.iter().filter(|member| member.alert).count()
 }

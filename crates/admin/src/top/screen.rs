@@ -194,7 +194,7 @@ impl App {
     }
 }
 
-/// A line in at most `room` characters; if it is cut, it ends with an ellipsis.
+/// Returns a line in at most `room` characters; if it is cut, it ends with an ellipsis.
 fn fit(line: Line<'static>, room: usize) -> Line<'static> {
     let mut left = room;
     let whole: usize = line.spans.iter().map(|span| width(&span.content)).sum();

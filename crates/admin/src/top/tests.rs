@@ -122,7 +122,7 @@ fn seen(status: Status) -> News {
     News::Look(Ok(Box::new(Look { status, explained })))
 }
 
-/// A view that has had its first answer.
+/// Returns a view that has had its first answer.
 fn app() -> App {
     let mut app = App::new(DEFAULT_ADDRESS, SECOND);
     app.take(seen(status()), Instant::now());
@@ -182,7 +182,7 @@ fn assert_shows(app: &mut App, wanted: &[&str]) {
     }
 }
 
-/// First words of the rows of the table.
+/// Returns the first words of the rows of the table.
 fn rows(app: &mut App) -> Vec<String> {
     let lines = lines(app, SIZES[0]).into_iter().skip(3);
     let rows = lines.take_while(|line| !line.is_empty());
