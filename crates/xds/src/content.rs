@@ -88,7 +88,7 @@ impl Content {
         }
     }
 
-    /// Members with these weights, at addresses that are for tests.
+    /// Returns members with these weights, at addresses that are for tests.
     #[cfg(test)]
     pub(crate) fn of_weights(weights: &[u32]) -> Self {
         let member = |(index, &weight): (usize, &u32)| Endpoint {
@@ -110,7 +110,7 @@ impl Content {
     }
 }
 
-/// From the stream on which this is said.
+/// Returns the source that stands for the stream on which the message is sent.
 fn from_here() -> Option<proto::ConfigSource> {
     Some(proto::ConfigSource {
         ads: Some(proto::Empty {}),
@@ -228,9 +228,9 @@ impl Endpoints {
         }
     }
 
-    /// The members that `audience` is shown, with what clients call them and their priority: 0 for those in the client's
-    /// own zone, to which it goes as long as enough of them serve, then those of the zones in
-    /// `order`, and last all others. There is no gap between priorities.
+    /// Returns the members that `audience` is shown, with what clients call them and their priority: 0 for
+    /// the members in the client's own zone, to which the client goes as long as enough of them serve, then
+    /// the members of the zones in `order`, and last all others. There is no gap between priorities.
     fn shown(&self, audience: &Audience) -> Vec<(&Endpoint, proto::Endpoint, u32)> {
         let own = audience.zone.as_deref().into_iter();
         let order = self.order.iter().flatten().map(String::as_str);
@@ -260,7 +260,7 @@ impl Endpoints {
         shown
     }
 
-    /// A locality for each zone.
+    /// Returns a locality for each zone.
     fn by_zone(&self, audience: &Audience) -> Vec<proto::LocalityLbEndpoints> {
         let mut places: BTreeMap<(u32, &str), proto::LocalityLbEndpoints> = BTreeMap::new();
         for (member, endpoint, priority) in self.shown(audience) {
@@ -287,7 +287,7 @@ impl Endpoints {
         places.into_values().collect()
     }
 
-    /// A locality for each member that serves, as clients of gRPC see no weights but those of
+    /// Returns a locality for each member that serves, as clients of gRPC see no weights but those of
     /// localities.
     fn each_alone(&self, audience: &Audience) -> Vec<proto::LocalityLbEndpoints> {
         let shown = self.shown(audience).into_iter();
@@ -410,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Members of a weight in a zone each.
+    /// Returns members of a weight in a zone each.
     fn members(of: &[(u32, Standing, Option<&str>)]) -> Endpoints {
         let members = of.iter().enumerate();
         let members = members.map(|(index, &(weight, standing, zone))| Endpoint {

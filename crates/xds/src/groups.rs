@@ -82,7 +82,7 @@ impl Groups {
         self.follow(handles, world);
     }
 
-    /// The groups that there are from now on. Those stay as they are that were there before.
+    /// Takes the groups that there are from now on. Groups that were there before stay as they are.
     pub fn follow(&mut self, handles: Vec<Arc<GroupHandle>>, world: &mut World) {
         let served = self.section.served.iter();
         let served: HashMap<&str, _> = served.map(|group| (&*group.name, group)).collect();
@@ -156,7 +156,7 @@ impl Groups {
         world.version() != before
     }
 
-    /// The members of the group called `name` as they are now.
+    /// Returns the members of the group called `name` as they are now.
     pub fn group(&self, name: &str) -> Option<Arc<Group>> {
         let watched = self.watched.get(*self.places.get(name)?)?;
         Some(watched.handle.current.load_full())
@@ -173,14 +173,14 @@ impl Groups {
     }
 }
 
-/// The zones that come after a client's own one in a group; `None` is that all are alike. The own one of this process
-/// is none of its clients'.
+/// Returns the zones that come after a client's own one in a group; `None` is that all zones are alike. The
+/// own zone of this process is none of its clients'.
 fn order_of(group: &Group) -> Option<Vec<String>> {
     let zones = group.settings().zones.as_ref()?;
     Some(zones.order.clone())
 }
 
-/// A member with its share; `None` if there is no address at which clients could reach it.
+/// Returns a member with its share; `None` if there is no address at which clients could reach it.
 fn endpoint(member: &Member, share: &Share) -> Option<Endpoint> {
     let is_known = !member.slot.has(Reason::Unresolved);
     let is_somewhere = match &member.address {
@@ -197,8 +197,9 @@ fn endpoint(member: &Member, share: &Share) -> Option<Endpoint> {
     })
 }
 
-/// Each address once, with the weights of all who serve there: clients of gRPC refuse endpoints that have an address twice,
-/// and Envoy takes the first one only. Two names may have the same address, and two members may be behind one.
+/// Returns each address once, with the weights of all members that serve there: clients of gRPC refuse
+/// endpoints that have an address twice, and Envoy takes the first one only. Two names may have the same
+/// address, and two members may be behind one address.
 fn merged(members: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {
     let mut merged: Vec<Endpoint> = Vec::new();
     let mut places: HashMap<Address, usize> = HashMap::new();

@@ -47,7 +47,8 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// The stream holds `bytes` now; false if that is more than there is for it.
+    /// Sets the bytes that the stream holds now to `bytes`; false if that is more than there is for the
+    /// stream.
     pub(crate) fn set(&mut self, bytes: usize) -> bool {
         let Holdings {
             most,

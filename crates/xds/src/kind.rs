@@ -35,12 +35,12 @@ impl Kind {
     /// All of them, in the order in which changes are sent: what refers to something comes after it.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
-    /// The name in the status and in metrics.
+    /// Returns the type's name in the status and in metrics.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// The name on the wire.
+    /// Returns the type's name on the wire.
     pub fn url(self) -> &'static str {
         match self {
             Kind::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
@@ -50,7 +50,7 @@ impl Kind {
         }
     }
 
-    /// The type with that name on the wire.
+    /// Returns the type with that name on the wire.
     pub fn of_url(url: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.url() == url)
     }
@@ -61,8 +61,8 @@ impl Kind {
         matches!(self, Kind::Cluster | Kind::Listener)
     }
 
-    /// The type whose resources a client needs anew when one of this type has changed: it may have
-    /// made what it had of them anew, too.
+    /// Returns the type whose resources a client needs anew when a resource of this type has changed: the
+    /// client may have made what it had of them anew, too.
     pub fn dependent(self) -> Option<Self> {
         match self {
             Kind::Cluster => Some(Kind::Endpoints),
@@ -83,7 +83,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The name in the status.
+    /// Returns the dialect's name in the status.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -92,9 +92,9 @@ impl Dialect {
 /// Audience that a resource is encoded for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Audience {
-    /// Which program.
+    /// Program of the client.
     pub dialect: Dialect,
-    /// In which zone it runs, if it says so.
+    /// Zone in which the client runs, if it names one.
     pub zone: Option<Arc<str>>,
 }
 

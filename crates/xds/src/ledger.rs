@@ -1,4 +1,4 @@
-//! Load reports of clients (LRS): what each sees of members, added up for their locations.
+//! Load reports of clients (LRS): what each client sees of members, added up for their locations.
 //!
 //! A client says how many requests it has under way at a member, how many it has begun and how many have
 //! failed since its last report. What all clients say of the members at a location, and what this process itself has
@@ -89,8 +89,8 @@ pub struct Taken {
 }
 
 impl Ledger {
-    /// Takes in what the client of that number reports; `interval` is how often it is to do so. What it said
-    /// before does not count any more.
+    /// Takes in what the client of that number reports; `interval` is how often the client is to do so. The
+    /// client's report before does not count any more.
     pub fn take(
         &mut self,
         client: u64,
@@ -137,8 +137,8 @@ impl Ledger {
         taken
     }
 
-    /// The members of the group of that name. They are listed once for each state of a group, and not for each
-    /// report of it.
+    /// Returns the members of the group of that name. The members are listed once for each state of a group,
+    /// and not for each report of it.
     fn members(
         &mut self,
         name: &str,
@@ -158,15 +158,15 @@ impl Ledger {
         Some(members)
     }
 
-    /// A client is gone, and what it said with it.
+    /// Forgets a client that is gone, and what it said.
     pub fn forget(&mut self, client: u64, now: Instant) {
         for name in self.clients.remove(&client).unwrap_or_default() {
             self.leave(&name, client, now, false);
         }
     }
 
-    /// A client says nothing of a location any more: because nothing is there (`is_known`), or because
-    /// it is gone.
+    /// Ends what a client says of a location: because nothing is there (`is_known`), or because the client is
+    /// gone.
     fn leave(&mut self, name: &Arc<str>, client: u64, now: Instant, is_known: bool) {
         let Some(place) = self.places.get_mut(name) else {
             return;
@@ -182,7 +182,7 @@ impl Ledger {
     }
 }
 
-/// For how long a report counts, in seconds.
+/// Returns for how long a report counts, in seconds.
 fn seconds(reported: Option<&proto::Duration>, interval: Duration) -> f64 {
     let reported = reported.map(|time| time.seconds as f64 + f64::from(time.nanos) / 1e9);
     // Shorter ones make nonsense of it.
@@ -212,7 +212,7 @@ impl Counts {
 #[derive(Debug)]
 struct Members {
     group: Arc<Group>,
-    /// Their places in the group.
+    /// Places of the members in the group.
     by_name: HashMap<Arc<str>, usize>,
     by_address: HashMap<(IpAddr, u32), usize>,
 }

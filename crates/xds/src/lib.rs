@@ -1,9 +1,9 @@
 //! xDS: groups as other people's proxies and clients see them.
 //!
-//! An aggregated discovery service gives each group as a cluster with endpoints, whose weights follow
-//! loads, health, drain and alerts: to Envoy, and to clients of gRPC, which need no proxy. It speaks both variants of the
-//! protocol, state of the world and incremental. What they report of their load (LRS) comes back as loads of
-//! locations.
+//! An aggregated discovery service gives each group as a cluster with endpoints, whose weights follow loads,
+//! health, drain and alerts: to Envoy, and to clients of gRPC, which need no proxy. The service speaks both
+//! variants of the protocol, state of the world and incremental. What the clients report of their load (LRS)
+//! comes back as loads of locations.
 //!
 //! | module | what it has |
 //! |---|---|

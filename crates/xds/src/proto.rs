@@ -36,7 +36,7 @@ messages! {
         [message, optional, tag = "2"] node: Option<Node>,
         /// Names of the resources that are wanted.
         [string, repeated, tag = "3"] resource_names: Vec<String>,
-        /// Of which type.
+        /// Type of these resources.
         [string, tag = "4"] type_url: String,
         /// The answer that this is about.
         [string, tag = "5"] response_nonce: String,
@@ -48,9 +48,9 @@ messages! {
     DiscoveryResponse {
         /// Version of the answer.
         [string, tag = "1"] version_info: String,
-        /// An [`Any`] each.
+        /// Resources, an [`Any`] each.
         [bytes = "bytes", repeated, tag = "2"] resources: Vec<Bytes>,
-        /// Of which type.
+        /// Type of the resources.
         [string, tag = "4"] type_url: String,
         /// Nonce that a request about this answer has to carry.
         [string, tag = "5"] nonce: String,
@@ -80,7 +80,7 @@ messages! {
         [string, tag = "1"] system_version_info: String,
         /// Resources that are new or have changed.
         [message, repeated, tag = "2"] resources: Vec<Resource>,
-        /// Of which type.
+        /// Type of the resources.
         [string, tag = "4"] type_url: String,
         /// Nonce that a request about this answer has to carry.
         [string, tag = "5"] nonce: String,
@@ -171,7 +171,7 @@ messages! {
         [string, tag = "1"] name: String,
         /// Source of the cluster's endpoints: [`EDS`].
         [int32, tag = "2"] discovery_type: i32,
-        /// From where.
+        /// Source of the endpoints.
         [message, optional, tag = "3"] eds_cluster_config: Option<EdsClusterConfig>,
         /// Time limit of connections.
         [message, optional, tag = "4"] connect_timeout: Option<Duration>,
@@ -197,7 +197,7 @@ messages! {
 
     /// Source of endpoints.
     EdsClusterConfig {
-        /// From where.
+        /// Source of the endpoints.
         [message, optional, tag = "1"] eds_config: Option<ConfigSource>,
     }
 
@@ -351,13 +351,13 @@ messages! {
 
     /// Source of routes.
     Rds {
-        /// From where.
+        /// Source of the routes.
         [message, optional, tag = "1"] config_source: Option<ConfigSource>,
         /// Name of the route configuration.
         [string, tag = "2"] route_config_name: String,
     }
 
-    /// Something that is done with requests.
+    /// Filter that does something with requests.
     HttpFilter {
         /// Name of the filter.
         [string, tag = "1"] name: String,
@@ -367,7 +367,7 @@ messages! {
 
     /// Routes of a listener.
     RouteConfiguration {
-        /// Their name.
+        /// Name of the routes.
         [string, tag = "1"] name: String,
         /// By host.
         [message, repeated, tag = "2"] virtual_hosts: Vec<VirtualHost>,
@@ -399,7 +399,7 @@ messages! {
 
     /// Destination of requests.
     RouteAction {
-        /// To which cluster.
+        /// Name of the cluster that gets the requests.
         [string, tag = "1"] cluster: String,
         /// For how long at most; 0 is no limit.
         [message, optional, tag = "8"] timeout: Option<Duration>,
@@ -418,7 +418,7 @@ messages! {
 
     /// Order that says what a client is to report.
     LoadStatsResponse {
-        /// Of these clusters.
+        /// Names of the clusters that the client is to report on.
         [string, repeated, tag = "1"] clusters: Vec<String>,
         /// Interval between reports.
         [message, optional, tag = "2"] load_reporting_interval: Option<Duration>,
@@ -487,7 +487,7 @@ impl From<std::time::Duration> for Duration {
 }
 
 impl Any {
-    /// `message`, which is of the type `name`.
+    /// Encodes `message`, which is of the type `name`.
     pub fn of(name: &str, message: &impl Message) -> Self {
         Any {
             type_url: format!("type.googleapis.com/{name}"),

@@ -12,7 +12,7 @@ use crate::kind::Kind;
 use crate::status::{ClientStatus, NackStatus, SubscriptionStatus, XdsStatus};
 use crate::stream::{Identity, Stream};
 
-/// Most clients that are counted by their names. Those beyond are counted together.
+/// Most clients that are counted by their names. Further clients are counted together.
 const MOST_NAMES: usize = 1000;
 
 /// Stands for clients beyond [`MOST_NAMES`].
@@ -57,7 +57,7 @@ impl Registry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream has begun; its number.
+    /// Enters a stream that has begun; returns its number.
     pub(crate) fn enter(&self, address: SocketAddr, stream: &str, now: Instant) -> u64 {
         let mut inner = self.lock();
         inner.next += 1;
@@ -82,12 +82,12 @@ impl Registry {
         id
     }
 
-    /// A stream has ended.
+    /// Removes a stream that has ended.
     pub(crate) fn leave(&self, id: u64) {
         self.lock().clients.remove(&id);
     }
 
-    /// The client has said who it is.
+    /// Notes who the client is, once it has said so.
     pub(crate) fn know(&self, id: u64, identity: &Identity) {
         if let Some(client) = self.lock().clients.get_mut(&id) {
             client.status.node.clone_from(&identity.node);
@@ -120,12 +120,12 @@ impl Registry {
         }
     }
 
-    /// A stream was sent an answer.
+    /// Counts an answer that a stream was sent.
     pub(crate) fn pushed(&self, stream: &Stream, kind: Kind) {
         self.count(stream, kind, |counts| counts.pushes += 1);
     }
 
-    /// A stream has refused an answer.
+    /// Notes that a stream has refused an answer.
     pub(crate) fn nacked(&self, id: u64, stream: &Stream, kind: Kind, now: Instant) {
         self.count(stream, kind, |counts| counts.nacks += 1);
         if let Some(client) = self.lock().clients.get_mut(&id) {
@@ -152,7 +152,7 @@ impl Registry {
         self.lock().clients.len()
     }
 
-    /// All of it.
+    /// Returns the status of the server and of all clients.
     pub(crate) fn status(&self, listen: Vec<SocketAddr>, now: Instant) -> XdsStatus {
         let inner = self.lock();
         let clients = inner.clients.values().map(|client| {

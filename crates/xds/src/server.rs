@@ -134,7 +134,7 @@ impl Server {
         self.tell();
     }
 
-    /// The groups that there are from now on.
+    /// Takes the groups that there are from now on.
     pub(crate) fn follow(&self, handles: Vec<Arc<GroupHandle>>) {
         self.groups
             .borrow_mut()
@@ -326,7 +326,7 @@ impl Server {
         }
     }
 
-    /// A stream of resources.
+    /// Serves a stream of resources.
     async fn resources(
         &self,
         variant: Variant,
@@ -430,7 +430,7 @@ impl Server {
         }
     }
 
-    /// A stream of load reports.
+    /// Serves a stream of load reports.
     async fn reports(
         &self,
         mut messages: Messages,
@@ -524,17 +524,17 @@ impl Server {
     }
 }
 
-/// Most bytes for what clients want by name: a part of what is kept back for such things.
+/// Returns the most bytes for what clients want by name: a part of what is kept back for such things.
 fn memory_for_names() -> usize {
     usize::try_from(Shares::of_process().reserve / 4).unwrap_or(usize::MAX)
 }
 
-/// With which status streams end when the process does.
+/// Returns the status with which streams end when the process ends.
 fn ending() -> (u16, String) {
     (code::UNAVAILABLE, "the server ends: connect again".into())
 }
 
-/// With which status a stream ends whose messages cannot be read.
+/// Returns the status with which a stream ends whose messages cannot be read.
 fn refused(error: CallError) -> Result<(u16, String), CallError> {
     match error {
         CallError::TooLong(..) => Ok((

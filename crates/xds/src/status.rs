@@ -83,7 +83,7 @@ pub struct NackStatus {
     pub age_seconds: f64,
 }
 
-/// All of it for people.
+/// Returns the status as tables for people.
 pub fn tables(status: &XdsStatus) -> String {
     let listen: Vec<String> = status.listen.iter().map(ToString::to_string).collect();
     let mut out = format!(

@@ -1,13 +1,13 @@
 //! Stream of a client: what the client wants, what it has, and what it is to get. No I/O.
 //!
-//! There are two variants of the protocol. In the *state of the world* a request says all that is
-//! wanted of a type, and an answer about clusters or listeners has all of them; one about endpoints or routes has
-//! those that have changed. In the *incremental* variant requests say what is wanted more or no more, and
-//! answers what has changed or is gone. In both, a client accepts an answer by naming its nonce, and refuses it by
-//! naming its nonce with a reason; what was refused is not sent again until it has changed.
+//! There are two variants of the protocol. In the *state of the world* a request says all that is wanted of a
+//! type. An answer about clusters or listeners has all of them; an answer about endpoints or routes has the
+//! ones that have changed. In the *incremental* variant requests say what is wanted more or no more, and
+//! answers what has changed or is gone. In both, a client accepts an answer by naming its nonce, and refuses
+//! it by naming its nonce with a reason; what was refused is not sent again until it has changed.
 //!
-//! Of each type one answer at a time is under way: there is no other one before the client has said a word
-//! about it. So whoever is slow gets fewer and newer answers.
+//! Of each type one answer at a time is under way: there is no other answer before the client has said a word
+//! about it. So a slow client gets fewer and newer answers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// The name in the status.
+    /// Returns the variant's name in the status.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -156,7 +156,7 @@ pub struct Subscription {
     held: usize,
 }
 
-/// Memory for a name, in bytes.
+/// Returns the memory for a name, in bytes.
 fn bytes_of(name: &str) -> usize {
     NAME_BYTES + name.len()
 }
@@ -181,17 +181,17 @@ impl Subscription {
         self.names.len()
     }
 
-    /// Version of the last answer that was accepted.
+    /// Returns the version of the last answer that was accepted.
     pub fn accepted(&self) -> Option<&str> {
         self.accepted.as_deref()
     }
 
-    /// Version of the answer that is under way.
+    /// Returns the version of the answer that is under way.
     pub fn pending(&self) -> Option<&str> {
         self.pending.as_ref().map(|pending| &*pending.version)
     }
 
-    /// The last answer that was refused.
+    /// Returns the last answer that was refused.
     pub fn refused(&self) -> Option<&Nack> {
         self.refused.as_ref()
     }
@@ -274,7 +274,7 @@ pub struct Identity {
     pub service: String,
     /// Program of the client and its version, as it says.
     pub program: String,
-    /// In which form it gets resources.
+    /// Audience of the client, which says in which form the client gets resources.
     pub audience: Audience,
 }
 
@@ -291,7 +291,7 @@ impl Identity {
     }
 }
 
-/// At most so many characters of a text, on one line.
+/// Returns at most `longest` characters of a text, on one line.
 pub(crate) fn shortened(text: &str, longest: usize) -> String {
     let clean = text.chars().map(|char| match char.is_control() {
         true => ' ',
@@ -314,7 +314,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream on which nothing was said yet. `epoch` is another one in each process.
+    /// Makes a stream on which nothing was said yet. `epoch` is another text in each process.
     pub fn new(variant: Variant, epoch: Arc<str>, limits: Limits) -> Self {
         Stream {
             variant,
@@ -326,7 +326,7 @@ impl Stream {
         }
     }
 
-    /// The variant of the protocol.
+    /// Returns the variant of the protocol.
     pub fn variant(&self) -> Variant {
         self.variant
     }
@@ -346,7 +346,7 @@ impl Stream {
         self.subscriptions.get(&kind)
     }
 
-    /// Bytes for all that the client has named.
+    /// Returns the bytes for all that the client has named.
     pub fn held(&self) -> usize {
         self.subscriptions.values().map(|of| of.held).sum()
     }
@@ -369,7 +369,7 @@ impl Stream {
         }
     }
 
-    /// The first request says who asks.
+    /// Takes who asks from the first request.
     fn know(&mut self, node: Option<&Node>) {
         if self.identity.is_none() {
             let nobody = Node::default();
@@ -475,7 +475,7 @@ impl Stream {
         Ok(told)
     }
 
-    /// The next answer that there is to be now, if there is one.
+    /// Returns the next answer that there is to be now, if there is one.
     pub fn next(&mut self, world: &World) -> Option<Response> {
         let audience = &self.identity.as_ref()?.audience;
         for &kind in Kind::ALL {
@@ -554,7 +554,7 @@ struct Found {
 }
 
 impl Subscription {
-    /// An answer with all that is wanted, if there is to be one.
+    /// Returns an answer with all that is wanted, if there is to be one.
     fn whole(&mut self, kind: Kind, world: &World, audience: &Audience) -> Option<Found> {
         let mut changed = world.changed_since(kind, self.seen);
         let is_due = self.look_at_all
@@ -593,7 +593,7 @@ impl Subscription {
         })
     }
 
-    /// All names that are wanted, in their order.
+    /// Returns all names that are wanted, in their order.
     fn all_wanted(&self, kind: Kind, world: &World) -> Vec<Arc<str>> {
         match self.wildcard {
             true => world.names(kind).cloned().collect(),
@@ -601,13 +601,13 @@ impl Subscription {
         }
     }
 
-    /// Nothing is due any more.
+    /// Notes that nothing is due any more.
     fn settle(&mut self) {
         (self.look_at_all, self.answer) = (false, false);
         self.owed.clear();
     }
 
-    /// An answer with what has changed, if there is to be one.
+    /// Returns an answer with what has changed, if there is to be one.
     fn part(
         &mut self,
         kind: Kind,

@@ -65,7 +65,7 @@ struct State {
     listeners: Listeners,
     /// Once a configuration has wanted it.
     thread: Option<Thread>,
-    /// Nothing is opened any more.
+    /// True once nothing is opened any more.
     stopped: bool,
     /// True if there is a section.
     wanted: bool,
@@ -98,8 +98,8 @@ impl fmt::Debug for Xds {
 }
 
 impl Xds {
-    /// A server that serves nothing yet. Its thread starts with the first configuration that wants it.
-    /// `clock` is that of the whole process.
+    /// Makes a server that serves nothing yet. Its thread starts with the first configuration that wants the
+    /// server. `clock` is the clock of the whole process.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use crate::content::Content;
 use crate::kind::{Audience, Kind};
 use crate::proto::Any;
 
-/// Most forms of a resource that are kept: more zones of clients than this encode theirs anew each
+/// Most forms of a resource that are kept: clients of more zones than this have theirs encoded anew each
 /// time.
 const MOST_FORMS: usize = 16;
 
@@ -41,7 +41,7 @@ struct Resource {
 #[derive(Debug, Default)]
 struct Shelf {
     resources: BTreeMap<Arc<str>, Resource>,
-    /// Their names by the change that made them what they are.
+    /// Names of the resources by the change that made the resources what they are.
     changes: BTreeMap<u64, Arc<str>>,
     /// The last change that has taken one away.
     removed: u64,
@@ -108,13 +108,13 @@ impl World {
             .is_some_and(|shelf| shelf.resources.contains_key(name))
     }
 
-    /// The names of all resources of a type, in their order.
+    /// Returns the names of all resources of a type, in their order.
     pub fn names(&self, kind: Kind) -> impl Iterator<Item = &Arc<str>> {
         let shelf = self.shelf(kind).into_iter();
         shelf.flat_map(|shelf| shelf.resources.keys())
     }
 
-    /// The names of those that have changed after the change `seen`, and are there.
+    /// Returns the names of the resources that have changed after the change `seen`, and are there.
     pub fn changed_since(&self, kind: Kind, seen: u64) -> impl Iterator<Item = &Arc<str>> {
         let shelf = self.shelf(kind).into_iter();
         let after = (Bound::Excluded(seen), Bound::Unbounded);
@@ -126,7 +126,7 @@ impl World {
         self.shelf(kind).is_some_and(|shelf| shelf.removed > seen)
     }
 
-    /// A resource as `audience` gets it; `None` if there is none for them.
+    /// Returns a resource as `audience` gets it; `None` if there is no such resource for the audience.
     pub fn get(&self, kind: Kind, name: &str, audience: &Audience) -> Option<Encoded> {
         let resource = self.shelf(kind)?.resources.get(name)?;
         let mut forms = resource.forms.borrow_mut();

@@ -33,7 +33,7 @@ struct Answer {
     removed: Vec<String>,
 }
 
-/// The name in a resource: the first field of all of them.
+/// Returns the name in a resource: the first field of all of them.
 fn name_of(any: &[u8]) -> String {
     let value = Any::decode(any).unwrap().value;
     let length = usize::from(value[1]);
@@ -160,7 +160,7 @@ impl Client {
         Some(answer)
     }
 
-    /// Until nothing is to be said any more; all that was received.
+    /// Exchanges messages until nothing is to be said any more; returns all that was received.
     fn settle(&mut self, world: &World) -> Vec<Answer> {
         let mut all = Vec::new();
         loop {
@@ -221,7 +221,7 @@ fn cluster(seconds: u64) -> Content {
     })
 }
 
-/// A content of that type, of which there are a few.
+/// Returns a content of that type, of which there are a few.
 fn content(kind: Kind, which: u32) -> Content {
     match kind {
         Kind::Cluster => cluster(u64::from(which)),
@@ -500,7 +500,7 @@ fn what_is_too_much_or_no_message_ends_the_stream() {
     assert_eq!(stream.next(&world()), None);
 }
 
-/// Something that happens.
+/// Event of a test.
 #[derive(Clone, Debug)]
 enum Event {
     Set(Kind, usize, u32),
