@@ -47,7 +47,7 @@ pub enum Silence {
     /// The connection failed.
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
-    /// Nothing came for so long.
+    /// The agent sent nothing for so long.
     #[error("no answer within {0:?}")]
     Timeout(std::time::Duration),
     /// The answer ended too soon.
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(said("ready 100% maxconn:0"), "up 100%");
     }
 
-    /// A manager with one member, whose agent is asked at `port`.
+    /// Returns a manager with one member, whose agent is asked at `port`.
     async fn manager(check: AgentCheck) -> Arc<Manager> {
         let manager = Manager::new(Clock::start(), Arc::new(()));
         let mut group = GroupConfig::new("g", vec![MemberConfig::new("127.0.0.1", 80)]);

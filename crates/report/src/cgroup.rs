@@ -138,7 +138,7 @@ impl Reader {
         }
     }
 
-    /// The loads since the last reading.
+    /// Returns the loads since the last reading.
     ///
     /// # Errors
     ///

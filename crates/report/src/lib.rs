@@ -23,7 +23,7 @@ use evenkeel_net::Clock;
 
 use source::Asked;
 
-/// All sources. They need a tokio runtime with I/O and time; a single-threaded one is enough.
+/// Returns all sources. The sources need a tokio runtime with I/O and time; a single-threaded one is enough.
 ///
 /// # Errors
 ///

@@ -166,7 +166,7 @@ async fn stream_forever(context: Context, target: Target, journal: Journal) {
     }
 }
 
-/// Keeps one stream. It ends by an error only: reports go on until the connection breaks.
+/// Keeps one stream. The stream ends by an error only: reports go on until the connection breaks.
 async fn stream(
     reports: &mut Reports,
     permits: &Semaphore,
@@ -192,7 +192,7 @@ async fn stream(
     }
 }
 
-/// A connection with TLS, if there is to be any.
+/// Makes a connection with TLS, if there is to be TLS.
 async fn secured(
     stream: TcpStream,
     host: &str,
@@ -231,7 +231,7 @@ async fn talk(
     }
 }
 
-/// The request: an `OrcaLoadReportRequest` with a `report_interval`, which is a
+/// Returns the request: an `OrcaLoadReportRequest` with a `report_interval`, which is a
 /// `google.protobuf.Duration`.
 fn request(interval: Duration) -> Vec<u8> {
     let mut duration = Vec::new();

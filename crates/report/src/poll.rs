@@ -46,7 +46,7 @@ pub(crate) struct Followed {
 }
 
 impl Followed {
-    /// All groups as they are now.
+    /// Returns all groups as they are now.
     pub(crate) fn all(manager: &Manager) -> Vec<Followed> {
         let configs = manager.config().groups.into_iter();
         let mut configs: HashMap<String, GroupConfig> = configs
@@ -65,7 +65,7 @@ impl Followed {
         followed.collect()
     }
 
-    /// The members that have an address.
+    /// Returns the members that have an address.
     pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
         let members = self.group.members().iter();
         members.filter(|member| !member.slot.has(Reason::Unresolved))

@@ -48,7 +48,7 @@ pub enum NoValue {
     /// There is no such metric.
     #[error("there is no {0}")]
     Missing(String),
-    /// There are several, and it is not said what to make of them.
+    /// There are several series, and it is not said what to make of them.
     #[error("there are several {0}: use sum, avg, min or max")]
     Several(String),
     /// The metric grows from one page to the next, and this page is the first, or the metric was counted
@@ -159,7 +159,7 @@ impl Readings {
     }
 }
 
-/// All series of all loads, in order.
+/// Returns all series of all loads, in order.
 fn series(loads: &Prometheus) -> Vec<&Series> {
     let loads = loads.loads.iter();
     loads.flat_map(|load| load.expression.series()).collect()
@@ -172,8 +172,8 @@ fn matches(series: &Series, sample: &Sample<'_>) -> bool {
     })
 }
 
-/// The growth per second of the series that were there before. One that is less than it
-/// was has been counted anew since, and says nothing.
+/// Returns the growth per second of the series that were there before. A series that is less than it was has
+/// been counted anew since, and says nothing.
 fn rates(now: &HashMap<String, f64>, before: &HashMap<String, f64>, seconds: f64) -> Vec<f64> {
     let rate = |(labels, now): (&String, &f64)| {
         let before = before.get(labels).filter(|before| *before <= now)?;
@@ -182,7 +182,7 @@ fn rates(now: &HashMap<String, f64>, before: &HashMap<String, f64>, seconds: f64
     now.iter().filter_map(rate).collect()
 }
 
-/// `None` if there are several where one is wanted. What is not a number stays so.
+/// Makes one value of many; `None` if there are several values where one is wanted. NaN stays NaN.
 fn made_one(aggregate: Aggregate, values: &[f64]) -> Option<f64> {
     let count = values.len() as f64;
     let sum: f64 = values.iter().sum();
@@ -454,7 +454,7 @@ mod tests {
         values
     }
 
-    /// The only load.
+    /// Returns the only load.
     fn value(expression: &str, pages: &[&str]) -> Result<f64, NoValue> {
         values(&format!("loads = {{ cpu = '{expression}' }}"), pages)
             .remove(0)

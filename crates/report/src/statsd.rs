@@ -135,7 +135,7 @@ impl<'a> Gauge<'a> {
         tags.filter_map(|tag| tag.split_once('=').filter(|(name, _)| !name.is_empty()))
     }
 
-    /// The value of the tag called `name`.
+    /// Returns the value of the tag called `name`.
     pub fn tag(&self, name: &str) -> Option<&'a str> {
         let mut tags = self.tags();
         let found = tags.find_map(|tag| tag.strip_prefix(name)?.strip_prefix(':'));
@@ -151,7 +151,7 @@ impl<'a> Gauge<'a> {
     }
 }
 
-/// A name, and the tags that are in it: as InfluxDB, Graphite, SignalFx or Librato write them.
+/// Splits a name from the tags that are in it: as InfluxDB, Graphite, SignalFx or Librato write them.
 fn split_name(name: &str) -> (&str, &str) {
     let Some(at) = name.find([',', ';', '[', '#']) else {
         return (name, "");
@@ -223,9 +223,9 @@ struct State {
     routes: HashMap<SocketAddr, Vec<Route>>,
     /// True if the thread runs: it does from the first configuration on that wants it.
     is_served: bool,
-    /// Another process reads what comes.
+    /// True while another process reads what comes.
     rests: bool,
-    /// Nothing is opened any more.
+    /// True once nothing is opened any more.
     stopped: bool,
 }
 
@@ -305,7 +305,7 @@ impl Route {
 }
 
 impl Statsd {
-    /// A source without sockets. It opens them, and its thread starts, as soon as a
+    /// Makes a source without sockets. The source opens them, and its thread starts, as soon as a
     /// configuration says where.
     ///
     /// # Errors
@@ -628,7 +628,7 @@ mod tests {
         }
     }
 
-    /// A group of three members at two locations, and where its gauges go.
+    /// Starts a group of three members at two locations, and returns where its gauges go.
     async fn started(keys: &str) -> (Arc<Manager>, Statsd, SocketAddr) {
         let text = format!(
             "[group.g]\nmembers = [\"127.0.0.1:1\", \"127.0.0.1:2\", \
