@@ -25,7 +25,7 @@ pub struct FleetStatus {
     pub datagrams: Vec<DatagramCount>,
     /// Datagrams that were sent.
     pub sent: u64,
-    /// Of these, how many the system did not take.
+    /// Number of these datagrams that the system did not take.
     pub unsent: u64,
     /// Bytes that were sent, with the headers of IP and UDP.
     pub sent_bytes: u64,
@@ -33,14 +33,14 @@ pub struct FleetStatus {
     pub received_bytes: u64,
     /// Number of times that this balancer began to decide upon the alerts of a group.
     pub takeovers: u64,
-    /// Of how many locations this balancer reads the loads for all.
+    /// Number of locations whose loads this balancer reads for all.
     #[serde(default)]
     pub locations_read: usize,
     /// Number of times that this balancer has found that another balancer is gone.
     pub missed: u64,
 }
 
-/// Another balancer.
+/// Status of another balancer.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct BalancerStatus {
     /// Name of the balancer.
@@ -60,7 +60,7 @@ pub struct BalancerStatus {
     /// Number of members that the balancer has ejected.
     #[serde(default)]
     pub ejections: usize,
-    /// Of how many locations it reads the loads for all.
+    /// Number of locations whose loads the balancer reads for all.
     #[serde(default)]
     pub locations_read: usize,
 }
@@ -135,7 +135,7 @@ impl FleetStatus {
     }
 }
 
-/// The balancers as a table for people; `None` if there is no fleet.
+/// Returns the balancers as a table for people; `None` if there is no fleet.
 pub fn show(fleet: &Option<FleetStatus>) -> String {
     match fleet {
         Some(fleet) => table(fleet),

@@ -51,12 +51,12 @@ const LOOK_UP: Duration = Duration::from_secs(10);
 /// in flight.
 const LEARN: Duration = flights::INTERVAL;
 
-/// The loads of a group's locations are looked at ten times a second, if there are not more than a thousand; else
-/// each takes so long.
+/// The loads of a group's locations are looked at ten times a second, if there are not more than a thousand
+/// locations; else each location takes so long.
 const SHARE: Duration = Duration::from_micros(100);
 
-/// If nobody says the loads of a location for so long, each balancer asks by itself. Another one that reads for all is
-/// found sooner, if the one that did is gone.
+/// If nobody says the loads of a location for so long, each balancer asks by itself. Another balancer that
+/// reads for all is found sooner, if the balancer that did is gone.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Owner of the socket.
@@ -89,9 +89,9 @@ struct State {
     unsent: u64,
     /// True if the thread runs.
     is_served: bool,
-    /// Another process has the socket.
+    /// True while another process has the socket.
     rests: bool,
-    /// Nothing is opened any more.
+    /// True once nothing is opened any more.
     stopped: bool,
     /// True if the balancer was in a fleet when it stopped, and serves its last clients.
     left: bool,
@@ -136,8 +136,8 @@ impl fmt::Debug for Gossip {
 }
 
 impl Gossip {
-    /// A balancer without others. The socket is opened, and the thread starts, with the first
-    /// configuration that wants it.
+    /// Makes a balancer without others. The socket is opened, and the thread starts, with the first
+    /// configuration that wants the fleet.
     ///
     /// # Errors
     ///
@@ -231,7 +231,7 @@ impl Gossip {
     }
 }
 
-/// The addresses of the balancers that a configuration names.
+/// Returns the addresses of the balancers that a configuration names.
 async fn look_up(fleet: &Config) -> Vec<SocketAddr> {
     let mut found = Vec::new();
     for address in &fleet.join {
@@ -429,7 +429,7 @@ impl State {
     }
 }
 
-/// The number that stands for a member.
+/// Returns the number that stands for a member.
 fn number(member: &Member) -> u64 {
     key(&member.address.to_string())
 }
@@ -607,7 +607,7 @@ fn name(config: &Config) -> Result<String, PrepareError> {
 }
 
 impl Gossip {
-    /// A balancer that knows nobody, and its socket.
+    /// Returns a balancer that knows nobody, and its socket.
     fn fresh(
         &self,
         state: &State,
