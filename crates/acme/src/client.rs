@@ -35,7 +35,7 @@ impl RetryAfter {
     }
 }
 
-/// The time that a value of `Retry-After` means (RFC 9110, section 10.2.3), in seconds since 1970.
+/// Returns the time that a value of `Retry-After` means (RFC 9110, section 10.2.3), in seconds since 1970.
 fn time_of(value: &str, now: i64) -> Option<i64> {
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some(now.saturating_add(value.parse().unwrap_or(i64::MAX)));

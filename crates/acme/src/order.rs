@@ -60,7 +60,7 @@ pub struct Failure {
     pub not_before: Option<i64>,
 }
 
-/// An error with what is behind it: "cannot connect" alone helps nobody.
+/// Returns the text of an error with what is behind it: "cannot connect" alone helps nobody.
 fn causes(error: &instant_acme::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -78,7 +78,7 @@ fn causes(error: &instant_acme::Error) -> String {
 ///
 /// # Errors
 ///
-/// Whatever has gone wrong. What was there before is still there.
+/// The order has failed. The certificate that was there before is still there.
 pub async fn obtain(settings: &Acme, store: &Store, name: &str) -> Result<(), Failure> {
     let asked = Arc::default();
     let result = tokio::time::timeout(LIMIT, attempt(settings, store, name, &asked)).await;
@@ -135,7 +135,7 @@ async fn attempt(
     Ok(store.keep(name, &chain, &key)?)
 }
 
-/// The account, which is made when there is none yet.
+/// Returns the account, which is made when there is none yet.
 async fn account(
     settings: &Acme,
     store: &Store,
@@ -162,7 +162,7 @@ async fn account(
     Ok(account)
 }
 
-/// The account elsewhere that a new one is to be bound to (RFC 8555, section 7.3.4).
+/// Returns the account elsewhere that a new one is to be bound to (RFC 8555, section 7.3.4).
 pub(crate) fn binding(settings: &Acme) -> Result<Option<ExternalAccountKey>, KeyFileError> {
     let (Some(id), Some(file)) = (&settings.eab_key_id, &settings.eab_key_file) else {
         return Ok(None);
@@ -175,7 +175,7 @@ pub(crate) fn binding(settings: &Acme) -> Result<Option<ExternalAccountKey>, Key
 #[error("is not a key of at least 16 bytes in base64")]
 struct NoKey;
 
-/// Base64 in either alphabet, with `=` at the end or without.
+/// Decodes base64 in either alphabet, with `=` at the end or without.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=').replace('-', "+");
     let bytes = STANDARD_NO_PAD.decode(text.replace('_', "/")).ok()?;

@@ -11,9 +11,9 @@ const LONGEST: Duration = Duration::from_secs(6 * 3600);
 /// From when to when a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// From then on.
+    /// Begin of the time in which the certificate is valid.
     pub from: i64,
-    /// Until then.
+    /// End of this time.
     pub until: i64,
 }
 
@@ -39,14 +39,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// For a certificate as it is; at once if there is none.
+    /// Makes a plan for a certificate as it is; the next try is at once if there is none.
     pub fn new(validity: Option<Validity>, now: i64, random: f64) -> Self {
         let next = validity.map_or(now, |validity| validity.renewal(random));
         Plan { next, failures: 0 }
     }
 
-    /// After a try that has failed: after `first`, then after twice as long each time, up to six
-    /// hours; a quarter more or less. Not before `asked`, the time that the authority has named, within a week.
+    /// Plans the next try after a try that has failed: after `first`, then after twice as long each time, up
+    /// to six hours; a quarter more or less. The next try is not before `asked`, the time that the authority
+    /// has named, within a week.
     pub fn failed(&mut self, now: i64, first: Duration, asked: Option<i64>, random: f64) {
         let times = 2f64.powi(self.failures.min(30) as i32);
         let pause = (first.as_secs_f64() * times).min(LONGEST.as_secs_f64());
@@ -58,7 +59,8 @@ impl Plan {
         }
     }
 
-    /// The plan that another process had, as far as it can be one: the clock may have been wrong there.
+    /// Returns the plan that another process had, as far as it can be one: the clock may have been wrong
+    /// there.
     pub fn kept(self, now: i64) -> Self {
         let latest = now.saturating_add(LONGEST_ASKED);
         Plan {

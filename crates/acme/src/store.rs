@@ -42,7 +42,7 @@ impl Store {
         Ok(Store { folder })
     }
 
-    /// The account at `directory`; `None` if there is none, or only one at another directory.
+    /// Returns the account at `directory`; `None` if there is none, or only one at another directory.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Store {
         let _ = fs::remove_file(self.folder.join(ACCOUNT));
     }
 
-    /// The plans of names whose last try has failed. A file that cannot be read is as good as none.
+    /// Returns the plans of names whose last try has failed. A file that cannot be read is as good as none.
     pub fn failures(&self) -> BTreeMap<String, Plan> {
         let text = fs::read(self.folder.join(FAILURES)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
@@ -94,7 +94,7 @@ impl Store {
         }
     }
 
-    /// From when to when the certificate for `name` is valid; `None` if there is none that can be
+    /// Returns from when to when the certificate for `name` is valid; `None` if there is none that can be
     /// used.
     pub fn validity(&self, name: &str) -> Option<Validity> {
         let files = CertificateFiles {
@@ -118,7 +118,8 @@ impl Store {
         self.write(&format!("{name}.pem"), text.as_bytes())
     }
 
-    /// Whoever reads the file finds the old one or the new one, and only its owner reads it.
+    /// Writes a file. A reader of the file finds the old text or the new one, and only the file's owner reads
+    /// it.
     fn write(&self, name: &str, text: &[u8]) -> io::Result<()> {
         let fresh = self.folder.join(format!(".{name}.fresh"));
         let mut file = create_fresh(&fresh)?;
@@ -128,8 +129,8 @@ impl Store {
     }
 }
 
-/// Makes a file that only its owner reads. What stands there, of a process that was killed or as somebody's link, is
-/// removed, and not followed.
+/// Makes a file that only its owner reads. A file of a process that was killed, or somebody's link, that
+/// stands there is removed, and not followed.
 fn create_fresh(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

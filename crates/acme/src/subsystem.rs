@@ -41,7 +41,7 @@ struct Inner {
 struct State {
     current: Option<(config::Acme, Store)>,
     names: BTreeMap<String, Name>,
-    /// Another process uses the folder.
+    /// True while another process uses the folder.
     rests: bool,
     issued: u64,
     failed: u64,
