@@ -21,7 +21,7 @@ pub fn is_there() -> bool {
     !FILES.is_empty()
 }
 
-/// The file at a path of the bundle.
+/// Returns the file at a path of the bundle.
 pub fn file(path: &str) -> Option<&'static File> {
     let found = FILES.binary_search_by(|file| file.path.cmp(path));
     FILES.get(found.ok()?)
