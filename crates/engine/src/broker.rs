@@ -30,7 +30,7 @@ pub struct Brokers {
     timeout: Duration,
     origins: Vec<Origin>,
     tls: Option<RefCell<Current>>,
-    /// Since when each of them does not answer.
+    /// Times since which each broker does not answer.
     silent: RefCell<Vec<Option<Instant>>>,
 }
 
@@ -75,13 +75,13 @@ pub enum Unanswered {
     /// No connection, or it broke, or what came over it is no answer.
     #[error(transparent)]
     Unreachable(#[from] AskError),
-    /// Not in time.
+    /// The answer did not come in time.
     #[error("no answer in {0:?}")]
     Timeout(Duration),
     /// The broker's files for TLS cannot be used.
     #[error("{0}")]
     Files(String),
-    /// Not what was asked for.
+    /// The answer is not what was asked for.
     #[error("the answer is not from a negotiator: {0}")]
     Nonsense(String),
     /// The question is wrong.
@@ -119,7 +119,7 @@ impl Question {
 }
 
 impl Brokers {
-    /// The brokers of a configuration.
+    /// Makes the brokers of a configuration.
     pub fn new(config: &EngineConfig) -> Self {
         Brokers {
             timeout: config.broker_timeout,

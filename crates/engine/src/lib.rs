@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 
 use supervisor::Supervisor;
 
-/// Connections of clients at once, for each address. They are those of one machine.
+/// Connections of clients at once, for each address. The clients are on one machine.
 const MAX_CONNECTIONS: usize = 1000;
 
 /// Time from the start of a connection, or from an answer, to the next answer.

@@ -9,7 +9,7 @@ use evenkeel_wire::negotiation::{self, Binding};
 /// Longest quantum that is believed.
 const LONGEST_QUANTUM: Duration = Duration::from_secs(86_400);
 
-/// Most servers that are remembered beside the one in use.
+/// Most servers that are remembered beside the server in use.
 const MOST_OTHERS: usize = negotiation::MOST_MEMBERS;
 
 /// First and longest pause after a negotiation that nobody answered.
@@ -47,7 +47,7 @@ pub enum BadBinding {
     /// A name that could not be said again.
     #[error("{0:?} is not a name of a server")]
     Name(String),
-    /// Not a session id.
+    /// The session id is not valid.
     #[error("the session id is not valid")]
     Session,
 }
@@ -78,7 +78,7 @@ impl Place {
 pub enum Now {
     /// The client uses this server, for this time.
     Use(Place, Duration),
-    /// Nothing, before so long is over.
+    /// The client gets nothing, before so long is over.
     Refused(Duration),
     /// The client waits for what the next negotiation brings.
     Wait,
@@ -113,7 +113,7 @@ struct Held {
 }
 
 impl ClusterState {
-    /// Nothing is known.
+    /// Makes the state of a cluster of which nothing is known.
     pub fn new(cluster: &str, stale_for: Duration) -> Self {
         ClusterState {
             cluster: cluster.into(),
@@ -130,7 +130,7 @@ impl ClusterState {
         }
     }
 
-    /// A client asks.
+    /// Returns what a client gets that asks now.
     pub fn ask(&mut self, now: Instant) -> Now {
         self.used = Some(now);
         // To a server that is dead nobody is sent for the rest of the quantum.
@@ -172,7 +172,7 @@ impl ClusterState {
         self.used.is_some_and(|used| now.since(used) < IN_USE)
     }
 
-    /// The server in use.
+    /// Returns the server in use.
     pub fn place(&self) -> Option<&Place> {
         self.held.as_ref().map(|held| &held.place)
     }
@@ -205,7 +205,7 @@ impl ClusterState {
         not_before.all(|until| until <= now)
     }
 
-    /// The id to go on with.
+    /// Returns the session id to go on with.
     pub fn session(&self) -> Option<&str> {
         self.session.as_deref()
     }
@@ -218,7 +218,7 @@ impl ClusterState {
             .collect()
     }
 
-    /// A broker has answered.
+    /// Takes the answer of a broker.
     ///
     /// # Errors
     ///
@@ -254,14 +254,14 @@ impl ClusterState {
         Ok(())
     }
 
-    /// A broker has said no, and when to ask again.
+    /// Notes that a broker has said no, and when to ask again.
     pub fn refused(&mut self, after: Duration, now: Instant) {
         self.answered();
         let after = after.clamp(FIRST_PAUSE, Duration::from_secs(3600));
         self.refused_until = Some(now.after(after));
     }
 
-    /// No broker has given an answer.
+    /// Notes that no broker has given an answer.
     pub fn unanswered(&mut self, now: Instant, rng: &mut fastrand::Rng) {
         self.outage = true;
         // Engines that lost their broker together shall not come back together.
@@ -276,7 +276,7 @@ impl ClusterState {
         self.pause = FIRST_PAUSE;
     }
 
-    /// The server called `name` does not accept connections. If it is the one in use, the
+    /// Notes that the server called `name` does not accept connections. If this is the server in use, the
     /// next negotiation is due.
     pub fn server_failed(&mut self, name: &str, now: Instant) {
         self.dead
@@ -284,8 +284,8 @@ impl ClusterState {
         self.dead.push((name.into(), now));
     }
 
-    /// The server in use is dead, and no broker answers: others that may be alive. Those
-    /// that were dead when they were last looked at come last: they may be back.
+    /// Returns the other servers that may be alive, for when the server in use is dead and no broker answers.
+    /// Servers that were dead when they were last looked at come last: they may be back.
     pub fn candidates(&self, now: Instant) -> Vec<Place> {
         let others = self.others.iter();
         let known = others.filter(|(_, since)| now.since(*since) < self.stale_for);
@@ -558,8 +558,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: a server is used only while it may be, and who is told to
-        /// wait does not wait for a negotiation that may not begin.
+        /// Whatever happens, a server is used only while it may be, and a client that is told to wait does
+        /// not wait for a negotiation that may not begin.
         #[test]
         fn nobody_waits_for_nothing(
             steps in prop::collection::vec((any_step(), 0u64..200), 1..40),

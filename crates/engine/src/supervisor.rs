@@ -20,8 +20,8 @@ use tracing::{debug, info, warn};
 use crate::broker::{Brokers, Question, Refusal, Reply};
 use crate::state::{ClusterState, Now, Place};
 
-/// Looks after one cluster. Its negotiations happen one at a time, in [`Supervisor::run`];
-/// clients that need one wait for it together.
+/// Supervisor of one cluster. Its negotiations happen one at a time, in [`Supervisor::run`]; clients that
+/// need a negotiation wait for it together.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     cluster: EngineCluster,
@@ -172,8 +172,8 @@ impl Supervisor {
             .send_modify(|turns| *turns = turns.wrapping_add(1));
     }
 
-    /// The server in use is dead, and no broker gives another one: takes one that was
-    /// known beside it, if that accepts connections.
+    /// Takes another server that was known, if it accepts connections, when the server in use is dead and no
+    /// broker gives another one.
     async fn fall_back(&self) {
         let candidates = self.state.borrow().candidates(self.clock.now());
         for place in candidates {
@@ -191,7 +191,7 @@ impl Supervisor {
         }
     }
 
-    /// Looks whether the server in use accepts connections. One refusal may be bad luck.
+    /// Looks whether the server in use accepts connections. A single refusal may be bad luck.
     async fn probe(&self) {
         let Some(place) = self.state.borrow().place().cloned() else {
             return;
