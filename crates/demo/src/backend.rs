@@ -114,17 +114,17 @@ impl Backend {
         self.address
     }
 
-    /// Requests per second that it can serve at normal speed.
+    /// Returns the requests per second that the back-end can serve at normal speed.
     pub fn capacity(&self) -> f64 {
         self.settings.workers as f64 / self.settings.mean.as_secs_f64()
     }
 
-    /// Mean time of a request at normal speed.
+    /// Returns the mean time of a request at normal speed.
     pub fn mean(&self) -> Duration {
         self.settings.mean
     }
 
-    /// Requests that it serves at once.
+    /// Returns the number of requests that the back-end serves at once.
     pub fn workers(&self) -> usize {
         self.settings.workers
     }
@@ -134,7 +134,7 @@ impl Backend {
         self.shared.lock().slowdown = factor;
     }
 
-    /// Slowdown in force; 1 is the normal speed.
+    /// Returns the slowdown in force; 1 is the normal speed.
     pub fn slowdown(&self) -> f64 {
         self.shared.lock().slowdown
     }
@@ -154,12 +154,12 @@ impl Backend {
         self.shared.lock().stall(Instant::now(), length);
     }
 
-    /// Worker time of all requests so far, those that wait included.
+    /// Returns the worker time of all requests so far, waiting requests included.
     pub fn assigned(&self) -> Duration {
         self.shared.lock().assigned
     }
 
-    /// Worker time used so far; its growth per wall time and worker is the utilisation.
+    /// Returns the worker time used so far; its growth per wall time and worker is the utilisation.
     pub fn busy(&self) -> Duration {
         self.shared.lock().busy(Instant::now())
     }
@@ -229,14 +229,14 @@ impl State {
         }
     }
 
-    /// Worker time assigned, without what is still ahead at `now`.
+    /// Returns the worker time assigned, without what is still ahead at `now`.
     fn busy(&self, now: Instant) -> Duration {
         let workers = self.free_at.iter();
         let ahead = workers.map(|free_at| free_at.saturating_duration_since(now));
         self.assigned.saturating_sub(ahead.sum())
     }
 
-    /// Line of an answer's head that tells the load; empty if there is none to tell.
+    /// Returns the line of an answer's head that tells the load; empty if there is no load to tell.
     fn load_header(&mut self, now: Instant) -> &str {
         let Some(report) = &mut self.report else {
             return "";

@@ -33,7 +33,7 @@ use stage::Stage;
 const REFRESH: Duration = Duration::from_millis(250);
 const ASK: Duration = Duration::from_millis(500);
 
-/// Without a terminal: how often a few lines are printed.
+/// Interval in which a few lines are printed, without a terminal.
 const PLAIN: Duration = Duration::from_secs(5);
 
 /// Longest time that the balancer may take to get ready.
@@ -67,7 +67,7 @@ pub enum DemoError {
     /// The balancer's admin API does not answer.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Nothing came back through an arm.
+    /// No answer came back through an arm.
     #[error("no request of the arm {0} was answered")]
     NoAnswer(&'static str),
     /// The terminal does not work.
@@ -111,7 +111,7 @@ pub fn run(evenkeel: &Path, seconds: u64) -> Result<(), DemoError> {
     }
 }
 
-/// Set when somebody wants the demo to end.
+/// Returns a flag that is set when somebody wants the demo to end.
 fn interrupted() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -53,14 +53,14 @@ pub struct Quantiles {
 }
 
 impl Seen {
-    /// Requests that are waiting for their answer.
+    /// Returns the number of requests that are waiting for their answer.
     pub fn under_way(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Quantiles of the requests that were due from `from` to before `to`. One that still
-    /// waits at `now` counts with the time that it has waited: left out, those that wait
-    /// longest would make the others look good.
+    /// Returns the quantiles of the requests that were due from `from` to before `to`. A request that still
+    /// waits at `now` counts with the time that it has waited: left out, the requests that wait longest would
+    /// make the others look good.
     pub fn quantiles(&self, from: Instant, to: Instant, now: Instant) -> Quantiles {
         let answered = self
             .samples

@@ -30,7 +30,7 @@ pub(crate) struct Phase {
 }
 
 impl Script {
-    /// The script of a run of `seconds`; 0 is without an end.
+    /// Returns the script of a run of `seconds`; 0 is without an end.
     pub(crate) fn new(seconds: u64) -> Script {
         match seconds {
             0 => Script::Endless,
@@ -40,7 +40,7 @@ impl Script {
         }
     }
 
-    /// The phase at `time`; `None` when the run is over.
+    /// Returns the phase at `time`; `None` when the run is over.
     pub(crate) fn phase(&self, time: Duration) -> Option<Phase> {
         let phase = |from, to, slow| Some(Phase { from, to, slow });
         match *self {

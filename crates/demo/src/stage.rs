@@ -53,7 +53,8 @@ pub struct Arm {
     pub seen: Arc<Mutex<Seen>>,
 }
 
-/// Everything that runs. Dropping it stops the balancer and removes what was written.
+/// Processes, back-ends and load of the demo. Dropping the stage stops the balancer and removes what was
+/// written.
 #[derive(Debug)]
 pub struct Stage {
     /// The arms: [`ARMS`], and [`HAPROXY`] if it is installed.
@@ -176,12 +177,12 @@ impl Stage {
         })
     }
 
-    /// The arms that Evenkeel serves.
+    /// Returns the arms that Evenkeel serves.
     pub fn own_arms(&self) -> impl Iterator<Item = &Arm> {
         self.arms.iter().filter(|arm| arm.name != HAPROXY)
     }
 
-    /// An arm of Evenkeel through which no request was answered.
+    /// Returns an arm of Evenkeel through which no request was answered.
     pub fn silent_arm(&self) -> Option<&'static str> {
         let silent = |arm: &&Arm| load::lock(&arm.seen).answered == 0;
         self.own_arms().find(silent).map(|arm| arm.name)
@@ -248,7 +249,7 @@ fn find_haproxy() -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// HAProxy with `leastconn` in front of `members`, as its users would write it.
+/// Returns the configuration of HAProxy with `leastconn` in front of `members`, as its users would write it.
 pub fn haproxy_configuration(
     listen: SocketAddr,
     members: impl Iterator<Item = SocketAddr>,
@@ -283,7 +284,7 @@ fn lost_world() -> DemoError {
     DemoError::Backends(io::Error::other("their thread has ended"))
 }
 
-/// Back-ends and load, on a runtime of their own, until the process ends.
+/// Runs back-ends and load, on a runtime of their own, until the process ends.
 fn world(
     tell_backends: &mpsc::Sender<io::Result<Vec<Backend>>>,
     load_may_start: &mpsc::Receiver<()>,
@@ -332,7 +333,7 @@ fn world(
     });
 }
 
-/// Listeners on ports that nobody else uses. Whoever is to listen on one gets its port when the
+/// Returns listeners on ports that nobody else uses. A program that is to listen on a port gets it when the
 /// listener here is dropped.
 fn free_listeners(count: usize) -> io::Result<Vec<TcpListener>> {
     (0..count)
@@ -345,7 +346,7 @@ fn addresses(listeners: &[TcpListener]) -> io::Result<Vec<SocketAddr>> {
     listeners.iter().map(TcpListener::local_addr).collect()
 }
 
-/// The name of a location: what a back-end's load is reported for.
+/// Returns the name of a location: what a back-end's load is reported for.
 pub fn location(arm: &str, index: usize) -> String {
     format!("{arm}-{}", index + 1)
 }

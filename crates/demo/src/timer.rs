@@ -21,7 +21,7 @@ use tokio::time::Instant;
 pub struct Timer(AsyncFd<OwnedFd>);
 
 impl Timer {
-    /// A timer that is not set.
+    /// Makes a timer that is not set.
     ///
     /// # Errors
     ///

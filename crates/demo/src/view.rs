@@ -195,7 +195,7 @@ fn clients_line(arm: &Arm) -> String {
     )
 }
 
-/// The groups of the last status, with the back-ends' speed in the members' names.
+/// Returns the groups of the last status, with the back-ends' speed in the members' names.
 fn groups(show: &Show) -> Vec<GroupView> {
     let mut groups = show.status.as_ref().map(GroupView::all).unwrap_or_default();
     for (group, arm) in groups.iter_mut().zip(&show.stage.arms) {
