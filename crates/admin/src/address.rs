@@ -90,7 +90,7 @@ fn users(admin: Option<&Admin>) -> Result<Option<Users>, Vec<Problem>> {
     file.map(Users::load).transpose()
 }
 
-/// Reason why the audit log could not be written.
+/// Returns the reason why the audit log could not be written.
 fn unwritable_log(admin: &Admin) -> Option<PrepareError> {
     let path = admin.audit_log.as_ref()?;
     let error = writable::check(path, "admin.audit_log").err()?;

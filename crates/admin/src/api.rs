@@ -400,7 +400,7 @@ async fn whole_requests(
     }
 }
 
-/// A process that shuts down must not open listeners again.
+/// Refuses changes while the process shuts down: it must not open listeners again.
 async fn nothing_new_while_draining(
     State(sources): State<Arc<Sources>>,
     request: Request,
@@ -416,8 +416,8 @@ fn not_ready(why: &str) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)
 }
 
-/// An error that is neither JSON nor a page comes from the router itself: no such path, method, or
-/// field. Clients get it in the form of all other errors.
+/// Gives errors of the router the form of all other errors. An error that is neither JSON nor a page comes
+/// from the router itself: no such path, method, or field.
 async fn errors_are_json(response: Response) -> Response {
     let status = response.status();
     let is_ours = response.headers().get(CONTENT_TYPE).is_some_and(|value| {
@@ -630,7 +630,8 @@ async fn set_alert(
     sources.done(done)
 }
 
-/// A process that is told twice to be replaced has more to do already than it can.
+/// Has another process take over. A process that is told twice to be replaced has more to do already than it
+/// can.
 async fn upgrade(State(sources): State<Arc<Sources>>) -> Answer<Upgraded> {
     let busy = || {
         let detail = "an upgrade is under way, or the process ends";
@@ -778,7 +779,7 @@ async fn metrics(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     ([content_type], metrics::render(&sources))
 }
 
-/// The process is alive: it answers.
+/// Answers that the process is alive.
 async fn healthz() -> Json<Done> {
     DONE
 }

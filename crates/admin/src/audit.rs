@@ -175,8 +175,8 @@ impl Audit {
     }
 }
 
-/// Opened each time: the file may have been moved away by a program that rotates logs.
-/// A file that has `most` bytes stays as it is.
+/// Appends a line to the file, which is opened each time: the file may have been moved away by a program that
+/// rotates logs. A file that has `most` bytes stays as it is.
 fn append(path: &Path, line: &str, most: u64) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new()
         .append(true)
@@ -189,7 +189,7 @@ fn append(path: &Path, line: &str, most: u64) -> std::io::Result<()> {
     file.write_all(format!("{line}\n").as_bytes())
 }
 
-/// The middleware of what changes anything.
+/// Middleware that logs requests that change anything.
 pub(crate) async fn audited(
     Extension(audit): Extension<Arc<Audit>>,
     axum::extract::ConnectInfo(peer): axum::extract::ConnectInfo<Peer>,

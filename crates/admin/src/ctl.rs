@@ -34,7 +34,7 @@ impl Ctl {
         self.print(&self.client.get(path, &[])?, as_text)
     }
 
-    /// An answer in words, or as it came.
+    /// Returns an answer in words, or as it came.
     pub fn print<T: Serialize>(
         &self,
         answer: &T,
@@ -198,7 +198,7 @@ fn cluster_table(clusters: &[ClusterStatus]) -> String {
     text::table(&names, rows)
 }
 
-/// The members of all groups, a table each.
+/// Returns the members of all groups, a table each.
 pub(crate) fn member_tables(status: &Status) -> String {
     let groups = GroupView::all(status);
     let tables: Vec<_> = groups.iter().map(GroupView::plain).collect();

@@ -36,23 +36,23 @@ impl ApiError {
         self
     }
 
-    /// 404: the path names something that does not exist.
+    /// Returns a 404: the path names something that does not exist.
     pub(crate) fn unknown(error: &str, detail: impl Into<String>) -> Self {
         ApiError::new(StatusCode::NOT_FOUND, error, detail)
     }
 
-    /// 422: the request is well formed, but what it asks for is not possible.
+    /// Returns a 422: the request is well formed, but what it asks for is not possible.
     pub(crate) fn invalid(error: &str, detail: impl Into<String>) -> Self {
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, error, detail)
     }
 
-    /// 401: nobody knows who asks.
+    /// Returns a 401: nobody knows who asks.
     pub(crate) fn unauthorized() -> Self {
         let detail = "log in, or send Authorization: Bearer TOKEN";
         ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
     }
 
-    /// 403: the user may not do that.
+    /// Returns a 403: the user may not do that.
     pub(crate) fn forbidden_to(actor: &Actor, needed: Role) -> Self {
         let (user, has, needed) = (&actor.user, actor.role.name(), needed.name());
         ApiError::new(

@@ -235,7 +235,7 @@ impl Guard {
     }
 }
 
-/// The middleware.
+/// Middleware that checks each request.
 pub(crate) async fn guard(
     State(guard): State<Guard>,
     ConnectInfo(peer): ConnectInfo<Peer>,

@@ -37,7 +37,7 @@ const TRIES: u32 = 4;
 /// Longest time that the last batch of a process may take.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Most bytes of an answer.
+/// Limits of an answer, in bytes.
 const LIMITS: Limits = Limits {
     head: 16 * 1024,
     body: 64 * 1024,

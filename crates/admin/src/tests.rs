@@ -781,7 +781,7 @@ impl Backend {
     }
 }
 
-/// A connection through the balancer, until its end is counted.
+/// Makes a connection through the balancer, and waits until its end is counted.
 fn visit(balancer: &Balancer) {
     let closed = || {
         let totals = balancer.proxy.metrics().totals();

@@ -87,7 +87,7 @@ pub struct MemberView {
     pub effective_weight: f64,
     /// Smoothed latency.
     pub latency: Option<Duration>,
-    /// Most requests or connections at once.
+    /// Most requests or connections of the member at once.
     pub limit: Option<u32>,
     /// Requests since it was added.
     pub requests: u64,

@@ -91,7 +91,7 @@ fn said(changed: &Changed) -> String {
     }
 }
 
-/// Effect of an import on each table of the image, a line each.
+/// Returns the effect of an import on each table of the image, a line each.
 pub fn outcome(import: &ImportOutcome) -> String {
     let ImportOutcome {
         added,

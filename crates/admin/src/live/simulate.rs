@@ -28,7 +28,7 @@ const REQUESTS: u32 = 20_000;
 const FEWEST_REQUESTS: u32 = 100;
 const MOST_REQUESTS: u32 = 200_000;
 
-/// Most members.
+/// Most members of a simulated group.
 const MEMBERS: usize = 10_000;
 
 /// Further members that are like the others.

@@ -51,7 +51,7 @@ impl Attributes {
         }
     }
 
-    /// `host[:port]` of a server.
+    /// Adds `host[:port]` of a server.
     fn server(&mut self, authority: &str) {
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),

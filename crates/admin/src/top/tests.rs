@@ -68,7 +68,7 @@ fn group(name: &str, members: Vec<MemberStatus>) -> GroupStatus {
     }
 }
 
-/// Three groups, in this order; the members of `web` are not in the order of their rates.
+/// Returns three groups, in this order; the members of `web` are not in the order of their rates.
 fn status() -> Status {
     let mut web = vec![
         member("a:80", 20, "up"),
