@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(&request(Duration::from_millis(1250))[..], expected);
     }
 
-    /// A server that answers each connection's call with one of `scripts`, in turn.
+    /// Answers each connection's call with one of `scripts`, in turn.
     async fn serve(listener: TcpListener, scripts: Vec<(&'static str, Vec<Bytes>)>) {
         for (status, parts) in scripts {
             let (stream, _) = listener.accept().await.unwrap();

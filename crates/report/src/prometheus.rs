@@ -420,7 +420,8 @@ mod tests {
 
     use super::*;
 
-    /// Two members at one location, and one that is elsewhere; `port` is of the exporter.
+    /// Returns the configuration of two members at one location, and of one that is elsewhere; `port` is the
+    /// port of the exporter.
     fn config_of(loads: &str, port: u16) -> config::Config {
         let text = format!(
             "[group.g]\nmembers = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n\
