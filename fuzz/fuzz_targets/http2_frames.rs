@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use evenkeel_http2::{Config, Connection, Event, Failure, Fields, Key, Next, Opening, PREFACE, Role};
+use evenkeel_http2::{
+    Config, Connection, Event, Failure, Fields, Key, Next, Opening, PREFACE, Role,
+};
 use libfuzzer_sys::fuzz_target;
 
 const MAX_STREAMS: u32 = 16;
@@ -82,7 +84,9 @@ fn run(role: Role, input: &[u8], size: usize) -> Outcome {
                 end.give_head(head);
             }
             while let Next::Data(data) = end.read(*key) {
-                outcome.content.extend(data.iter().map(|byte| (key.id(), *byte)));
+                outcome
+                    .content
+                    .extend(data.iter().map(|byte| (key.id(), *byte)));
                 let n = data.len();
                 end.consume(*key, n);
             }
