@@ -142,6 +142,7 @@ async fn open(state_file: Option<PathBuf>) -> Result<Arc<LoadManager>> {
     let address = Address {
         host: "127.0.0.1".into(),
         port: 2809,
+        alternates: Vec::new(),
     };
     Ok(LoadManager::open(
         parts,

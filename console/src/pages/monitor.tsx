@@ -303,7 +303,7 @@ function Negotiation(): JSX.Element {
 }
 
 interface Corba {
-  listen: string[]; reference: string; state_problem: string | null; connections: number; requests: Record<string, number>; relayed: Record<string, number>;
+  listen: string[]; reference: string; state_problem: string | null; standby: { is_owner: boolean; owner: string | null; for_seconds: number; takeovers: number; problem: string | null } | null; connections: number; requests: Record<string, number>; relayed: Record<string, number>;
   groups: { id: number; name: string; type_id: string; reference: string; membership: string; properties: { name: string; value: string; level: string }[]; custom_strategy: { reference: string; answers: boolean; silences: number; unusable: number } | null; requests: Record<string, number>; members: { location: string; reference: string; made: boolean }[] }[];
   monitors: { location: string; reference: string }[];
   alerts: { location: string; reference: string; wanted: boolean; acknowledged: boolean | null; problem: string | null }[];
@@ -331,10 +331,12 @@ function CorbaView(): JSX.Element {
     <Answer answer={answer} empty={<Empty title="The CORBA service is off"><p>It is on when the configuration has a table <code>[corba]</code>.</p><a class="button" href={href("config", "table", "corba")}>Configure</a></Empty>}>
       {(corba) => (
         <div class="stack">
-          {corba.state_problem && <p class="banner warn"><Icon name="warn" />The last change is not in the state file: {corba.state_problem}</p>}
+          {corba.state_problem && <p class="banner warn"><Icon name="warn" />The last change is not stored: {corba.state_problem}</p>}
+          {corba.standby?.problem && <p class="banner warn"><Icon name="warn" />{corba.standby.problem}</p>}
+          {corba.standby && <p class="muted">{corba.standby.is_owner ? "This balancer is the load manager" : `This balancer stands by: ${corba.standby.owner ?? "nobody"} is the load manager`}, for {duration(corba.standby.for_seconds)}</p>}
           <Figures items={[{ label: "Connections", value: corba.connections }, { label: "Object groups", value: corba.groups.length }, ...Object.entries(corba.requests).map(([name, count]) => ({ label: `for ${name}`, value: short(count) })), ...Object.entries(corba.relayed).map(([name, count]) => ({ label: `relayed: ${name}`, value: short(count) }))]} />
-          <p class="muted">Load manager at {[corba.listen].flat().join(", ")} <Reference text={corba.reference} /></p>
-          {corba.groups.length === 0 && <div class="panel"><Empty title="No object groups">Applications create them with the load manager.</Empty></div>}
+          {corba.reference && <p class="muted">Load manager at {[corba.listen].flat().join(", ")} <Reference text={corba.reference} /></p>}
+          {corba.groups.length === 0 && corba.standby?.is_owner !== false && <div class="panel"><Empty title="No object groups">Applications create them with the load manager.</Empty></div>}
           {corba.groups.map((group) => (
             <Panel key={group.id} title={<a href={href("groups", group.name)}>{group.name}</a>} live actions={<><Reference text={group.reference} /><button type="button" class="button small danger" {...needs("operate")} onClick={() => void remove(`/v1/corba/groups/${part(group.name)}/remove`, `Delete object group ${group.name}?`, "Its clients get an exception from then on.")}>Delete</button></>}>
               <div class="body stack">

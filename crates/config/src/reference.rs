@@ -54,6 +54,8 @@ const RESTART: &[(&str, &str)] = &[
     #[cfg(feature = "corba")]
     ("[corba]", "state_file"),
     #[cfg(feature = "corba")]
+    ("[corba]", "standby"),
+    #[cfg(feature = "corba")]
     ("[corba]", "workers"),
     #[cfg(feature = "corba")]
     ("[corba]", "repository_prefix"),

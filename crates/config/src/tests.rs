@@ -1337,6 +1337,10 @@ fn document_with(header: &str, line: &str) -> String {
             format!("{}{header}\n{listen}{line}", groups.concat())
         }
         "[negotiator]" | "[corba]" if line.starts_with("listen") => format!("{header}\n{line}"),
+        "[corba]" if line == "standby = true" => {
+            let store = "[store]\nendpoints = \"https://a:2379\"\ncopy_file = \"c\"\n";
+            format!("{store}{header}\nlisten = \"127.0.0.1:80\"\n{line}")
+        }
         "[negotiator]" | "[corba]" => format!("{header}\nlisten = \"127.0.0.1:80\"\n{line}"),
         "[cluster.x]" if line.starts_with("group") => cluster(line),
         "[cluster.x]" => cluster(&format!("group = \"g\"\n{line}")),

@@ -23,6 +23,7 @@ use crate::locator::{self, Client, Decision};
 use crate::relay::{self, Relay};
 use crate::reply_to::ReplyTo;
 use crate::service::raise::too_costly;
+use crate::tenure::Tenure;
 use crate::waiting::{WaitQueue, WaitQueues};
 
 /// What carries out the operations of our own objects.
@@ -74,6 +75,8 @@ pub struct Dispatcher<O> {
     said: Rc<Cell<Option<Instant>>>,
     /// Where clients wait.
     queues: Rc<WaitQueues>,
+    /// The right to serve, where several balancers share one state.
+    tenure: Option<Arc<Tenure>>,
 }
 
 /// The least time after which a client that waits is looked at again, though nothing has
@@ -97,7 +100,14 @@ impl<O> Dispatcher<O> {
             counters,
             said: Rc::default(),
             queues: Rc::default(),
+            tenure: None,
         }
+    }
+
+    /// Answers by that right only: clients get TRANSIENT when it has ended.
+    pub fn under(mut self, tenure: Option<Arc<Tenure>>) -> Self {
+        self.tenure = tenure;
+        self
     }
 
     /// Where clients wait.
@@ -128,6 +138,12 @@ impl<O: Objects> Service for Dispatcher<O> {
         match message.content()? {
             Content::Request(request) => {
                 let reply_to = ReplyTo::of_request(&request, version, endian);
+                if !may_serve(&self.tenure, self.clock) {
+                    if let Some(reply_to) = reply_to {
+                        out.write(|out| reply_to.refuse(not_owner(), out));
+                    }
+                    return Ok(());
+                }
                 let Some(key) = request.target.key() else {
                     ask_for_key(reply_to, out);
                     return Ok(());
@@ -150,6 +166,10 @@ impl<O: Objects> Service for Dispatcher<O> {
             }
             Content::LocateRequest(request) => {
                 let reply_to = ReplyTo::of_locate(&request, version, endian);
+                if !may_serve(&self.tenure, self.clock) {
+                    out.write(|out| reply_to.refuse(not_owner(), out));
+                    return Ok(());
+                }
                 let Some(key) = request.target.key() else {
                     ask_for_key(Some(reply_to), out);
                     return Ok(());
@@ -204,10 +224,15 @@ impl<O: Objects> Dispatcher<O> {
     fn lead_later(&self, entry: &Arc<Entry>, reply_to: ReplyTo, mut client: Client, out: &Out<'_>) {
         let (entry, later) = (Arc::clone(entry), out.later());
         let (clock, queues) = (self.clock, Rc::clone(&self.queues));
+        let tenure = self.tenure.clone();
         tokio::task::spawn_local(async move {
             let queue = queues.of(&entry);
             // Waiting has an end: see `Advice::LONGEST`.
             while !later.is_gone() {
+                if !may_serve(&tenure, clock) {
+                    later.write(|out| reply_to.refuse(not_owner(), out));
+                    return;
+                }
                 let (seen, now) = (queue.news(), clock.now());
                 queues.look();
                 let answered =
@@ -233,10 +258,15 @@ impl<O: Objects> Dispatcher<O> {
         let (entry, custom, later) = (Arc::clone(entry), Arc::clone(custom), out.later());
         let (clock, queues) = (self.clock, Rc::clone(&self.queues));
         let mut client = client.fork();
+        let tenure = self.tenure.clone();
         tokio::task::spawn_local(async move {
             // Where it waits, once it has to.
             let mut queue: Option<Rc<WaitQueue>> = None;
             while !later.is_gone() {
+                if !may_serve(&tenure, clock) {
+                    later.write(|out| reply_to.refuse(not_owner(), out));
+                    return;
+                }
                 let seen = queue.as_ref().map(|queue| queue.news());
                 let group = entry.handle.current.load_full();
                 let waits = match locator::advised(&entry, &group, &client, clock.now()) {
@@ -331,6 +361,19 @@ impl<O: Objects> Dispatcher<O> {
             }
         }
     }
+}
+
+/// Returns true if this balancer is the load manager, as it always is where it has no standby.
+#[inline]
+fn may_serve(tenure: &Option<Arc<Tenure>>, clock: Clock) -> bool {
+    tenure
+        .as_ref()
+        .is_none_or(|tenure| tenure.holds(clock.now()))
+}
+
+/// The exception of a balancer that is not the load manager any more: another one is, or will be.
+fn not_owner() -> SystemException {
+    SystemException::new(Kind::Transient)
 }
 
 fn ask_for_key(reply_to: Option<ReplyTo>, out: &Out<'_>) {

@@ -25,5 +25,6 @@ pub mod service;
 pub mod status;
 pub mod strategies;
 pub mod subsystem;
+pub mod tenure;
 pub mod types;
 pub mod waiting;

@@ -16,6 +16,20 @@ pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
         groups
     });
     let groups = groups.unwrap_or_default();
+    if let Some(standby) = corba.standby() {
+        out.family(
+            "evenkeel_corba_owner",
+            Type::Gauge,
+            "1 while this balancer is the load manager, 0 while it stands by.",
+        );
+        out.sample(&[], f64::from(u8::from(standby.is_owner)));
+        out.family(
+            "evenkeel_corba_takeovers_total",
+            Type::Counter,
+            "How often this balancer has become the load manager.",
+        );
+        out.sample(&[], standby.takeovers as f64);
+    }
     out.family(
         "evenkeel_corba_bindings_total",
         Type::Counter,

@@ -13,7 +13,7 @@ use crate::directory::Entry;
 use crate::properties::{Membership, PropertySet};
 use crate::service::LoadManager;
 use crate::service::state::{ObjectGroup, State};
-use crate::subsystem::Corba;
+use crate::subsystem::{Corba, StandbyStatus};
 
 /// A word from a fixed set; owned only in clients, which read it from JSON.
 pub type Word = Cow<'static, str>;
@@ -23,10 +23,14 @@ pub type Word = Cow<'static, str>;
 pub struct CorbaStatus {
     /// Where it listens; nowhere while it is switched off.
     pub listen: Vec<SocketAddr>,
-    /// The load manager's reference, as in the IOR file.
+    /// The load manager's reference, as in the IOR file; empty while another balancer serves.
     pub reference: String,
-    /// Why the last change is not in the state file; `null` if it is.
+    /// Why the last change is not in the state file, or not in the store that balancers share;
+    /// `null` if it is.
     pub state_problem: Option<String>,
+    /// How it goes with this balancer as one of several; `null` if it is the only one.
+    #[serde(default)]
+    pub standby: Option<StandbyStatus>,
     /// Connections of clients and servers that are open.
     pub connections: usize,
     /// Requests, by whom they were for.
@@ -126,7 +130,10 @@ pub struct AlertObjectStatus {
 impl Corba {
     /// How it goes; `None` if the service has never been switched on.
     pub fn status(&self) -> Option<CorbaStatus> {
-        let service = self.load_manager()?;
+        let standby = self.standby();
+        let Some(service) = self.load_manager() else {
+            return standby.map(CorbaStatus::standing_by);
+        };
         let state = service.state();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let (requests, relayed) = (self.counters(), self.relayed());
@@ -141,6 +148,7 @@ impl Corba {
         Some(CorbaStatus {
             listen: self.local_addresses(),
             reference: service.reference().to_string(),
+            standby,
             state_problem: service.store_problem().map(|problem| problem.to_string()),
             connections: self
                 .server()
@@ -178,6 +186,24 @@ impl Corba {
                 })
                 .collect(),
         })
+    }
+}
+
+impl CorbaStatus {
+    /// The status of a balancer that does not serve.
+    fn standing_by(standby: StandbyStatus) -> Self {
+        CorbaStatus {
+            listen: Vec::new(),
+            reference: String::new(),
+            state_problem: None,
+            standby: Some(standby),
+            connections: 0,
+            requests: BTreeMap::new(),
+            relayed: BTreeMap::new(),
+            groups: Vec::new(),
+            monitors: Vec::new(),
+            alerts: Vec::new(),
+        }
     }
 }
 
@@ -249,6 +275,25 @@ pub fn tables(corba: &CorbaStatus) -> String {
         let words: Vec<_> = counted.map(|(what, n)| format!("{what}={n}")).collect();
         words.join(" ")
     };
+    if let Some(standby) = &corba.standby {
+        let role = if standby.is_owner {
+            "serves"
+        } else {
+            "stands by"
+        };
+        let names = ["ROLE", "OWNER", "FOR", "TAKEOVERS", "PROBLEM"];
+        let row = vec![
+            role.into(),
+            standby.owner.clone().unwrap_or_else(|| "(nobody)".into()),
+            format!("{:.0}s", standby.for_seconds),
+            standby.takeovers.to_string(),
+            standby.problem.clone().unwrap_or_default(),
+        ];
+        add(&names, vec![row]);
+        if !standby.is_owner {
+            return all.join("\n");
+        }
+    }
     let listen: Vec<_> = corba.listen.iter().map(ToString::to_string).collect();
     let service = vec![
         listen.join(" "),

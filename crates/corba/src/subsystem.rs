@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use evenkeel_config::{Config, Corba as Settings};
+use evenkeel_config::{Config, Corba as Settings, Node, Store as StoreSettings};
 use evenkeel_giop::server::Server;
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::{CommandError, Endpoint};
@@ -29,6 +29,8 @@ use evenkeel_net::Clock;
 use evenkeel_net::inherited::Handed;
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::{start_thread, writable};
+use evenkeel_store::etcd::Etcd;
+use evenkeel_store::subsystem::name_of;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, warn};
 
@@ -37,14 +39,18 @@ use crate::dispatcher::Counters;
 use crate::monitors;
 use crate::relay::{self};
 use crate::service::registered::{Registered, RemoveError};
+use crate::service::replica::{Replica, StateKeys};
 use crate::service::state::State;
 use crate::service::store::{self, StoreError};
 use crate::service::{Address, LoadManager};
 
 mod limits;
+mod standby;
 mod supervisor;
 mod worker;
 
+pub use standby::StandbyStatus;
+use standby::{Standby, Taken, Ticket};
 use supervisor::Supervisor;
 
 /// How long a predecessor may keep its state file: until its clients have their answers, and
@@ -90,6 +96,14 @@ struct Prepared {
     known: Option<State>,
     /// Another process serves with the state file.
     rests: bool,
+    /// Several balancers are one load manager, and this one follows who serves.
+    standby: Option<Standby>,
+    /// This one serves, or is about to.
+    is_owner: bool,
+    /// What it is to serve.
+    taken: Option<Taken>,
+    /// The right of the process before.
+    ticket: Option<Ticket>,
     /// Nothing is opened any more.
     stopped: bool,
 }
@@ -99,6 +113,9 @@ const WHOSE: &str = "corba";
 
 /// The part of a [`Handover`] with the state, where there is no state file, and its version.
 const STATE: (&str, u32) = ("corba", 2);
+
+/// The part with the right to serve, where balancers share one state.
+const TICKET: (&str, u32) = ("corba-standby", 1);
 
 /// The service's thread.
 struct Thread {
@@ -149,9 +166,11 @@ struct Desired {
 
 /// What the state file says.
 struct StoredState {
-    state: State,
+    state: Arc<State>,
     /// Nobody else writes it; without a file there is none.
     lock: Option<store::Lock>,
+    /// Writes it to the store that balancers share.
+    replica: Option<Box<Replica>>,
 }
 
 impl fmt::Debug for Corba {
@@ -185,16 +204,38 @@ impl Corba {
     ///
     /// It cannot, and why.
     pub async fn run(&self, manager: Arc<Manager>) -> Result<(), ServeError> {
-        let (answer, answered) = oneshot::channel();
         {
             let mut prepared = self.inner.prepared();
             prepared.manager = Arc::downgrade(&manager);
-            let Some(thread) = &prepared.thread else {
-                return Ok(());
-            };
-            let _ = thread.commands.send(Command::Start(manager, answer));
+            if let Some(standby) = &prepared.standby
+                && prepared.is_wanted()
+            {
+                standby.follow();
+            }
+        }
+        self.begin(manager).await
+    }
+
+    /// Lets the service's thread begin, if there is one.
+    async fn begin(&self, manager: Arc<Manager>) -> Result<(), ServeError> {
+        let (answer, answered) = oneshot::channel();
+        match &self.inner.prepared().thread {
+            None => return Ok(()),
+            Some(thread) => drop(thread.commands.send(Command::Start(manager, answer))),
         }
         answered.await.unwrap_or(Err(ServeError::Ended))
+    }
+
+    /// Prepares for a snapshot and goes on to it.
+    fn follow_snapshot(&self, snapshot: &Arc<Snapshot>) -> Result<(), ApplyError> {
+        let commit = self.prepare(snapshot)?;
+        commit();
+        Ok(())
+    }
+
+    /// How it goes with this balancer as one of several; `None` if it is the only one.
+    pub fn standby(&self) -> Option<StandbyStatus> {
+        self.inner.prepared().standby.as_ref().map(Standby::status)
     }
 
     /// The load manager; `None` if the service has never been switched on.
@@ -240,13 +281,16 @@ impl Corba {
     /// Stops listening, gives answers under way a few seconds, tells clients that their
     /// connections end, and ends. Blocks until then.
     pub fn stop(&self) {
-        let thread = {
+        let (standby, thread) = {
             let mut prepared = self.inner.prepared();
             prepared.listeners.clear();
             prepared.stopped = true;
-            prepared.thread.take()
+            (prepared.standby.take(), prepared.thread.take())
         };
         self.end(thread);
+        if let Some(standby) = standby {
+            standby.end();
+        }
     }
 
     fn end(&self, thread: Option<Thread>) {
@@ -289,6 +333,40 @@ impl Inner {
 }
 
 impl Prepared {
+    /// Returns true if the configuration has the service.
+    fn is_wanted(&self) -> bool {
+        let current = self.current.as_ref();
+        current.is_some_and(|current| current.section::<Settings>().is_some())
+    }
+
+    fn wanted(&self) -> Option<&Settings> {
+        self.current.as_ref()?.section::<Settings>()
+    }
+
+    /// The state file that the configuration in effect names.
+    fn state_file(&self) -> Option<PathBuf> {
+        self.wanted()?.state_file.clone()
+    }
+
+    /// The addresses that the configuration in effect names.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.wanted()
+            .map_or_else(Vec::new, |wanted| wanted.listen.clone())
+    }
+
+    /// Follows `next` while another balancer serves.
+    fn stand_by(&mut self, next: Arc<Snapshot>) {
+        self.current = Some(next);
+        if let Some(standby) = &self.standby
+            && self.manager.strong_count() > 0
+        {
+            match self.is_wanted() {
+                true => standby.follow(),
+                false => standby.rest(),
+            }
+        }
+    }
+
     fn tell(&self, command: Command) {
         if let Some(thread) = &self.thread {
             let _ = thread.commands.send(command);
@@ -306,20 +384,37 @@ impl Subsystem for Corba {
             let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
             return Ok(Box::new(move || inner.prepared().current = Some(next)));
         }
-        if prepared.stopped || prepared.settings.as_deref() == settings {
+        if prepared.stopped {
             return Ok(Box::new(|| ()));
         }
         let inner = Arc::clone(&self.inner);
+        self.inner.prepare_standby(&mut prepared, next)?;
+        if prepared.standby.is_some() && !prepared.is_owner {
+            let next = Arc::clone(next);
+            return Ok(Box::new(move || inner.prepared().stand_by(next)));
+        }
+        if prepared.settings.as_deref() == settings {
+            return Ok(Box::new(|| ()));
+        }
         let Some(settings) = settings.cloned().map(Arc::new) else {
+            let next = Arc::clone(next);
             return Ok(Box::new(move || {
                 let mut prepared = inner.prepared();
                 prepared.settings = None;
                 prepared.listeners.clear();
                 prepared.tell(Command::Apply(None));
+                if prepared.standby.is_some() {
+                    prepared.stand_by(next);
+                }
             }));
         };
         if prepared.thread.is_none() {
-            let started = inner.start_thread(prepared.manager.upgrade());
+            // One of several serves when all is in place, and says whether it does.
+            let manager = match prepared.standby {
+                Some(_) => None,
+                None => prepared.manager.upgrade(),
+            };
+            let started = inner.start_thread(manager);
             let whose = "corba";
             let started = started.map_err(|error| vec![PrepareError::Thread { whose, error }])?;
             prepared.thread = Some(started);
@@ -327,8 +422,11 @@ impl Subsystem for Corba {
         let (fixed, stored) = match prepared.fixed.clone() {
             Some(fixed) => (fixed, None),
             None => {
-                let known = prepared.known.take();
-                let stored = StoredState::read(settings.state_file.as_deref(), known);
+                let file = settings.state_file.as_deref();
+                let stored = match prepared.taken.take() {
+                    Some(taken) => StoredState::of_taken(file, taken),
+                    None => StoredState::read(file, prepared.known.take()),
+                };
                 let stored = stored.map_err(|error| vec![PrepareError::other(error)])?;
                 let prefix = settings.repository_prefix.clone();
                 let fixed = (settings.workers, settings.state_file.clone(), prefix);
@@ -375,10 +473,17 @@ impl Subsystem for Corba {
 
     fn needs_restart(&self, current: &Snapshot) -> Vec<&'static str> {
         // The service keeps what it was first switched on with.
-        let fixed = self.inner.prepared().fixed.clone();
-        let (Some((workers, state_file, prefix)), Some(settings)) =
-            (fixed, current.section::<Settings>())
-        else {
+        let (fixed, stands_by) = {
+            let prepared = self.inner.prepared();
+            (prepared.fixed.clone(), prepared.standby.is_some())
+        };
+        let settings = current.section::<Settings>();
+        if let Some(settings) = settings
+            && settings.standby != stands_by
+        {
+            return vec!["standby of [corba]"];
+        }
+        let (Some((workers, state_file, prefix)), Some(settings)) = (fixed, settings) else {
             return Vec::new();
         };
         let parts = [
@@ -404,11 +509,17 @@ impl Subsystem for Corba {
     }
 
     fn hand_over(&self, to: &mut Handover) {
-        let thread = {
+        let (ticket, thread) = {
             let mut prepared = self.inner.prepared();
             prepared.rests = true;
-            prepared.thread.take()
+            match &prepared.standby {
+                Some(standby) => (Some(standby.hand_over()), None),
+                None => (None, prepared.thread.take()),
+            }
         };
+        if let Some(ticket) = ticket {
+            return self.hand_over_ticket(ticket(), to);
+        }
         // Clients are told that their connections end, and wait at the socket when they come back.
         self.end(thread);
         let mut prepared = self.inner.prepared();
@@ -425,6 +536,8 @@ impl Subsystem for Corba {
     }
 
     fn take_over(&self, from: &Handover) {
+        let (name, version) = TICKET;
+        self.inner.prepared().ticket = from.take(name, version);
         let (name, version) = STATE;
         let Some(document) = from.take(name, version) else {
             return;
@@ -448,6 +561,13 @@ impl Subsystem for Corba {
             // All is read anew: the other process may have written it.
             prepared.settings = None;
             prepared.fixed = None;
+            if prepared.standby.is_some() {
+                // Whether it is still the owner, the store knows.
+                if let Some(current) = prepared.current.take() {
+                    prepared.stand_by(current);
+                }
+                return;
+            }
             prepared.current.clone()
         };
         let Some(current) = current else { return };
@@ -461,6 +581,10 @@ impl Subsystem for Corba {
         let Some(settings) = &config.corba else {
             return Vec::new();
         };
+        if settings.standby {
+            // It waits for the one that serves, wherever that is.
+            return Vec::new();
+        }
         let mut all = Exclusive::tcp(&settings.listen);
         all.extend(settings.state_file.clone().map(|path| Exclusive {
             what: path.display().to_string(),
@@ -584,18 +708,92 @@ impl Corba {
     }
 }
 
+impl Corba {
+    /// Tells another process how to go on as the owner.
+    fn hand_over_ticket(&self, ticket: Option<Ticket>, to: &mut Handover) {
+        let (Some(mut ticket), Some(service)) = (ticket, self.load_manager()) else {
+            return;
+        };
+        ticket.has_state = service.is_shared();
+        if ticket.has_state {
+            let (name, version) = STATE;
+            to.give(name, version, &store::document(&service.state()));
+        }
+        let (name, version) = TICKET;
+        to.give(name, version, &ticket);
+    }
+}
+
+impl Inner {
+    /// Starts to follow who serves, if the configuration says for the first time that several
+    /// balancers are one load manager.
+    fn prepare_standby(
+        self: &Arc<Self>,
+        prepared: &mut Prepared,
+        next: &Snapshot,
+    ) -> Result<(), PrepareErrors> {
+        let settings = next.section::<Settings>();
+        let stands_by = settings.is_some_and(|settings| settings.standby);
+        // What it was first switched on with, it keeps.
+        let is_on = prepared.standby.is_some() || prepared.thread.is_some();
+        let Some(shared) = next.section::<StoreSettings>() else {
+            return Ok(());
+        };
+        if !stands_by || is_on {
+            return Ok(());
+        }
+        let node = next.section::<Node>().cloned().unwrap_or_default();
+        let name = name_of(&node);
+        let ticket = prepared.ticket.take();
+        let known = prepared.known.take().map(Arc::new);
+        let known = known.filter(|_| ticket.as_ref().is_some_and(|ticket| ticket.has_state));
+        let tenure = ticket.as_ref().zip(known.as_ref());
+        let tenure = tenure.and_then(|(ticket, _)| ticket.tenure(self.clock));
+        let revision = ticket.as_ref().map_or(0, Ticket::revision);
+        let (own, clock, held) = (Arc::downgrade(self), self.clock, tenure.clone());
+        let standby = Standby::start(own, clock, (shared, name), ticket, held);
+        let whose = WHOSE;
+        let standby = standby.map_err(|error| vec![PrepareError::Thread { whose, error }])?;
+        prepared.standby = Some(standby);
+        prepared.is_owner = tenure.is_some();
+        prepared.taken = known.zip(tenure).map(|(state, tenure)| {
+            let (etcd, keys) = (Etcd::new(shared), StateKeys::new(&shared.prefix));
+            let same = Arc::clone(&state);
+            let replica = Box::new(Replica::new(etcd, keys, revision, tenure, same));
+            Taken { state, replica }
+        });
+        Ok(())
+    }
+}
+
 impl StoredState {
+    /// What is shared by balancers; the file at `path` is a copy.
+    fn of_taken(path: Option<&Path>, taken: Taken) -> Result<Self, StoreError> {
+        let Taken { state, replica } = taken;
+        Ok(StoredState {
+            state,
+            lock: path.map(store::Lock::take).transpose()?,
+            replica: Some(replica),
+        })
+    }
+
     /// `known` is what counts where there is no file.
     fn read(path: Option<&Path>, known: Option<State>) -> Result<Self, StoreError> {
         Ok(match path {
             Some(path) => {
                 let lock = Some(store::Lock::take(path)?);
-                let state = store::load(path)?;
-                StoredState { state, lock }
+                let state = Arc::new(store::load(path)?);
+                let replica = None;
+                StoredState {
+                    state,
+                    lock,
+                    replica,
+                }
             }
             None => StoredState {
-                state: known.unwrap_or_else(store::fresh),
+                state: Arc::new(known.unwrap_or_else(store::fresh)),
                 lock: None,
+                replica: None,
             },
         })
     }
@@ -605,18 +803,23 @@ impl StoredState {
 fn address_of(settings: &Settings, listeners: &Listeners) -> Address {
     let first = settings.listen.first();
     let real = first.and_then(|first| listeners.local_address(*first));
-    let advertised = settings.advertise.clone().unwrap_or_default();
+    let mut advertised = settings.advertise.iter().cloned();
+    let first = advertised.next().unwrap_or_default();
     let host = match real {
-        _ if !advertised.host.is_empty() => advertised.host,
+        _ if !first.host.is_empty() => first.host,
         Some(real) if !real.ip().is_unspecified() => real.ip().to_string(),
         _ => {
             let system = rustix::system::uname();
             system.nodename().to_string_lossy().into_owned()
         }
     };
-    let port = match advertised.port {
+    let port = match first.port {
         0 => real.map_or(0, |real| real.port()),
         port => port,
     };
-    Address { host, port }
+    Address {
+        host,
+        port,
+        alternates: advertised.map(|other| (other.host, other.port)).collect(),
+    }
 }

@@ -66,6 +66,7 @@ async fn start() -> Arc<LoadManager> {
     let address = Address {
         host: "balancer.example".into(),
         port: 2809,
+        alternates: Vec::new(),
     };
     LoadManager::open(parts, Arc::new(settings), address, store::fresh()).unwrap()
 }

@@ -74,18 +74,30 @@ impl Ior {
     /// are understood here and by the ORBs in use: without any, clients send no wide strings
     /// and no others than ISO 8859-1, also where a request is only passed on.
     pub fn iiop(type_id: &str, host: &str, port: u16, object_key: &[u8]) -> Self {
+        Self::iiop_at(type_id, (host, port), &[], object_key)
+    }
+
+    /// The same reference with further addresses, as alternates in its only profile: ORBs try
+    /// them in order when they cannot connect to the first one.
+    pub fn iiop_at(
+        type_id: &str,
+        (host, port): (&str, u16),
+        alternates: &[(String, u16)],
+        object_key: &[u8],
+    ) -> Self {
+        let mut components = vec![Tagged::code_sets(&CodeSetInfo::default())];
+        let alternates = alternates.iter();
+        components.extend(alternates.map(|(host, port)| Tagged::alternate_address(host, *port)));
+        let profile = IiopProfile {
+            minor: 2,
+            host: host.into(),
+            port,
+            object_key: object_key.into(),
+            components,
+        };
         Ior {
             type_id: type_id.into(),
-            profiles: vec![
-                IiopProfile {
-                    minor: 2,
-                    host: host.into(),
-                    port,
-                    object_key: object_key.into(),
-                    components: vec![Tagged::code_sets(&CodeSetInfo::default())],
-                }
-                .tagged(),
-            ],
+            profiles: vec![profile.tagged()],
         }
     }
 

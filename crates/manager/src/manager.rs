@@ -229,6 +229,12 @@ impl Manager {
         self.changes.subscribe()
     }
 
+    /// Calls `act` with the snapshot in effect; no other one takes effect meanwhile. `act` must
+    /// not call the manager.
+    pub fn with_snapshot<T>(&self, act: impl FnOnce(&Arc<Snapshot>) -> T) -> T {
+        act(&self.lock().state.snapshot)
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Owned> {
         // A panic with the lock held cannot leave a state half changed: a state is
         // replaced as a whole.

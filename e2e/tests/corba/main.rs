@@ -7,3 +7,4 @@ mod jacorb;
 mod omniorb;
 mod relay;
 mod service;
+mod standby;

@@ -475,7 +475,8 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         }
     }
     config.broker = broker::read(&mut top, folder, report);
-    config.corba = corba::read(&mut top, folder, &mut listeners, report);
+    let has_store = config.store.is_some();
+    config.corba = corba::read(&mut top, folder, &mut listeners, has_store, report);
     let process = &config.process;
     config.steer = steer::read(&mut top, folder, &groups, process, &mut used, report);
     let listening = listening(&config.rules);

@@ -27,8 +27,10 @@ section! {
         listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:2809""#,
         /// Host and port in references, if clients reach the load manager by another address than
         /// it listens on; `":2809"` changes the port only. By default the first address of
-        /// `listen`, with the host's name if that one is unspecified (`0.0.0.0`, `[::]`).
-        advertise: Option<Address> [HostOptional] = None; r#""balancer.example:2809""#,
+        /// `listen`, with the host's name if that one is unspecified (`0.0.0.0`, `[::]`). With a
+        /// [standby](corba.md#standby) list the addresses of all balancers, in the same order on
+        /// each of them: clients try them one after the other.
+        advertise: Vec<Address> [HostOptional] = Vec::new(); r#""balancer.example:2809""#,
         /// A file that the load manager's reference (`IOR:…`) is written to at the start, for
         /// `-ORBInitRef LoadManager=file://…`. It is not removed at the end, because the reference
         /// stays valid. A relative path starts at the folder of the configuration file.
@@ -38,6 +40,11 @@ section! {
         /// configuration file. A second process with the same file does not start. A change needs a
         /// restart.
         state_file: Option<PathBuf> = Some(PathBuf::from("corba-state.json")); r#""/var/lib/evenkeel/corba-state.json""#,
+        /// Several balancers with the same `[store]` and this key are one load manager: one of them
+        /// serves, the others [stand by](corba.md#standby). Object groups and all else that
+        /// `state_file` keeps are in the store, and `state_file` is a copy. A change needs a
+        /// restart.
+        standby: bool = false; "true",
         /// Threads that serve CORBA clients. One forwards tens of thousands of clients per second.
         /// A change needs a restart.
         workers: usize [Number(1.0, 64.0, "threads")] = 1; "2",
@@ -119,6 +126,9 @@ fn object_groups() -> GroupConfig {
     groups
 }
 
+/// Most addresses in a reference.
+const MAX_ADVERTISED: usize = 16;
+
 /// Whether this build has what serves the section.
 const IS_SERVED: bool = cfg!(feature = "corba");
 
@@ -127,6 +137,7 @@ pub(crate) fn read(
     top: &mut Table<'_>,
     folder: &Path,
     listeners: &mut Listeners,
+    has_store: bool,
     report: &mut Report<'_>,
 ) -> Option<Corba> {
     let mut table = top.table("corba", report)?;
@@ -146,6 +157,20 @@ pub(crate) fn read(
         .flatten()
     {
         *file = folder.join(&*file);
+    }
+    let no_host = |other: &Address| other.host.is_empty();
+    if corba.advertise.iter().skip(1).any(no_host) {
+        let message = "has an address without a host behind the first one: name each balancer";
+        table.problem("advertise", message, report);
+    }
+    if corba.advertise.len() > MAX_ADVERTISED {
+        let message = format!("has more than {MAX_ADVERTISED} addresses");
+        table.problem("advertise", message, report);
+    }
+    if corba.standby && !has_store {
+        let message =
+            "needs a store that the balancers share: add [store] to the balancer's own file";
+        table.problem("standby", message, report);
     }
     if corba.ior_file.is_some() && corba.ior_file == corba.state_file {
         table.problem(
@@ -200,6 +225,21 @@ mod tests {
     }
 
     #[test]
+    fn balancers_that_share_a_store_can_stand_by() {
+        let text = "[store]\nendpoints = \"http://a:1\"\ncopy_file = \"c\"\n\
+                    [corba]\nlisten = \"127.0.0.1:1\"\nstandby = true\n\
+                    advertise = [\"lb-1:2809\", \"lb-2:2809\"]\n";
+        let corba = config(text).corba.unwrap();
+        assert!(corba.standby);
+        let hosts: Vec<_> = corba.advertise.iter().map(|at| &*at.host).collect();
+        assert_eq!(hosts, ["lb-1", "lb-2"]);
+        // The store may stand in a balancer's own file, and the table in what all share.
+        let (own, shared) = text.split_at(text.find("[corba]").unwrap());
+        assert!(crate::parse_shared("f", own, ("revision 1", shared)).is_ok());
+        assert!(crate::parse("f", shared).is_err());
+    }
+
+    #[test]
     fn members_are_asked_unless_told_otherwise_u5() {
         let off = config("[corba]\nlisten = \"127.0.0.1:2809\"\nliveness = false");
         assert_eq!(off.corba.unwrap().liveness, None);
@@ -219,8 +259,8 @@ mod tests {
         assert_eq!(corba.state_file, None);
         let lm = Path::new("/etc/evenkeel/lm");
         assert_eq!(corba.ior_file.as_deref(), Some(lm));
-        let advertise = corba.advertise.unwrap();
-        assert_eq!((&*advertise.host, advertise.port), ("", 99));
+        let advertise = &corba.advertise[..];
+        assert!(matches!(advertise, [one] if one.host.is_empty() && one.port == 99));
         assert_eq!(corba.liveness, Some(secs(3)));
     }
 
@@ -270,6 +310,11 @@ mod tests {
             twice.contains("[corba] listens on 127.0.0.1:1 already"),
             "{twice}"
         );
+        let nobody = error("[corba]\nlisten = \"127.0.0.1:1\"\nadvertise = [\":1\", \":2\"]");
+        assert!(nobody.contains("name each balancer"), "{nobody}");
+        let alone = error("[corba]\nlisten = \"127.0.0.1:1\"\nstandby = true");
+        assert!(alone.contains("f:3:11: corba.standby"), "{alone}");
+        assert!(alone.contains("add [store]"), "{alone}");
         let taken = error("[admin]\nlisten = \"127.0.0.1:1\"\n[corba]\nlisten = \"127.0.0.1:1\"");
         assert!(taken.contains("the admin API listens on"), "{taken}");
         let one = error("[corba]\nlisten = \"127.0.0.1:1\"\nior_file = \"corba-state.json\"");

@@ -78,6 +78,8 @@ impl Config {
             .with(self.negotiator.as_ref())
             .with(Some(&self.clusters))
             .with(self.corba.as_ref())
+            .with(self.store.as_ref())
+            .with(Some(&self.node))
             .with(self.xds.as_ref())
             .with(Some(&self.steer))
             .with(Some(&monitors))

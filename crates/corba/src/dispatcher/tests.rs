@@ -98,6 +98,11 @@ struct House {
 
 impl House {
     async fn new() -> Self {
+        Self::under(None).await
+    }
+
+    /// One that serves by that right only.
+    async fn under(tenure: Option<Arc<Tenure>>) -> Self {
         let (clock, directory) = (Clock::start(), Arc::new(Directory::default()));
         let counters = Arc::new(Counters::default());
         let (snapshot, count) = (Arc::clone(&directory), Arc::clone(&counters));
@@ -108,6 +113,7 @@ impl House {
             fastrand::Rng::with_seed(5),
         );
         let dispatcher = Dispatcher::new(clock, relay, snapshot, Rc::new(Manager), count);
+        let dispatcher = dispatcher.under(tenure);
         let queues = Rc::clone(dispatcher.queues());
         let address = serve(Rc::new(dispatcher)).await;
         let house = House {
@@ -205,6 +211,32 @@ fn reply_status(bytes: &[u8]) -> (ReplyStatus, Vec<u8>) {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn nothing_is_answered_by_a_balancer_that_is_not_the_load_manager_any_more() {
+    live(async {
+        let tenure = Tenure::new(Instant::from_nanos(u64::MAX));
+        let house = House::under(Some(Arc::clone(&tenure))).await;
+        let stream = &mut TcpStream::connect(house.address).await.unwrap();
+        let group = Key::Group(1).to_bytes();
+        let sent = answer(stream, &request(Target::Key(&group), "op", 3)).await;
+        assert_eq!(reply_status(&sent).0, ReplyStatus::LocationForward);
+        tenure.end("another balancer has it");
+        // Neither for a group, nor for the manager, nor for what it does not know: another
+        // balancer may. What expects no answer gets none.
+        let oneway = request(Target::Key(&group), "op", 0);
+        stream.write_all(&oneway).await.unwrap();
+        for key in [&group[..], MANAGER, b"group/later"] {
+            let refused = answer(stream, &request(Target::Key(key), "get_loads", 3)).await;
+            let (status, body) = reply_status(&refused);
+            assert_eq!(status, ReplyStatus::SystemException);
+            let exception = SystemException::read(&mut Reader::new(&body, Endian::Big));
+            assert_eq!(exception.unwrap(), not_owner());
+        }
+        let counted = house.counters.manager.load(Ordering::Relaxed);
+        assert_eq!(counted, 0, "nobody has carried it out");
+    });
 }
 
 #[test]

@@ -205,14 +205,17 @@ impl LoadManager {
     pub(super) fn is_group_of_ours(&self, member: &Ior) -> bool {
         let state = self.state();
         let address = self.address();
+        let ports: Vec<u16> = std::iter::once(address.port)
+            .chain(address.alternates.iter().map(|(_, port)| *port))
+            .collect();
         let mut here = member
             .iiop_profiles()
-            .filter(|profile| profile.port == address.port);
+            .filter(|profile| ports.contains(&profile.port));
         here.any(|profile| {
             let key = Key::parse(&profile.object_key);
             key.is_some_and(|key| match key {
                 // One that is created later, too.
-                _ if profile.host == address.host => true,
+                _ if address.includes(&profile.host, profile.port) => true,
                 Key::Group(id) => state.groups.contains_key(&id),
                 Key::GroupName(_) => self.directory().load().find(key).is_some(),
                 Key::Manager | Key::Strategy(_) => true,

@@ -57,7 +57,7 @@ struct Change {
 }
 
 /// What has come or changed in a map, and what has gone (`None`).
-fn changed<V: Clone + PartialEq, T>(
+pub(super) fn changed<V: Clone + PartialEq, T>(
     before: &OrdMap<String, V>,
     next: &OrdMap<String, V>,
     text: impl Fn(&V) -> T,

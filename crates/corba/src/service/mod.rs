@@ -16,6 +16,7 @@ mod properties;
 pub mod raise;
 mod reconciler;
 pub mod registered;
+pub mod replica;
 pub mod state;
 pub mod store;
 mod strategy;
@@ -45,9 +46,11 @@ use crate::directory::{Directory, Entry};
 use crate::interfaces::Interface;
 use crate::keys::{Key, MANAGER};
 use crate::properties::GROUP_PREFIX;
+use crate::tenure::Tenure;
 use raise::Raise;
+use replica::Replica;
 use state::{ObjectGroup, State};
-use store::Store;
+use store::{Sink, Store};
 
 /// Who owns the groups, in the manager's words.
 pub const OWNER: &str = "corba";
@@ -70,6 +73,17 @@ pub struct Address {
     pub host: String,
     /// TCP port.
     pub port: u16,
+    /// Hosts and ports of other balancers that serve when this one does not.
+    pub alternates: Vec<(String, u16)>,
+}
+
+impl Address {
+    /// Returns true if the load manager, here or on another balancer, is reached there.
+    pub fn includes(&self, host: &str, port: u16) -> bool {
+        let mut alternates = self.alternates.iter();
+        (self.host == host && self.port == port)
+            || alternates.any(|other| other.0 == host && other.1 == port)
+    }
 }
 
 /// The load manager. Share it in an `Arc`; it may be called from any thread.
@@ -83,6 +97,8 @@ pub struct LoadManager {
     settings: ArcSwap<Settings>,
     address: ArcSwap<Address>,
     store: Store,
+    /// The state that balancers share, and the right by which this one writes it.
+    shared: Option<(Store, Arc<Tenure>)>,
     /// Room for calls that are being carried out, in KiB.
     room: Arc<Semaphore>,
     /// What pings have found out.
@@ -145,9 +161,32 @@ impl LoadManager {
         address: Address,
         state: State,
     ) -> Result<Arc<Self>, ApplyError> {
-        let state = Arc::new(state);
-        let (store, writing) = Store::new(settings.state_file.clone(), Arc::clone(&state));
+        Self::open_shared(parts, settings, address, Arc::new(state), None)
+    }
+
+    /// The same for a state that several balancers share: `replica` writes it.
+    ///
+    /// # Errors
+    ///
+    /// As in [`LoadManager::open`].
+    pub fn open_shared(
+        parts: Parts,
+        settings: Arc<Settings>,
+        address: Address,
+        state: Arc<State>,
+        replica: Option<Box<Replica>>,
+    ) -> Result<Arc<Self>, ApplyError> {
+        let sink = Sink::of_file(settings.state_file.clone());
+        let (store, writing) = Store::new(sink, Arc::clone(&state));
         parts.runtime.spawn(writing);
+        let shared = replica.map(|replica| {
+            // The file is a copy of what the other balancers have changed, too.
+            store.keep(0, Arc::clone(&state));
+            let tenure = Arc::clone(replica.tenure());
+            let (shared, writing) = Store::new(Sink::Replica(replica), Arc::clone(&state));
+            parts.runtime.spawn(writing);
+            (shared, tenure)
+        });
         let directory = Arc::clone(&parts.directory);
         let told = custom::follow_loads(directory, parts.manager.clock());
         parts.runtime.spawn(told);
@@ -160,6 +199,7 @@ impl LoadManager {
             settings: ArcSwap::new(settings),
             address: ArcSwap::from_pointee(address),
             store,
+            shared,
             room: Arc::new(Semaphore::new(MOST_CALLED)),
             gone: liveness::Gone::default(),
             ends_when_empty: Arc::default(),
@@ -311,16 +351,34 @@ impl LoadManager {
         &self.manager
     }
 
-    /// Waits until everything that has changed is in the state file, or cannot be.
+    /// Waits until everything that has changed is in the state file and in the store that
+    /// balancers share, or cannot be.
     pub async fn kept(&self) {
         let version = self.lock().version;
         // Why it cannot has been said.
         let _ = self.store.saved(version).await;
+        if let Some((shared, _)) = &self.shared {
+            let _ = shared.saved(version).await;
+        }
     }
 
-    /// Why the last change is not in the state file.
+    /// Returns true if the store that balancers share has every change.
+    pub fn is_shared(&self) -> bool {
+        let version = self.lock().version;
+        let is_saved = |(shared, _): &(Store, _)| shared.has_saved(version);
+        self.shared.as_ref().is_some_and(is_saved)
+    }
+
+    /// Reason why the last change is not in the store that balancers share, or in the state file.
     pub fn store_problem(&self) -> Option<Arc<str>> {
-        self.store.problem()
+        let shared = self.shared.as_ref();
+        let shared = shared.and_then(|(shared, _)| shared.problem());
+        shared.or_else(|| self.store.problem())
+    }
+
+    /// The right to serve, where several balancers share one state.
+    pub fn tenure(&self) -> Option<&Arc<Tenure>> {
+        self.shared.as_ref().map(|(_, tenure)| tenure)
     }
 
     /// Its own reference.
@@ -337,7 +395,8 @@ impl LoadManager {
     /// A reference to an object here with that key.
     pub fn reference_of(&self, type_id: &str, key: &[u8]) -> Ior {
         let address = self.address.load();
-        Ior::iiop(type_id, &address.host, address.port, key)
+        let first = (&*address.host, address.port);
+        Ior::iiop_at(type_id, first, &address.alternates, key)
     }
 
     fn lock(&self) -> MutexGuard<'_, Owned> {
@@ -363,6 +422,15 @@ impl LoadManager {
                 );
                 return Err(Kind::NoResources.into());
             }
+            if self.shared.is_some()
+                && replica::is_too_long(difference.changed.iter(), &owned.state, &next)
+            {
+                tracing::warn!(
+                    "object groups stay as they were: the store takes at most 1 MiB of members \
+                     and properties of a group; make two groups of it"
+                );
+                return Err(Kind::NoResources.into());
+            }
             let next = Arc::new(next);
             self.publish(&mut owned, &difference, Arc::clone(&next))
                 .map_err(|error| {
@@ -372,10 +440,15 @@ impl LoadManager {
             owned.size = size;
             owned.version += 1;
             self.store.keep(owned.version, Arc::clone(&next));
+            if let Some((shared, _)) = &self.shared {
+                shared.keep(owned.version, Arc::clone(&next));
+            }
             self.states.send_replace(next);
             (value, owned.version)
         };
-        match self.store.saved(version).await {
+        // Where balancers share the state, the file is a copy.
+        let shared = self.shared.as_ref().map(|(shared, _)| shared);
+        match shared.unwrap_or(&self.store).saved(version).await {
             Ok(()) => Ok(value),
             // It counts, but not for long.
             Err(_) => Err(SystemException::new(Kind::PersistStore)

@@ -26,6 +26,7 @@ use tokio::time::sleep;
 use tracing::{error, info};
 
 use super::journal::{self, Writer};
+use super::replica::Replica;
 use super::state::{GroupMember, Made, ObjectGroup, State};
 use crate::directory::Reference;
 use crate::name::Name;
@@ -451,7 +452,68 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(beside)
 }
 
-/// Writes states to their file, one after the other.
+/// Place that states are written to.
+#[derive(Debug)]
+pub enum Sink {
+    /// They are kept nowhere.
+    Nowhere,
+    /// A state file.
+    File(PathBuf),
+    /// A store that several balancers share.
+    Replica(Box<Replica>),
+}
+
+impl Sink {
+    /// The state file, if there is one.
+    pub fn of_file(path: Option<PathBuf>) -> Self {
+        path.map_or(Sink::Nowhere, Sink::File)
+    }
+
+    fn open(self) -> OpenSink {
+        match self {
+            Sink::Nowhere => OpenSink::Nowhere,
+            Sink::File(path) => OpenSink::File(Arc::new(Mutex::new(Writer::new(path)))),
+            Sink::Replica(replica) => OpenSink::Replica(replica),
+        }
+    }
+}
+
+/// A [`Sink`] that is being written to.
+enum OpenSink {
+    Nowhere,
+    File(Arc<Mutex<Writer>>),
+    Replica(Box<Replica>),
+}
+
+impl OpenSink {
+    async fn write(&mut self, state: Arc<State>, throttle: &Throttle) -> Result<(), Arc<str>> {
+        match self {
+            OpenSink::Nowhere => Ok(()),
+            OpenSink::File(writer) => write(Arc::clone(writer), state, throttle).await,
+            OpenSink::Replica(replica) => {
+                let written = replica.write(&state).await;
+                written.map_err(|problem| {
+                    if let Some(left_out) = throttle.turn() {
+                        error!(
+                            left_out,
+                            "CORBA: a change of object groups is not in the store: {problem}"
+                        );
+                    }
+                    problem.into()
+                })
+            }
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            OpenSink::Replica(_) => "store",
+            _ => "state file",
+        }
+    }
+}
+
+/// Writes states to their file, or to a store, one after the other.
 #[derive(Debug)]
 pub struct Store {
     latest: watch::Sender<(u64, Arc<State>)>,
@@ -460,12 +522,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store for the file at `path`; without one it keeps nothing. The future does the
-    /// writing, for as long as the store is there: it needs a runtime.
-    pub fn new(path: Option<PathBuf>, state: Arc<State>) -> (Store, impl Future<Output = ()>) {
+    /// A store that writes to `sink`, which has `state`. The future does the writing, for as long
+    /// as the store is there: it needs a runtime.
+    pub fn new(sink: Sink, state: Arc<State>) -> (Store, impl Future<Output = ()>) {
         let (latest, mut news) = watch::channel((0, state));
         let (done, saved) = watch::channel((0, Ok(())));
-        let writer = path.map(|path| Arc::new(Mutex::new(Writer::new(path))));
+        let mut sink = sink.open();
         let writing = async move {
             let throttle = Throttle::new();
             let mut again = None;
@@ -481,15 +543,12 @@ impl Store {
                     return;
                 }
                 let (version, state) = news.borrow_and_update().clone();
-                let result = match &writer {
-                    None => Ok(()),
-                    Some(writer) => write(Arc::clone(writer), state, &throttle).await,
-                };
+                let result = sink.write(state, &throttle).await;
                 again = match (&result, again) {
                     (Err(_), None) => Some(FIRST_PAUSE),
                     (Err(_), Some(pause)) => Some(LONGEST_PAUSE.min(pause * 2)),
                     (Ok(()), Some(_)) => {
-                        info!("object groups are in the state file again");
+                        info!("object groups are in the {} again", sink.name());
                         None
                     }
                     (Ok(()), None) => None,
@@ -512,6 +571,12 @@ impl Store {
             Ok(saved) => saved.1.clone(),
             Err(_) => Err("the load manager is ending".into()),
         }
+    }
+
+    /// Returns true if change number `version` is written.
+    pub fn has_saved(&self, version: u64) -> bool {
+        let saved = self.saved.borrow();
+        saved.0 >= version && saved.1.is_ok()
     }
 
     /// Why the last change is not in the file.
@@ -724,7 +789,7 @@ mod tests {
     async fn changes_are_saved_before_anybody_is_told() {
         let folder = Folder::new("changes");
         let path = folder.0.join("state.json");
-        let (store, writing) = Store::new(Some(path.clone()), Arc::new(state()));
+        let (store, writing) = Store::new(Sink::File(path.clone()), Arc::new(state()));
         let writing = tokio::spawn(writing);
         for version in 1..=50 {
             let next_group = 1000 + version;
@@ -758,7 +823,7 @@ mod tests {
     async fn s5_what_could_not_be_saved_is_tried_again_without_another_change() {
         let folder = Folder::new("again");
         let path = folder.0.join("state.json");
-        let (store, writing) = Store::new(Some(path.clone()), Arc::new(state()));
+        let (store, writing) = Store::new(Sink::File(path.clone()), Arc::new(state()));
         let writing = tokio::spawn(writing);
         fs::create_dir(&path).unwrap();
         store.keep(1, Arc::new(state()));

@@ -29,6 +29,7 @@ pub(crate) fn address() -> Address {
     Address {
         host: "balancer.example".into(),
         port: 2809,
+        alternates: Vec::new(),
     }
 }
 

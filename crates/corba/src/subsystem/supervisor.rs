@@ -107,7 +107,12 @@ impl Supervisor {
             (Some(running), _, _) => running
                 .service
                 .configure(Arc::clone(&settings), desired.address)?,
-            (None, Some(StoredState { state, lock }), Some(manager)) => {
+            (None, Some(stored), Some(manager)) => {
+                let StoredState {
+                    state,
+                    lock,
+                    replica,
+                } = stored;
                 self.lock = lock;
                 let parts = Parts {
                     manager: Arc::clone(manager),
@@ -115,8 +120,9 @@ impl Supervisor {
                     client: Client::new(client_settings(&settings)),
                     runtime: tokio::runtime::Handle::current(),
                 };
-                let service =
-                    LoadManager::open(parts, Arc::clone(&settings), desired.address, state)?;
+                let settings = Arc::clone(&settings);
+                let address = desired.address;
+                let service = LoadManager::open_shared(parts, settings, address, state, replica)?;
                 self.running = Some(Running {
                     service,
                     serving: None,

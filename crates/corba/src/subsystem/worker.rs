@@ -85,13 +85,14 @@ async fn work(mut assignments: mpsc::UnboundedReceiver<Option<Serving>>, clock: 
                 }
             };
             let service = &serving.service;
-            let dispatcher = Rc::new(Dispatcher::new(
+            let dispatcher = Dispatcher::new(
                 clock,
                 Rc::clone(&relay),
                 Arc::clone(service.directory()),
                 Rc::new(LocalObjects(Arc::clone(service))),
                 Arc::clone(&serving.counters),
-            ));
+            );
+            let dispatcher = Rc::new(dispatcher.under(service.tenure().cloned()));
             let (server, mut stopped) = (Arc::clone(&serving.server), stop.subscribe());
             tasks.spawn_local(async move {
                 let stopped = async move { while stopped.changed().await.is_ok() {} };

@@ -87,6 +87,8 @@ pub enum Keys<'a> {
     One(&'a str),
     /// All that begin so.
     Under(&'a str),
+    /// A page: so many of all that begin so, in order, behind a key if there is one.
+    Page(&'a str, i64, Option<&'a [u8]>),
     /// So many of these, the largest first, from the key behind on, if there is one.
     Last(&'a str, i64, Option<&'a str>),
 }
@@ -98,6 +100,8 @@ pub enum Write {
     Put(String, Vec<u8>, i64),
     /// A key is removed.
     Delete(String),
+    /// All keys that begin so are removed.
+    DeleteUnder(String),
 }
 
 /// A client. Calls are made one after the other.
@@ -199,6 +203,13 @@ impl Etcd {
                 range_end: after(prefix),
                 ..RangeRequest::default()
             },
+            Keys::Page(prefix, limit, behind) => RangeRequest {
+                // No key lies between one and the same with a zero.
+                key: behind.map_or_else(|| prefix.into(), |key| [key, &[0]].concat()),
+                range_end: after(prefix),
+                limit,
+                ..RangeRequest::default()
+            },
             Keys::Last(prefix, limit, before) => RangeRequest {
                 key: prefix.into(),
                 range_end: before.map_or_else(|| after(prefix), Vec::from),
@@ -260,6 +271,10 @@ impl Etcd {
                 Write::Delete(key) => Op::Delete(DeleteRangeRequest {
                     key: key.into(),
                     range_end: Vec::new(),
+                }),
+                Write::DeleteUnder(prefix) => Op::Delete(DeleteRangeRequest {
+                    range_end: after(&prefix),
+                    key: prefix.into(),
                 }),
             };
             RequestOp { op: Some(op) }

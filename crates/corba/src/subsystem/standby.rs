@@ -1,0 +1,874 @@
+//! Several balancers that are one load manager: who of them serves, and how another one takes over.
+//!
+//! The balancer that serves is the owner. Its key in the store is under a lease that it renews, and
+//! all that it writes compares that key. A thread of its own follows the key, renews the lease,
+//! and switches the service on and off.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::pin::pin;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use evenkeel_config::Store as Settings;
+use evenkeel_net::{Clock, listen, start_thread};
+use evenkeel_store::etcd::{Etcd, EtcdError, Keys, Told, Write};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_blocking;
+use tokio::time::{interval, sleep, timeout};
+use tracing::{error, info, warn};
+
+use super::{Corba, Inner};
+use crate::service::replica::{FoundState, Replica, StateKeys, read_state};
+use crate::service::state::State;
+use crate::service::store;
+use crate::tenure::{LIFETIME, Tenure, due_after, end_after};
+
+/// Longest time for an answer of the store: another server of it is to be asked in time, after a
+/// connection that was there already and a new one to the first server.
+const ANSWER: Duration = Duration::from_millis(1500);
+
+/// Time between two looks at the owner's key, beside the watch: watches can be lost.
+const POLL: Duration = Duration::from_secs(2);
+
+/// Pause after a failure, and time between two looks at the own addresses.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause between two tries to renew the lease.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Time in which another balancer may take over where this one cannot serve.
+const STEP_BACK: Duration = Duration::from_secs(5);
+
+/// Least time between two lines of log about a problem that lasts.
+const BETWEEN_LINES: Duration = Duration::from_secs(60);
+
+/// Longest time that a process waits for its service to end before it hands the lease over.
+const HAND_OVER: Duration = Duration::from_secs(20);
+
+/// Value of the owner's key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    /// Name of the balancer, for people.
+    name: String,
+    /// Text that tells this process, and the one that takes its place, from all others.
+    instance: String,
+    lease: i64,
+}
+
+/// What a process needs to go on as the owner in place of another one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Ticket {
+    instance: String,
+    lease: i64,
+    revision: i64,
+    /// End of the right to serve, in nanoseconds of the clock that both processes have.
+    until: u64,
+    /// Whether the state that is handed over is the one in the store.
+    pub(super) has_state: bool,
+}
+
+impl Ticket {
+    /// The right to serve, if it has not ended yet.
+    pub(super) fn tenure(&self, clock: Clock) -> Option<Arc<Tenure>> {
+        let tenure = Tenure::new(evenkeel_core::time::Instant::from_nanos(self.until));
+        tenure.holds(clock.now()).then_some(tenure)
+    }
+
+    /// Revision of the store in which the owner's key was written.
+    pub(super) fn revision(&self) -> i64 {
+        self.revision
+    }
+}
+
+/// A state with the right to serve it.
+pub(super) struct Taken {
+    pub(super) state: Arc<State>,
+    pub(super) replica: Box<Replica>,
+}
+
+/// What the thread is told.
+enum Order {
+    /// The service is wanted: serve if nobody else does.
+    Follow,
+    /// The service is switched off: let others serve.
+    Rest,
+    /// Another process takes the place of this one; the answer is for that one.
+    HandOver(SyncSender<Option<Ticket>>),
+    /// End, and let others serve.
+    End,
+}
+
+/// How it goes with a balancer that is one of several.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct StandbyStatus {
+    /// True if this balancer serves, false if it stands by.
+    pub is_owner: bool,
+    /// Name of the balancer that serves; `null` if it is not known, or none does.
+    pub owner: Option<String>,
+    /// Seconds for which this balancer has been serving or standing by.
+    pub for_seconds: f64,
+    /// How often this process has taken over.
+    pub takeovers: u64,
+    /// Why this balancer cannot serve or stand by; `null` if it can.
+    pub problem: Option<String>,
+}
+
+struct View {
+    is_owner: bool,
+    owner: Option<String>,
+    since: Instant,
+    takeovers: u64,
+    problem: Option<String>,
+}
+
+/// The thread from outside.
+pub(super) struct Standby {
+    orders: mpsc::UnboundedSender<Order>,
+    view: Arc<Mutex<View>>,
+    handle: JoinHandle<()>,
+}
+
+fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
+    view.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Standby {
+    /// Starts the thread for the balancer called `name`, which takes the place of the process with
+    /// this ticket. With a right to serve it is the owner already; otherwise it waits for
+    /// [`Standby::follow`].
+    pub(super) fn start(
+        corba: Weak<Inner>,
+        clock: Clock,
+        (settings, name): (&Settings, String),
+        ticket: Option<Ticket>,
+        tenure: Option<Arc<Tenure>>,
+    ) -> std::io::Result<Self> {
+        let settings = Settings {
+            timeout: settings.timeout.min(ANSWER),
+            ..settings.clone()
+        };
+        let random = || format!("{:016x}", fastrand::u64(..));
+        let instance = ticket.as_ref().map(|ticket| ticket.instance.clone());
+        let view = Arc::new(Mutex::new(View {
+            is_owner: tenure.is_some(),
+            owner: tenure.is_some().then(|| name.clone()),
+            since: Instant::now(),
+            takeovers: 0,
+            problem: None,
+        }));
+        let mut keeper = Keeper {
+            corba,
+            clock,
+            keys: StateKeys::new(&settings.prefix),
+            etcd: Etcd::new(&settings),
+            settings,
+            name,
+            instance: instance.unwrap_or_else(random),
+            lease: ticket.as_ref().map(|ticket| ticket.lease),
+            view: Arc::clone(&view),
+            told: None,
+            failed: None,
+        };
+        let held = ticket.zip(tenure).map(|(ticket, tenure)| Held {
+            lease: ticket.lease,
+            revision: ticket.revision,
+            tenure,
+            renew_at: clock.now(),
+            serves: true,
+        });
+        let (orders, received) = mpsc::unbounded_channel();
+        let handle = start_thread("corba-standby", move |runtime| {
+            runtime.block_on(keeper.run(received, held));
+        })?;
+        Ok(Standby {
+            orders,
+            view,
+            handle,
+        })
+    }
+
+    /// Has it serve if nobody else does.
+    pub(super) fn follow(&self) {
+        let _ = self.orders.send(Order::Follow);
+    }
+
+    /// Has it serve no more.
+    pub(super) fn rest(&self) {
+        let _ = self.orders.send(Order::Rest);
+    }
+
+    /// Returns how another process is to hand the lease over to the next one; blocks until it
+    /// does not serve any more.
+    pub(super) fn hand_over(&self) -> impl FnOnce() -> Option<Ticket> + use<> {
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        let _ = self.orders.send(Order::HandOver(answer));
+        move || answered.recv_timeout(HAND_OVER).ok().flatten()
+    }
+
+    /// Ends it: then another balancer may serve.
+    pub(super) fn end(self) {
+        let _ = self.orders.send(Order::End);
+        if self.handle.join().is_err() {
+            error!("the thread that follows the owner of CORBA's load manager has panicked");
+        }
+    }
+
+    pub(super) fn status(&self) -> StandbyStatus {
+        let view = lock(&self.view);
+        StandbyStatus {
+            is_owner: view.is_owner,
+            owner: view.owner.clone(),
+            for_seconds: view.since.elapsed().as_secs_f64(),
+            takeovers: view.takeovers,
+            problem: view.problem.clone(),
+        }
+    }
+}
+
+/// The key of the owner, as this balancer holds it.
+struct Held {
+    lease: i64,
+    /// Revision of the store in which the key was written.
+    revision: i64,
+    tenure: Arc<Tenure>,
+    renew_at: evenkeel_core::time::Instant,
+    /// The service is on already.
+    serves: bool,
+}
+
+/// How it went with the key of the owner.
+enum Claim {
+    /// This balancer holds it.
+    Held(Held),
+    /// Another one does, or it is to be looked again at once.
+    Not,
+}
+
+/// Why this balancer serves no more.
+enum Outcome {
+    /// It has lost the right, or cannot serve.
+    Over,
+    /// It was told to; `None` is: to end.
+    Told(Option<Order>),
+}
+
+struct Keeper {
+    corba: Weak<Inner>,
+    clock: Clock,
+    keys: StateKeys,
+    etcd: Etcd,
+    settings: Settings,
+    name: String,
+    instance: String,
+    /// The last lease, until it is known to have ended.
+    lease: Option<i64>,
+    view: Arc<Mutex<View>>,
+    /// When a problem was told in the log, as long as it lasts.
+    told: Option<Instant>,
+    /// When it was told last that this balancer cannot serve.
+    failed: Option<Instant>,
+}
+
+impl Keeper {
+    async fn run(&mut self, mut orders: mpsc::UnboundedReceiver<Order>, mut held: Option<Held>) {
+        let mut follows = held.is_some();
+        loop {
+            let order = match (follows, held.take()) {
+                (false, _) => orders.recv().await,
+                (true, Some(held)) => match self.serve(held, &mut orders).await {
+                    Outcome::Over => continue,
+                    Outcome::Told(order) => order,
+                },
+                (true, None) => tokio::select! {
+                    biased;
+                    order = orders.recv() => order,
+                    won = self.claim() => {
+                        held = Some(won);
+                        continue;
+                    }
+                },
+            };
+            follows = false;
+            match order {
+                Some(Order::Follow) => follows = true,
+                Some(Order::Rest) => {
+                    self.withdraw().await;
+                    self.end_lease().await;
+                }
+                // This balancer was not the owner, or has answered already.
+                Some(Order::HandOver(answer)) => {
+                    self.end_lease().await;
+                    let _ = answer.send(None);
+                }
+                Some(Order::End) | None => return self.end_lease().await,
+            }
+        }
+    }
+
+    /// Waits until this balancer is the owner.
+    async fn claim(&mut self) -> Held {
+        loop {
+            let (claimed, pause) = match self.try_claim().await {
+                Ok(Claim::Held(held)) => return held,
+                Ok(Claim::Not) => (Ok(()), Duration::ZERO),
+                Err(why) => (Err(why), PAUSE),
+            };
+            // What it served before it handed that over, or lost it.
+            self.withdraw().await;
+            self.note(claimed.err());
+            sleep(pause).await;
+        }
+    }
+
+    async fn try_claim(&mut self) -> Result<Claim, String> {
+        let key = self.keys.owner();
+        let read = self.etcd.read(Keys::One(&key)).await;
+        let read = read.map_err(|error| self.waits(&error))?;
+        let Some(entry) = read.entries.first() else {
+            self.see_owner(None);
+            self.can_listen()?;
+            let lease = self.etcd.lease(LIFETIME).await;
+            let lease = lease.map_err(|error| self.waits(&error))?;
+            self.lease = Some(lease);
+            let owner = Owner {
+                name: self.name.clone(),
+                instance: self.instance.clone(),
+                lease,
+            };
+            let value = serde_json::to_vec(&owner).map_err(|error| error.to_string())?;
+            let write = vec![Write::Put(key.clone(), value, lease)];
+            let written = self.etcd.write_if((&key, 0), write).await;
+            // Who has it is read next, whatever the answer says.
+            return match written {
+                Ok(_) => Ok(Claim::Not),
+                Err(error) => Err(self.waits(&error)),
+            };
+        };
+        let owner: Owner = serde_json::from_slice(&entry.value).map_err(|error| {
+            format!(
+                "{key} in the store is damaged, so nobody serves: {error}; remove it with \
+                 etcdctl del {key}"
+            )
+        })?;
+        if owner.instance == self.instance {
+            let sent = self.clock.now();
+            let kept = self.etcd.keep_alive(owner.lease).await;
+            if kept.map_err(|error| self.waits(&error))? {
+                self.lease = Some(owner.lease);
+                return Ok(Claim::Held(Held {
+                    lease: owner.lease,
+                    revision: entry.changed,
+                    tenure: Tenure::new(end_after(sent)),
+                    renew_at: due_after(sent),
+                    serves: false,
+                }));
+            }
+            // It has just run out; the key goes with it.
+            sleep(AGAIN).await;
+            return Ok(Claim::Not);
+        }
+        self.see_owner(Some(owner.name));
+        // One that was not the first has a lease of no use.
+        self.end_lease().await;
+        self.note(None);
+        let watch = self.etcd.watch(&key, read.revision.saturating_add(1)).await;
+        let mut watch = watch.map_err(|error| self.waits(&error))?;
+        let news = async {
+            loop {
+                match watch.next().await {
+                    Ok(Told::Changed(_)) => return,
+                    Ok(Told::Begun | Told::Nothing) => {}
+                    Err(_) => sleep(PAUSE).await,
+                }
+            }
+        };
+        let _ = timeout(POLL, news).await;
+        Ok(Claim::Not)
+    }
+
+    /// Serves until something ends that.
+    async fn serve(
+        &mut self,
+        mut held: Held,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+    ) -> Outcome {
+        let tenure = Arc::clone(&held.tenure);
+        let lease = Lease {
+            etcd: Etcd::new(&self.settings),
+            key: self.keys.owner(),
+            id: held.lease,
+            revision: held.revision,
+            tenure: Arc::clone(&tenure),
+            clock: self.clock,
+            view: Arc::clone(&self.view),
+        };
+        let mut renewing = pin!(lease.renew(held.renew_at));
+        let mut is_over = false;
+        if !held.serves {
+            let begun = {
+                let mut begun = pin!(self.take_over(&held));
+                loop {
+                    tokio::select! {
+                        begun = &mut begun => break begun,
+                        () = &mut renewing, if !is_over => is_over = true,
+                    }
+                }
+            };
+            held.serves = begun.is_ok();
+            if let Err(why) = begun {
+                tenure.end(&why);
+                self.switch_off(true).await;
+                self.end_lease().await;
+                self.note_failure(why);
+                return match timeout(STEP_BACK, orders.recv()).await {
+                    Ok(order) => Outcome::Told(order),
+                    Err(_) => Outcome::Over,
+                };
+            }
+            self.serves();
+        }
+        let mut looks = interval(PAUSE);
+        let told = loop {
+            if is_over {
+                break Err(tenure.ended().await.to_string());
+            }
+            tokio::select! {
+                () = &mut renewing => is_over = true,
+                why = tenure.ended() => break Err(why.to_string()),
+                order = orders.recv() => match order {
+                    Some(Order::Follow) => {}
+                    order => break Ok(Some(order)),
+                },
+                _ = looks.tick() => if let Err(why) = self.has_addresses() {
+                    self.note(Some(why));
+                    break Ok(None);
+                },
+            }
+        };
+        match told {
+            Err(why) => {
+                warn!(
+                    "CORBA: this balancer is not the load manager any more, and stands by: {why}"
+                );
+                self.stands_by();
+                lock(&self.view).problem = Some(why);
+                self.switch_off(true).await;
+                Outcome::Over
+            }
+            Ok(order) => {
+                let hands_over = matches!(order, Some(Some(Order::HandOver(_))));
+                {
+                    // The last answers are given while the right holds.
+                    let mut ended = pin!(self.switch_off(!hands_over));
+                    loop {
+                        tokio::select! {
+                            () = &mut ended => break,
+                            () = &mut renewing, if !is_over => is_over = true,
+                        }
+                    }
+                }
+                self.stands_by();
+                let Some(order) = order else {
+                    self.end_lease().await;
+                    return Outcome::Over;
+                };
+                if let Some(Order::HandOver(answer)) = order {
+                    let ticket = Ticket {
+                        instance: self.instance.clone(),
+                        lease: held.lease,
+                        revision: held.revision,
+                        until: tenure.until().as_nanos(),
+                        has_state: false,
+                    };
+                    // The other process ends it. It may take long to begin: the lease is renewed
+                    // here until then.
+                    self.lease = None;
+                    let _ = answer.send(Some(ticket));
+                    loop {
+                        tokio::select! {
+                            order = orders.recv() => return Outcome::Told(order),
+                            () = &mut renewing, if !is_over => is_over = true,
+                        }
+                    }
+                }
+                Outcome::Told(order)
+            }
+        }
+    }
+
+    /// Reads the state, and switches the service on with it.
+    async fn take_over(&mut self, held: &Held) -> Result<(), String> {
+        let found = loop {
+            match read_state(&mut self.etcd, &self.keys).await {
+                Ok(found) => break found,
+                Err(why) if !held.tenure.holds(self.clock.now()) => return Err(why),
+                Err(_) => sleep(AGAIN).await,
+            }
+        };
+        let corba = self.corba.upgrade().ok_or("the process ends")?;
+        let file = corba.prepared().state_file();
+        let local = match file.clone() {
+            None => None,
+            Some(path) => spawn_blocking(move || path.exists().then(|| store::load(&path)))
+                .await
+                .map_err(|panic| panic.to_string())?,
+        };
+        for problem in &found.damaged {
+            error!(
+                "CORBA: a key in the store is damaged, and is left out: {problem}; mend it with \
+                 etcdctl, or remove it"
+            );
+        }
+        let file = file.unwrap_or_default();
+        let (state, is_new) = choose_state(found, local, &file)?;
+        let state = Arc::new(state);
+        let written = match is_new {
+            true => Arc::default(),
+            false => Arc::clone(&state),
+        };
+        let mut replica = Replica::new(
+            Etcd::new(&self.settings),
+            self.keys.clone(),
+            held.revision,
+            Arc::clone(&held.tenure),
+            written,
+        );
+        if is_new {
+            replica.write_whole(Arc::clone(&state)).await?;
+        }
+        let replica = Box::new(replica);
+        corba.switch_on(Taken { state, replica }).await
+    }
+
+    /// Switches the service off. `withdraws` is: its groups are not this balancer's any more.
+    async fn switch_off(&self, withdraws: bool) {
+        let Some(corba) = self.corba.upgrade() else {
+            return;
+        };
+        let off = spawn_blocking(move || {
+            corba.switch_off(withdraws);
+            if withdraws {
+                corba.withdraw();
+            }
+        });
+        if let Err(panic) = off.await {
+            error!("CORBA: the service cannot be switched off: {panic}");
+        }
+    }
+
+    /// Takes back what is left of the time as the owner.
+    async fn withdraw(&self) {
+        let Some(corba) = self.corba.upgrade() else {
+            return;
+        };
+        if corba.service.load().is_some() {
+            let _ = spawn_blocking(move || corba.withdraw()).await;
+        }
+    }
+
+    /// Ends the lease, if there is one: another balancer need not wait for its end.
+    async fn end_lease(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            // Otherwise it ends by itself.
+            let _ = self.etcd.end_lease(lease).await;
+        }
+    }
+
+    /// Makes sure that this balancer could serve.
+    fn can_listen(&self) -> Result<(), String> {
+        self.has_addresses()?;
+        for address in self.addresses() {
+            listen::check_free(address).map_err(|error| {
+                let why = listen::why(&error);
+                format!("corba.listen: cannot listen on {address}: {why}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the machine has the addresses that clients connect to: an address that
+    /// several balancers share wanders from one to the other.
+    fn has_addresses(&self) -> Result<(), String> {
+        for address in self.addresses() {
+            UdpSocket::bind((address.ip(), 0)).map_err(|error| {
+                format!(
+                    "corba.listen: {} is not an address of this machine, so this balancer does \
+                     not serve: {error}",
+                    address.ip()
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let corba = self.corba.upgrade();
+        corba.map_or_else(Vec::new, |corba| corba.prepared().addresses())
+    }
+
+    fn waits(&self, error: &EtcdError) -> String {
+        format!("the store cannot be asked who serves: {error}")
+    }
+
+    fn see_owner(&self, owner: Option<String>) {
+        lock(&self.view).owner = owner;
+    }
+
+    fn serves(&mut self) {
+        {
+            let mut view = lock(&self.view);
+            view.is_owner = true;
+            view.owner = Some(self.name.clone());
+            view.since = Instant::now();
+            view.takeovers += 1;
+        }
+        self.note(None);
+        info!("CORBA: this balancer is the load manager now");
+    }
+
+    fn stands_by(&self) {
+        let mut view = lock(&self.view);
+        view.is_owner = false;
+        view.owner = None;
+        view.since = Instant::now();
+    }
+
+    /// Keeps a problem that comes again with each try to serve.
+    fn note_failure(&mut self, why: String) {
+        if self.failed.is_none_or(|at| at.elapsed() >= BETWEEN_LINES) {
+            error!(
+                "CORBA: this balancer cannot be the load manager, and leaves it to others: {why}"
+            );
+            self.failed = Some(Instant::now());
+        }
+        lock(&self.view).problem = Some(why);
+    }
+
+    /// Keeps a problem for the status, and tells it in the log, once a minute at most.
+    fn note(&mut self, problem: Option<String>) {
+        let is_told = |at: Instant| at.elapsed() < BETWEEN_LINES;
+        match &problem {
+            None => self.told = None,
+            Some(_) if self.told.is_some_and(is_told) => {}
+            Some(why) => {
+                warn!("CORBA: this balancer stands by: {why}");
+                self.told = Some(Instant::now());
+            }
+        }
+        lock(&self.view).problem = problem;
+    }
+}
+
+/// The state to serve: what the store has counts, and then the state file. Answers whether the
+/// store is to get it yet.
+fn choose_state(
+    found: FoundState,
+    local: Option<Result<State, store::StoreError>>,
+    file: &Path,
+) -> Result<(State, bool), String> {
+    let file = file.display();
+    match (found.state, local) {
+        (Some(state), Some(Ok(local))) => {
+            if state != local {
+                warn!(
+                    store = state.groups.len(),
+                    file = local.groups.len(),
+                    "CORBA: object groups in the store are others than those in {file}: what the \
+                     store has counts, and the file is written anew"
+                );
+            }
+            Ok((state, false))
+        }
+        (Some(state), Some(Err(error))) => {
+            warn!("CORBA: what the store has counts, and the state file is written anew: {error}");
+            Ok((state, false))
+        }
+        (Some(state), None) => Ok((state, false)),
+        (None, Some(Ok(local))) => {
+            info!(
+                groups = local.groups.len(),
+                "CORBA: the store has no object groups yet: those in {file} are put there"
+            );
+            Ok((local, true))
+        }
+        (None, Some(Err(error))) => Err(error.to_string()),
+        (None, None) => Ok((store::fresh(), true)),
+    }
+}
+
+/// A lease that is renewed.
+struct Lease {
+    etcd: Etcd,
+    key: String,
+    id: i64,
+    revision: i64,
+    tenure: Arc<Tenure>,
+    clock: Clock,
+    view: Arc<Mutex<View>>,
+}
+
+impl Lease {
+    /// Renews the lease until that fails; the right has ended then.
+    async fn renew(mut self, mut at: evenkeel_core::time::Instant) {
+        let mut problem = String::from("the store does not answer");
+        loop {
+            sleep(at.since(self.clock.now())).await;
+            let sent = self.clock.now();
+            let left = self.tenure.until().since(sent);
+            if left.is_zero() {
+                let why = format!("the store has not renewed its lease in time: {problem}");
+                return self.tenure.end(&why);
+            }
+            let renewed = match timeout(left, self.renew_once()).await {
+                Ok(renewed) => renewed,
+                Err(_) => continue,
+            };
+            match renewed {
+                Ok(true) => {
+                    self.tenure.renew(end_after(sent), self.clock.now());
+                    at = due_after(sent);
+                    lock(&self.view).problem = None;
+                }
+                Ok(false) => {
+                    return self
+                        .tenure
+                        .end("its lease in the store has ended, or its key is gone");
+                }
+                Err(error) => {
+                    problem = error.to_string();
+                    lock(&self.view).problem = Some(format!(
+                        "the store does not renew the lease, so this balancer will stand by: \
+                         {problem}"
+                    ));
+                    at = self.clock.now().after(AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Renews the lease; answers whether it and the key are still there.
+    async fn renew_once(&mut self) -> Result<bool, EtcdError> {
+        if !self.etcd.keep_alive(self.id).await? {
+            return Ok(false);
+        }
+        // Somebody may have removed it, or restored the store from a backup.
+        let read = self.etcd.read(Keys::One(&self.key)).await?;
+        let own = read.entries.first().map(|entry| entry.changed);
+        Ok(own == Some(self.revision))
+    }
+}
+
+impl Inner {
+    /// Serves with a state that this balancer has the right to.
+    async fn switch_on(self: &Arc<Self>, taken: Taken) -> Result<(), String> {
+        let corba = Corba {
+            inner: Arc::clone(self),
+        };
+        let manager = {
+            let mut prepared = self.prepared();
+            prepared.taken = Some(taken);
+            prepared.is_owner = true;
+            prepared.manager.upgrade()
+        };
+        let manager = manager.ok_or("the process ends")?;
+        let (ready, is_ready) = oneshot::channel();
+        let (served, same) = (corba.clone(), Arc::clone(&manager));
+        // The manager's lock may be held for a while.
+        let prepared = spawn_blocking(move || {
+            let prepared = same.with_snapshot(|snapshot| served.follow_snapshot(snapshot));
+            let _ = ready.send(prepared);
+        });
+        prepared.await.map_err(|panic| panic.to_string())?;
+        match is_ready.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(_) => return Err("the process ends".into()),
+        }
+        let begun = corba.begin(manager).await;
+        begun.map_err(|error| error.to_string())
+    }
+
+    /// Ends the service's thread. Clients are told that their connections end.
+    fn switch_off(self: &Arc<Self>, closes: bool) {
+        let thread = {
+            let mut prepared = self.prepared();
+            prepared.is_owner = false;
+            prepared.taken = None;
+            prepared.settings = None;
+            prepared.fixed = None;
+            if closes {
+                prepared.listeners.clear();
+            }
+            prepared.thread.take()
+        };
+        let corba = Corba {
+            inner: Arc::clone(self),
+        };
+        corba.end(thread);
+        self.server.store(None);
+    }
+
+    /// Takes the groups of a service that has ended away, and closes its sockets.
+    fn withdraw(&self) {
+        {
+            let mut prepared = self.prepared();
+            if prepared.is_owner {
+                return;
+            }
+            prepared.listeners.clear();
+        }
+        let Some(service) = self.service.swap(None) else {
+            return;
+        };
+        if let Err(error) = service.close() {
+            error!("CORBA: its groups cannot be taken away: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(next_group: u64) -> State {
+        State {
+            next_group,
+            ..State::default()
+        }
+    }
+
+    fn found(next_group: u64) -> FoundState {
+        FoundState {
+            state: Some(state(next_group)),
+            damaged: Vec::new(),
+        }
+    }
+
+    fn damaged() -> store::StoreError {
+        store::StoreError::Damaged {
+            path: "state.json".into(),
+            reason: "x".into(),
+        }
+    }
+
+    #[test]
+    fn what_the_store_has_counts_and_a_file_only_where_that_is_empty() {
+        let file = Path::new("state.json");
+        let choose = |found, local| choose_state(found, local, file);
+        for local in [None, Some(Ok(state(9))), Some(Err(damaged()))] {
+            assert_eq!(choose(found(2), local), Ok((state(2), false)));
+        }
+        let none = FoundState::default;
+        assert_eq!(choose(none(), Some(Ok(state(9)))), Ok((state(9), true)));
+        let fresh = choose(none(), None).unwrap();
+        assert!(fresh.1 && fresh.0.next_group > 1_700_000_000);
+        // Nothing is lost where there is a file that nobody could read.
+        let refused = choose(none(), Some(Err(damaged()))).unwrap_err();
+        assert!(refused.contains("state.json is damaged"), "{refused}");
+    }
+}
