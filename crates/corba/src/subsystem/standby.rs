@@ -591,19 +591,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Makes sure that the machine has the addresses that clients connect to: an address that
-    /// several balancers share wanders from one to the other.
     fn has_addresses(&self) -> Result<(), String> {
-        for address in self.addresses() {
-            UdpSocket::bind((address.ip(), 0)).map_err(|error| {
-                format!(
-                    "corba.listen: {} is not an address of this machine, so this balancer does \
-                     not serve: {error}",
-                    address.ip()
-                )
-            })?;
-        }
-        Ok(())
+        check_addresses(&self.addresses())
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
@@ -662,6 +651,21 @@ impl Keeper {
         }
         lock(&self.view).problem = problem;
     }
+}
+
+/// Makes sure that the machine has the addresses that clients connect to: an address that several
+/// balancers share wanders from one to the other.
+fn check_addresses(addresses: &[SocketAddr]) -> Result<(), String> {
+    for address in addresses {
+        UdpSocket::bind((address.ip(), 0)).map_err(|error| {
+            format!(
+                "corba.listen: {} is not an address of this machine, so this balancer does not \
+                 serve: {error}",
+                address.ip()
+            )
+        })?;
+    }
+    Ok(())
 }
 
 /// The state to serve: what the store has counts, and then the state file. Answers whether the
@@ -854,6 +858,19 @@ mod tests {
             path: "state.json".into(),
             reason: "x".into(),
         }
+    }
+
+    #[test]
+    fn an_address_that_another_machine_has_is_noticed() {
+        let check = |address: &str| check_addresses(&[address.parse().unwrap()]);
+        for own in ["127.0.0.1:2809", "127.8.9.10:2809", "0.0.0.0:2809"] {
+            check(own).unwrap();
+        }
+        let elsewhere = check("192.0.2.1:2809").unwrap_err();
+        assert!(
+            elsewhere.contains("192.0.2.1 is not an address"),
+            "{elsewhere}"
+        );
     }
 
     #[test]
