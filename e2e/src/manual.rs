@@ -40,7 +40,10 @@ pub fn pages() -> Vec<String> {
                 .expect("a file of the tree")
                 .to_str()
                 .expect("a file of the tree");
-            let is_ours = !name.starts_with('.') && !["target", "node_modules"].contains(&name);
+            // Pages behind a link have their place elsewhere.
+            let is_ours = !name.starts_with('.')
+                && !["target", "node_modules"].contains(&name)
+                && !path.is_symlink();
             if path.is_dir() && is_ours {
                 folders.push(path);
             } else if name.ends_with(".md") {
