@@ -274,7 +274,7 @@ fn the_schema_has_every_key_and_strategy_of_the_manual() {
         "allowed": "true or false",
         "default": "true",
         "example": "false",
-        "meaning": "Whether the admin API is on.",
+        "meaning": "Turns the admin API on. Set `false` if you administer the balancer by its file alone.",
         "secret": false,
         "restart": true,
     });

@@ -164,7 +164,7 @@ impl RequestTrailers {
 /// Name of the cookie of a session at the console.
 pub const SESSION_COOKIE: &str = "evenkeel_session";
 
-/// The same where browsers keep it for HTTPS and this host alone.
+/// Name of the cookie of a session at the console that browsers keep for HTTPS and this host alone.
 pub const SECURE_SESSION_COOKIE: &str = "__Host-evenkeel_session";
 
 /// True if a pair of a field `Cookie` is the session of somebody at the console.

@@ -27,7 +27,7 @@ const SECRET: &[(&str, &str)] = &[
     ("[group.NAME]", "response_fields"),
 ];
 
-/// Those of them that are always secret, so that not everybody may read a file with one.
+/// Secret keys that are tokens or logins, so that not everybody may read a file with such a key.
 const LOGINS: &[(&str, &str)] = &[("[admin]", "token"), ("[tracing]", "headers")];
 
 /// Keys whose changes have no effect on the running process.
@@ -62,18 +62,18 @@ const RESTART: &[(&str, &str)] = &[
 ];
 
 impl TableDoc {
-    /// Whether the value of its key `key` is secret.
+    /// True if the value of the key `key` is secret.
     pub fn is_secret(&self, key: &str) -> bool {
         SECRET.contains(&(self.header, key))
     }
 
-    /// Whether a change of its key `key` has no effect before the next start.
+    /// True if a change of the key `key` has no effect before the next start.
     pub fn needs_restart(&self, key: &str) -> bool {
         RESTART.contains(&(self.header, key))
     }
 }
 
-/// Whether the value at `path` of a configuration is secret. The path has no places in lists.
+/// True if the value at `path` of a configuration is secret. The path has no places in lists.
 pub(crate) fn is_secret(path: &[String]) -> bool {
     is_among(SECRET, path)
 }

@@ -29,7 +29,7 @@ fn complaint(path: &Path) -> Option<String> {
     })
 }
 
-/// The same for a file with users of rules, whose hashes of passwords can be guessed at.
+/// Checks the rights of a file with users of rules, whose hashes of passwords can be guessed at.
 ///
 /// # Errors
 ///

@@ -12,14 +12,14 @@ use path::{MAX_SEGMENT, normal};
 
 use crate::schema::networks::Networks;
 
-/// What a value must be.
+/// Condition on a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// There must be none.
+    /// No value.
     Absent,
-    /// It must be this.
+    /// Exactly this value.
     Exact(Box<str>),
-    /// It must begin so; any value, if this is empty.
+    /// Value with this beginning; any value, if the beginning is empty.
     Prefix(Box<str>),
 }
 
@@ -32,7 +32,7 @@ impl Pattern {
         }
     }
 
-    /// Whether `value` is such a one.
+    /// True if `value` matches the pattern.
     pub fn is(&self, mut value: impl Iterator<Item = u8>) -> bool {
         match self {
             Pattern::Absent => false,
@@ -41,7 +41,7 @@ impl Pattern {
         }
     }
 
-    /// Whether everything that is like `other` is like this.
+    /// True if every value that matches `other` matches the pattern, too.
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Pattern::Prefix(prefix), Pattern::Exact(text) | Pattern::Prefix(text)) => {
@@ -52,15 +52,14 @@ impl Pattern {
     }
 }
 
-/// What a request must be for a route, all of it.
+/// Conditions on a request, which must all hold for a route.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
-    /// One of these hosts, in lower case; any, if there are none. `*.` is for all right below.
+    /// Hosts in lower case; any, if there are none. `*.` is for all names right below.
     pub hosts: Vec<String>,
-    /// One of these paths; any, if there are none. One that ends in `/*` is for that path and all
-    /// below it.
+    /// Paths; any, if there are none. A path that ends in `/*` is for itself and all paths below it.
     pub paths: Vec<String>,
-    /// One of these methods; any, if there are none.
+    /// Methods; any, if there are none.
     pub methods: Vec<String>,
     /// Networks of clients; any client, if there are none.
     pub clients: Networks,
@@ -70,19 +69,19 @@ pub struct Conditions {
     pub headers: BTreeMap<String, Pattern>,
     /// Parameters of the query.
     pub query: BTreeMap<String, Pattern>,
-    /// Cookies.
+    /// Cookies by their names.
     pub cookies: BTreeMap<String, Pattern>,
 }
 
 /// A request, as conditions see it.
 pub trait Asks {
-    /// Its method.
+    /// Method of the request.
     fn method(&self) -> &str;
     /// The host that it is for, perhaps with a port.
     fn host(&self) -> Option<&str>;
-    /// Its path without the query, or `*`.
+    /// Path of the request without the query, or `*`.
     fn path(&self) -> &str;
-    /// Its query without the question mark.
+    /// Query of the request without the question mark.
     fn query(&self) -> &str;
     /// The values of the fields called `name`, in any case.
     fn fields<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]>;
@@ -102,7 +101,7 @@ impl Conditions {
         (self.clients.0.is_empty() || is_in(&self.clients)) && !is_in(&self.except_clients)
     }
 
-    /// Whether those hold that are neither hosts nor paths.
+    /// True if all conditions but those on hosts and paths hold.
     fn hold(&self, asks: &impl Asks, client: Option<IpAddr>) -> bool {
         if self.is_by_client() && !self.admit(client) {
             return false;
@@ -135,7 +134,7 @@ impl Conditions {
             })
     }
 
-    /// Whether those that are neither hosts nor paths hold wherever those of `other` do.
+    /// True if all conditions but those on hosts and paths hold wherever the ones of `other` hold.
     fn cover(&self, other: &Self) -> bool {
         let methods = self.methods.is_empty()
             || !other.methods.is_empty()
@@ -228,7 +227,7 @@ pub struct Index {
     /// Segments of paths; each tree begins at one.
     nodes: Vec<Node>,
     conditions: Vec<Conditions>,
-    /// Whether any route looks at paths.
+    /// True if any route looks at paths.
     by_path: bool,
     /// True if any route depends on the client's address.
     by_client: bool,
@@ -237,7 +236,7 @@ pub struct Index {
 /// The routes of one host.
 #[derive(Debug)]
 struct Tree {
-    /// Those for all paths.
+    /// Routes for all paths.
     all: Vec<u32>,
     root: usize,
 }
@@ -246,9 +245,9 @@ struct Tree {
 #[derive(Debug, Default)]
 struct Node {
     children: HashMap<Box<[u8]>, usize>,
-    /// Those for this very path.
+    /// Routes for this very path.
     exact: Vec<u32>,
-    /// Those for this path and all below it.
+    /// Routes for this path and all below it.
     below: Vec<u32>,
 }
 
@@ -261,7 +260,7 @@ fn segments(path: &str) -> (impl Iterator<Item = &str>, bool) {
     (path.split('/').skip(1), is_prefix)
 }
 
-/// How many segments the prefix `path` of a route has; `None` if it is no prefix.
+/// Number of segments of the prefix `path` of a route; `None` if it is no prefix.
 pub fn depth(path: &str) -> Option<usize> {
     let (segments, is_prefix) = segments(path);
     is_prefix.then(|| segments.count())
@@ -280,7 +279,7 @@ impl Index {
         index
     }
 
-    /// Whether any route looks at paths.
+    /// True if any route looks at paths.
     pub fn by_path(&self) -> bool {
         self.by_path
     }
@@ -387,7 +386,8 @@ impl Index {
         covering
     }
 
-    /// The same for one of its hosts and one of its paths; empty ones stand for all.
+    /// Returns an earlier route that covers the route for one of its hosts and one of its paths; empty ones
+    /// stand for all.
     fn covering_one(
         &self,
         route: usize,

@@ -1,4 +1,4 @@
-//! When to read the configuration again: on SIGHUP, and when its file changes.
+//! Watching for changes of the configuration: on SIGHUP, and when its file changes.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -20,7 +20,7 @@ use crate::schema::include;
 use crate::schema::pattern::Pattern;
 use crate::schema::source::{MAX_FILE_SIZE, read_bounded};
 
-/// Why the configuration is to be read again.
+/// Reason for reading the configuration again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The process got SIGHUP.
@@ -32,16 +32,16 @@ pub enum Cause {
     Beside,
 }
 
-/// How long the file must be quiet before it is looked at, so that one that is
-/// just being written is not read by halves.
+/// Time for which the file must be quiet before it is looked at, so that a file that is just being written is
+/// not read by halves.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// How long a file that is open for writing, and not yet closed, must not have been written to before it is
-/// looked at all the same: whoever writes it may never close it.
+/// Time without a write after which a file that is open for writing, and not yet closed, is looked at all the
+/// same: its writer may never close it.
 const STALLED: Duration = Duration::from_secs(30);
 
-/// How often the file is looked at without an event: for file systems that send none,
-/// and for changes further up the path than the folders that are watched.
+/// Time after which the file is looked at without an event: for file systems that send none, and for changes
+/// further up the path than the folders that are watched.
 const POLL: Duration = Duration::from_secs(5);
 
 /// Tells when to read the configuration again.
@@ -53,7 +53,7 @@ const POLL: Duration = Duration::from_secs(5);
 pub struct Reloads {
     /// The configuration file first.
     files: Vec<PathBuf>,
-    /// What the configuration file includes.
+    /// Files that the configuration file includes.
     included: Includes,
     /// Names that lead to all these, and folders in which any name may become one of them: only
     /// what happens to these is looked at.
@@ -79,7 +79,7 @@ fn stamp(path: &Path) -> Stamp {
     Some((file.dev(), file.ino(), file.len(), written.0, written.1))
 }
 
-/// What happens to these is looked at.
+/// Names whose events are looked at.
 #[derive(Debug, Default)]
 struct Names {
     files: HashSet<PathBuf>,
@@ -87,16 +87,16 @@ struct Names {
 }
 
 impl Names {
-    /// Whether what happens to this name counts.
+    /// True if events of this name count.
     fn count(&self, path: &Path) -> bool {
         let folder = path.parent();
         self.files.contains(path) || folder.is_some_and(|folder| self.folders.contains(folder))
     }
 }
 
-/// What is told of folders: that a name is new, gone, another file, has other rights, or that a file was closed
-/// after it was written. Not that it is written: for a log beside the files that would be hundreds of
-/// times a second.
+/// Events of folders: a name is new, gone, another file, has other rights, or a file was closed after it was
+/// written. Not among them is the writing: for a log beside the files that would be hundreds of events a
+/// second.
 const EVENTS: WatchMask = WatchMask::CREATE
     .union(WatchMask::DELETE)
     .union(WatchMask::MOVED_FROM)
@@ -262,7 +262,7 @@ async fn happens(watch: &mut Option<Watch>, counts: impl Fn(&Path) -> bool) {
     }
 }
 
-/// What the configuration file includes.
+/// Files that the configuration file includes.
 #[derive(Debug, Default)]
 struct Includes {
     /// A hash of the text that these are of.
@@ -469,7 +469,7 @@ impl Reloads {
         false
     }
 
-    /// Whether a text is another than when this was last asked.
+    /// Returns the cause if a text has changed since the last call.
     fn has_changed(&mut self) -> Option<Cause> {
         // Links and folders may have been replaced.
         self.watch_folders();
@@ -577,12 +577,12 @@ impl Folders {
     }
 }
 
-/// As events name it: from the root, links not followed.
+/// Path as events name it: from the root, links not followed.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// As many links as the system itself follows on the way to a file.
+/// Maximum number of links on the way to a file, as in the system itself.
 const MAX_LINKS: usize = 40;
 
 /// The names on the way to what `path` really is: each symbolic link, and the file.
@@ -816,7 +816,7 @@ mod tests {
         });
     }
 
-    /// It would be woken for each of its lines.
+    /// A log would wake the watch for each of its lines.
     #[test]
     fn a_log_that_grows_beside_the_file_is_no_event() {
         use std::io::Write;

@@ -151,7 +151,7 @@ fn keys_in(example: &str, keys: &str) -> usize {
     count
 }
 
-/// What the manual shows is valid: each block of TOML, with what it leaves out.
+/// Examples of the manual are valid: each block of TOML, with the parts that it leaves out.
 #[test]
 fn every_piece_of_toml_in_the_manual_is_good() {
     let pages = [

@@ -13,9 +13,8 @@ const RIDDLES: [&str; 24] = [
 ];
 
 /// Most doc comments of a folder that begin so.
-const OLD_RIDDLES: [(&str, usize); 15] = [
+const OLD_RIDDLES: [(&str, usize); 14] = [
     ("bench", 221),
-    ("config", 624),
     ("control", 1),
     ("convert", 3),
     ("corba", 389),
@@ -45,8 +44,8 @@ const CONVENTIONS: [&str; 48] = [
 const ONE_WORD_NAMES: f64 = 52.1;
 
 /// Pronouns in 1,000 words of the manual at most, and how often it says "you" at least.
-const PRONOUNS: f64 = 76.3;
-const YOU: f64 = 1.8;
+const PRONOUNS: f64 = 62.2;
+const YOU: f64 = 5.6;
 
 /// Sentences of the manual with more than 40 words at most.
 const LONG_SENTENCES: usize = 6;

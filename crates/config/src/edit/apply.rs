@@ -129,13 +129,13 @@ const CANNOT_KEEP: &str = "the text cannot be edited without changing other line
     lines end in two ways, or dotted keys of one table stand apart (a.b, then c, then a.d): bring them \
     together, or send the whole text";
 
-/// What is not in a document, and is to stay as it is.
+/// Parts of a text outside of the document, which stay as they are.
 struct Layout<'t> {
     /// The text without it, with Unix's line ends.
     body: std::borrow::Cow<'t, str>,
     byte_order_mark: bool,
     windows: bool,
-    /// Whether the last line has no end.
+    /// True if the last line has no end.
     open: bool,
 }
 
@@ -318,7 +318,7 @@ fn place(list: &Item, part: &Part) -> Result<usize, String> {
     }
 }
 
-/// What `part` of `item` is; a table that is made if there is nothing.
+/// Returns the contents of `part` of `item`; makes a table if there is nothing.
 fn enter<'i>(
     item: &'i mut Item,
     part: &Part,
@@ -501,8 +501,8 @@ fn merge(known: &mut Item, value: &Json, depth: usize) -> Result<(), String> {
     }
 }
 
-/// So many changes within one table or list are made one by one, with the comments around them
-/// kept; more would take long.
+/// Number of changes within one table or list up to which they are made one by one, with the comments around
+/// them kept; more would take long.
 const MANY: usize = 1000;
 
 /// Puts a value in the place of what is there.
@@ -767,7 +767,7 @@ fn first_table(item: &Item) -> Option<&Table> {
     }
 }
 
-/// What of the comments above something is not about it: all before the last empty line.
+/// Part of the comments above something that belongs to something else: all before the last empty line.
 fn not_about_it(above: &str) -> &str {
     let mut end = 0;
     let mut at = 0;
@@ -806,7 +806,7 @@ fn leave(document: &mut DocumentMut, position: Option<isize>, left: &str) {
     }
 }
 
-/// Whether an item is not seen in the text.
+/// True if an item is not seen in the text.
 fn is_nothing(item: &Item) -> bool {
     match item {
         Item::Table(table) => table.is_empty() && (table.is_implicit() || table.is_dotted()),

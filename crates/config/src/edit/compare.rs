@@ -1,4 +1,4 @@
-//! What a text says, and what differs between two.
+//! Values of a text, and differences between two texts.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub(super) fn json_of_value(value: &Value) -> Json {
     }
 }
 
-/// Whether two trees say the same: 1 is 1.0.
+/// True if two trees have the same values: 1 is 1.0.
 pub(crate) fn equal(one: &Json, other: &Json) -> bool {
     match (one, other) {
         (Json::Number(one), Json::Number(other)) => {
@@ -74,15 +74,15 @@ pub(crate) fn equal(one: &Json, other: &Json) -> bool {
 /// A value that differs between two configurations.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Change {
-    /// Where it is.
+    /// Path of the change.
     pub path: Vec<Part>,
-    /// What it was; null if there was nothing.
+    /// Value before the change; null if there was nothing.
     pub before: Json,
-    /// What it is; null if there is nothing.
+    /// Value after the change; null if there is nothing.
     pub after: Json,
 }
 
-/// What differs between two trees: the smallest tables, or lists, that say all of it.
+/// Differences between two trees: the smallest tables, or lists, that contain all differences.
 pub fn changes(before: &Json, after: &Json) -> Vec<Change> {
     let mut found = Vec::new();
     compare(&mut Vec::new(), before, after, &mut found);
@@ -124,7 +124,7 @@ fn compare(path: &mut Vec<Part>, before: &Json, after: &Json, found: &mut Vec<Ch
 /// A difference is looked for as long at most; one that is found later is a coarse one.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What differs between two texts, as `diff -u` writes it; empty if nothing does.
+/// Differences between two texts, as `diff -u` writes them; empty if there are none.
 pub fn unified(before: (&str, &str), after: (&str, &str)) -> String {
     let diff = TextDiff::configure()
         .algorithm(Algorithm::Myers)

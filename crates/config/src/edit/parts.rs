@@ -1,4 +1,4 @@
-//! What edits are made of: paths, values, and why one is not possible.
+//! Parts of edits: paths, values, and errors.
 
 use std::fmt;
 
@@ -18,27 +18,27 @@ pub const MAX_DEPTH: usize = 32;
 /// The longest part of a path, in bytes.
 pub const MAX_PART: usize = 1024;
 
-/// One change of a configuration's text.
+/// Change of a configuration's text.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Edit {
     /// Gives a key a value; tables on the way that are not there are made. A table or list that
     /// is there becomes the new one, and what is equal in both stays as it is written.
     Set {
-        /// Which key.
+        /// Path of the key.
         path: Vec<Part>,
-        /// Its value. There is no null in TOML.
+        /// New value. There is no null in TOML.
         value: Json,
     },
     /// Removes a key, a table, or an element of a list.
     Remove {
-        /// Which.
+        /// Path of the key, table or element.
         path: Vec<Part>,
     },
     /// Gives a key or a table another name, in the same place. With a group, what rules and
     /// clusters call it changes, too.
     Rename {
-        /// Which.
+        /// Path of the key or table.
         path: Vec<Part>,
         /// The new name: the last part of the path.
         to: String,
@@ -65,7 +65,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// As a key.
+    /// Returns the part as a key.
     pub(super) fn key(&self) -> String {
         match self {
             Part::Index(index) => index.to_string(),
@@ -73,7 +73,7 @@ impl Part {
         }
     }
 
-    /// As a place in a list.
+    /// Returns the part as a place in a list.
     pub(super) fn index(&self) -> Option<usize> {
         match self {
             Part::Index(index) => Some(*index),
@@ -115,14 +115,14 @@ pub fn path_of(text: &str) -> Result<Vec<Part>, String> {
     Ok(keys.iter().map(|key| Part::from(key.get())).collect())
 }
 
-/// Why an edit is not possible.
+/// Error of an edit that is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct EditError {
-    /// Which edit it is, from 0; `None` if it is about all of them, or the text.
+    /// Number of the edit, from 0; `None` if the error is about all edits, or about the text.
     pub edit: Option<usize>,
     /// The path of that edit.
     pub path: String,
-    /// What is wrong, and what would be possible.
+    /// Description of what is wrong, and what would be possible.
     pub why: String,
 }
 
@@ -138,7 +138,7 @@ impl fmt::Display for EditError {
     }
 }
 
-/// What a text is known by: the first 16 hexadecimal digits of its SHA-256.
+/// Revision of a text: the first 16 hexadecimal digits of its SHA-256.
 pub fn revision(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     let digits = digest.iter().take(8).map(|byte| format!("{byte:02x}"));

@@ -6,7 +6,7 @@ use toml_edit::{Document, Item, TableLike, Value};
 
 use crate::reference::{is_login, is_secret};
 
-/// What stands in place of a secret.
+/// Text that replaces a secret.
 pub const MASK: &str = "********";
 
 /// `text` with [`MASK`] in place of each secret; empty if it is no TOML document.
@@ -24,7 +24,7 @@ pub fn mask(text: &str) -> String {
     }
 }
 
-/// Whether a secret of `text` is masked: then it is not known what it should be.
+/// True if a secret of `text` is masked, so that its value is not known.
 pub fn masked(text: &str) -> bool {
     !masked_places(text).is_empty()
 }
@@ -52,7 +52,7 @@ pub fn holds_login(text: &str) -> bool {
     !places.is_empty()
 }
 
-/// Where in `text` secrets stand that are as wanted, in the order of the file.
+/// Places in `text` of secrets with wanted values, in the order of the file.
 fn places(text: &str, wanted: impl Fn(&Value) -> bool) -> Vec<Range<usize>> {
     let Ok(document) = Document::parse(text) else {
         return Vec::new();

@@ -6,7 +6,7 @@ use toml_edit::{Array, ArrayOfTables, Decor, InlineTable, Item, Table, Value};
 /// The longest line that a list or table is written in.
 const LINE: usize = 90;
 
-/// Where something new stands.
+/// Place of a new value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     /// In a table with a header.
@@ -72,7 +72,7 @@ pub(super) fn table(json: &Json, depth: usize) -> Table {
     table
 }
 
-/// What is written behind `=`.
+/// Returns the TOML value that is written behind `=`.
 pub(super) fn value(json: &Json) -> Value {
     match json {
         // Refused before.

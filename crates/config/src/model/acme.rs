@@ -1,4 +1,4 @@
-//! `[acme]`: where certificates come from that are had by themselves.
+//! `[acme]`: automatic certificates from a certificate authority.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,48 +10,48 @@ use crate::schema::report::Report;
 use crate::schema::table::Table;
 
 section! {
-    /// An authority that issues certificates by ACME (RFC 8555), and how it is asked.
+    /// Authority for automatic certificates by ACME (RFC 8555), and settings of the orders.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Acme {
-        /// The names that rules want certificates for, each once, in order.
+        /// Names for which rules want certificates, each once, in order.
         names: Vec<String> = Vec::new(),
     }
     keys ACME {
-        /// Whether you agree to the terms of service of the authority, which issues nothing otherwise:
-        /// must be `true` if a rule wants certificates.
+        /// Your consent to the terms of service of the authority. Must be `true` if a rule wants certificates:
+        /// without consent the authority issues nothing.
         agree_to_terms: bool = false; "true",
-        /// Folder for the account and the certificates with their keys, a file each. It is made if it
-        /// is not there; a relative path starts at the configuration's folder. Keep it over restarts:
-        /// authorities limit how many certificates they issue. **Required.**
+        /// Folder for the account and the certificates with their keys, one file each. The balancer makes the
+        /// folder if needed; a relative path starts at the configuration's folder. Keep the folder over
+        /// restarts: authorities limit how many certificates you can get. **Required.**
         folder: PathBuf = PathBuf::new(); r#""/var/lib/evenkeel/acme""#,
-        /// The directory of the authority.
+        /// URL of the authority's directory. Set another URL if you use another authority, or a test authority.
         directory: String [Text(DIRECTORY)] = "https://acme-v02.api.letsencrypt.org/directory".into(); r#""https://acme-staging-v02.api.letsencrypt.org/directory""#,
-        /// Where the authority may write to: e-mail addresses.
+        /// E-mail addresses at which the authority may contact you.
         contact: Vec<String> [Text(CONTACT)] = Vec::new(); r#"["ops@example.org"]"#,
-        /// How names are proved to be yours: by a file at port 80 (`http-01`, which any HTTP rule
-        /// answers), or in a handshake at port 443 (`tls-alpn-01`, which HTTP rules with `tls`
-        /// answer).
+        /// Proof to the authority that your names are yours: a file at port 80 (`http-01`, answered by
+        /// any HTTP rule), or in a handshake at port 443 (`tls-alpn-01`, answered by HTTP rules with `tls`).
+        /// Choose `tls-alpn-01` if your port 80 is closed.
         challenge: AcmeChallenge = AcmeChallenge::Http01; r#""tls-alpn-01""#,
-        /// The certificate of the authority that has signed that of the directory (PEM), if it is
-        /// not one that this system knows.
+        /// Certificate (PEM) of the authority which signed the certificate of the directory. Set this file if
+        /// your system does not know the authority, for example with a private authority.
         ca_file: Option<FileName> = None; r#""/etc/evenkeel/pebble.pem""#,
-        /// External account binding, which some authorities want for a new account: the key identifier
-        /// that they have given you.
+        /// External account binding: key identifier given to you by the authority. Needed for a new account at
+        /// some authorities.
         eab_key_id: Option<String> [Text(KEY_ID)] = None; r#""kid-1""#,
-        /// The file of the key that belongs to `eab_key_id`: base64, as they have given it. Others
-        /// than its owner and group must have no access.
+        /// File with the key for `eab_key_id`: base64, as the authority gave you the key. Let nobody but the
+        /// file's owner and group have access.
         eab_key_file: Option<FileName> = None; r#""/etc/evenkeel/eab.key""#,
-        /// Pause after a failure. It doubles with each further one, up to six hours.
+        /// Pause after a failure. The pause doubles with each further failure, up to six hours.
         retry_interval: Duration [Time(secs(1), HOUR)] = secs(60); r#""5m""#,
     }
 }
 
-/// How names are proved.
+/// Proof that a name is yours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcmeChallenge {
-    /// A file over HTTP (RFC 8555, section 8.3).
+    /// File over HTTP (RFC 8555, section 8.3).
     Http01,
-    /// A handshake (RFC 8737).
+    /// Handshake (RFC 8737).
     TlsAlpn01,
 }
 
@@ -98,9 +98,9 @@ impl Acme {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Where certificates come from that rules have by themselves: see \
+    let doc = "Automatic certificates for your rules: see \
                [tls.md](tls.md#certificates-by-themselves).";
     TableDoc::new("[acme]", doc, [docs(ACME, Acme::default())])
 }

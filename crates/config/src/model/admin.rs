@@ -1,4 +1,4 @@
-//! `[admin]` and `[access_log]`: how the balancer is administered and what it writes down.
+//! `[admin]` and `[access_log]`: administration and log of the balancer.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,49 +17,51 @@ use crate::schema::source::load_secret;
 use crate::schema::table::Table;
 
 section! {
-    /// Where the admin API listens, and who may use it.
+    /// Address of the admin API, and access to the API.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Admin {}
     keys ADMIN {
-        /// Whether the admin API is on.
+        /// Turns the admin API on. Set `false` if you administer the balancer by its file alone.
         enabled: bool = true; "false",
-        /// Address to listen on. An address that is not loopback needs a token.
+        /// Address of the admin API. If you set an address other than loopback, a token is required.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 9900)); r#""127.0.0.1:9001""#,
-        /// Bearer token that every request to the admin API must carry (`Authorization: Bearer …`).
-        /// Optional on a loopback address.
+        /// Bearer token for the admin API: every request must carry the token (`Authorization: Bearer …`).
+        /// Optional on a loopback address. Prefer `token_file` if others can read your configuration.
         token: Option<String> [Text(TOKEN)] = None; r#""correct-horse-battery-staple""#,
-        /// A file that contains the token, instead of `token`; white space around it is ignored. A
-        /// relative path starts at the folder of the configuration file. The file must be readable
-        /// only for its owner and group. A changed token needs no restart: it takes effect with a
-        /// reload, or at most five seconds after the file has changed.
+        /// File with the token, instead of `token`. White space around the token is ignored. A relative path
+        /// starts at the folder of the configuration file. Let nobody but the file's owner and group read the
+        /// file. You need no restart after changing the token: the new token takes effect with a reload, or at
+        /// most five seconds after the change.
         token_file: Option<PathBuf> = None; r#""/run/secrets/evenkeel-token""#,
-        /// Whether requests may come through a proxy. If not, requests with `Via`, `Forwarded`,
-        /// `X-Forwarded-…` or `X-Real-IP` get 403, so that no rule of this or another proxy exposes
-        /// the admin API by mistake. Needs a token.
+        /// Allows requests through a proxy. Set `true` if your admin API is behind a proxy; a token is required
+        /// then. With `false`, requests with `Via`, `Forwarded`, `X-Forwarded-…` or `X-Real-IP` get 403, so
+        /// that no rule of the balancer or of another proxy exposes the admin API by mistake.
         behind_proxy: bool = false; "true",
-        /// A file with [users](admin-api.md#users) of the admin API and the console, with their roles and hashes of their
-        /// passwords or tokens: `evenkeel users` writes it. A relative path starts at the folder of the configuration
-        /// file. The file must be readable only for its owner and group. Changes of it need no restart, but whether there is one does.
+        /// File with the [users](admin-api.md#users) of the admin API and the console: roles, and hashes of
+        /// passwords or tokens. Write the file with `evenkeel users`. A relative path starts at the folder of
+        /// the configuration file. Let nobody but the file's owner and group read the file. Changes of users
+        /// need no restart, but adding or removing the key does.
         users_file: Option<FileName> = None; r#""/etc/evenkeel/admin-users""#,
-        /// Whether requests from this machine itself, to a loopback address, need neither a token nor a login, though others do. They may do everything.
+        /// Lets requests from the local machine to a loopback address do everything without a token or a login,
+        /// even if other requests need one. Set `true` if you trust every user of the machine.
         local_access: bool = false; "true",
-        /// How long a login to the console holds without a request.
+        /// Time until a login to the console ends without a request.
         session_idle: Duration [Time(secs(60), DAY)] = secs(3600); r#""30m""#,
-        /// How long a login to the console holds at most.
+        /// Maximum time of a login to the console. After the time you log in again.
         session_lifetime: Duration [Time(secs(60), Duration::from_secs(30 * 86_400))] = secs(12 * 3600); r#""8h""#,
-        /// A file to which every change by the admin API is appended, as a line of JSON: when, who, from
-        /// where, what, and how it went. The last ones are in `GET /v1/audit`, too.
+        /// File for the audit log. Every change by the admin API is appended as a line of JSON: time, user,
+        /// source, change and result. You can read the last entries at `GET /v1/audit`, too.
         audit_log: Option<PathBuf> = None; r#""/var/log/evenkeel/audit.log""#,
-        /// Whether the admin API serves the web console, at `/console/`.
+        /// Serves the web console at `/console/` of the admin API.
         console: bool = true; "false",
-        /// TLS between clients and the admin API: a table with the keys of `[rule.NAME.tls]`. If
-        /// clients must have a certificate, an address that is not loopback needs no token.
+        /// TLS between clients and the admin API: a table with the keys of `[rule.NAME.tls]`. If you require
+        /// client certificates, an address other than loopback needs no token.
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/admin.pem" }"#,
     }
 }
 
 impl Admin {
-    /// Whether clients need a certificate.
+    /// True if clients need a certificate.
     pub fn knows_clients(&self) -> bool {
         let clients = self.tls.iter().flat_map(|tls| &tls.client_certificates);
         clients.into_iter().any(|clients| clients.required)
@@ -156,7 +158,7 @@ fn read_token(path: &Path) -> Result<String, String> {
     load_secret(path, 4096, parse).map_err(|reason| format!("{shown} {reason}"))
 }
 
-/// Where the access log goes.
+/// Destination of the access log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AccessLog {
     /// Standard output.
@@ -191,7 +193,7 @@ impl Field for Option<AccessLog> {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
     let doc = "The admin API, with metrics; by default on a loopback address. Changes need a \
                restart.";

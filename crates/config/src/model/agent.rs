@@ -1,7 +1,7 @@
-//! What `agent.toml` means: the configuration of `evenkeel agent`.
+//! Configuration of `evenkeel agent`: contents of `agent.toml`.
 //!
-//! As for the balancer's file, everything is valid because it exists, and the keys are
-//! declared once, for the parser and the reference in `docs/agent.md`.
+//! As for the balancer's file, everything is valid because it exists, and the keys are declared once, for the
+//! parser and the reference in `docs/agent.md`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -52,47 +52,45 @@ section! {
     pub struct AgentConfig {
         /// Brokers that get the reports.
         brokers: Vec<BrokerConfig> = Vec::new(),
-        /// Host load of locations that say nothing else.
+        /// Host load of locations without settings of their own.
         host: HostSettings = HostSettings::default(),
-        /// Locations that do.
+        /// Locations with settings of their own.
         locations: Vec<(String, HostSettings)> = Vec::new(),
         /// Servers, in the order of the file. Names are unique.
         servers: Vec<ServerConfig> = Vec::new(),
-        /// What HAProxy is told.
+        /// Answers to HAProxy.
         agent_check: AgentCheck = AgentCheck::default(),
-        /// What is allowed but probably not meant.
+        /// Settings that are allowed but probably not meant.
         warnings: Vec<Problem> = Vec::new(),
     }
     keys TOP {
-        /// Name of the agent. Agents that report for one location need different names: of two with
-        /// the same name the broker accepts the one that registered last. By default the name of
-        /// the host.
+        /// Name of the agent. Give different names to agents which report for one location: of two agents with
+        /// the same name the broker accepts the one which registered last. By default the name of the host.
         name: Option<String> [Text(NAMES)] = None; r#""web-1-b""#,
-        /// Time between two measurements. Brokers that the agent is registered at set their own
-        /// report intervals; then the shortest of these is used.
+        /// Time between two measurements. If the agent is registered at brokers with their own report
+        /// intervals, the shortest of these is used.
         interval: Duration [Time(millis(100), HOUR)] = secs(1); r#""5s""#,
-        /// File with learned service times. By default `agent.json` in `$STATE_DIRECTORY`, which
-        /// systemd sets for a service with `StateDirectory=`; without that, they are lost at a
-        /// restart.
+        /// File with learned service times. By default `agent.json` in `$STATE_DIRECTORY`, which systemd sets
+        /// for a service with `StateDirectory=`. If you have neither, the times are lost at a restart.
         state_file: Option<PathBuf> = None; r#""/var/lib/evenkeel/agent.json""#,
-        /// Folder of the pages of instrumented servers. By default that of the ARM library:
+        /// Folder of the pages of instrumented servers. By default the folder of the ARM library:
         /// `$EVENKEEL_ARM_DIR`, `/run/evenkeel` or `/dev/shm`.
         arm_dir: Option<PathBuf> = None; r#""/run/evenkeel""#,
-        /// Users whose pages are read, one or a list, by name or number; with `@` before it a
-        /// group, to which a page must belong. Pages of all others are ignored. By default root and
-        /// the agent's own user, and the group of `arm_dir` if that has the set-group-id bit and is
-        /// not writable for everybody.
+        /// Users whose pages are read, one or a list, by name or number. Write `@` before the name of a group
+        /// to which a page must belong. Pages of others are ignored. By default root and the agent's own user,
+        /// and the group of `arm_dir` if the folder has the set-group-id bit and is not writable for everybody.
+        /// Set the list if your servers run as other users.
         page_owners: Vec<String> [Text(OWNERS)] = Vec::new(); r#"["root", "www-data", "@evenkeel"]"#,
     }
     keys HOST_OWN {
-        /// The agent's location: that of its host load, and of all servers without one of their
-        /// own. By default the name of the host.
+        /// Location of the agent: of its host load, and of all servers without their own location. By default
+        /// the name of the host. Set the name which your balancer uses for the machine.
         location: Option<String> [Text(LOCATION_NAMES)] = None; r#""web-1""#,
     }
 }
 
 section! {
-    /// A broker that gets the reports.
+    /// Broker for the reports.
     #[derive(Clone, Debug, PartialEq)]
     pub struct BrokerConfig {
         /// Unique name, for logs.
@@ -101,84 +99,82 @@ section! {
     keys BROKER {
         /// Host and UDP port of the broker. **Required.**
         address: Address [HostOptional] = Address::default(); r#""broker.internal:9909""#,
-        /// File with the keys that broker and agents share: a line `ID:HEX` each. The first is used
-        /// to sign, a second one is accepted, too. It is read again with the configuration.
-        /// **Required.**
+        /// File with the keys shared by broker and agents: a line `ID:HEX` each. The first key signs messages;
+        /// a second key is accepted, too. The file is read again with the configuration. **Required.**
         key_file: PathBuf = PathBuf::new(); r#""/etc/evenkeel/broker.key""#,
     }
 }
 
 section! {
-    /// What of a host is measured.
+    /// Measured parts of a host.
     #[derive(Clone, Debug, PartialEq)]
     pub struct HostSettings {}
     keys HOST {
-        /// What the reported load covers: the machine (`host`), the container or service that the
-        /// agent runs in (`own`), a cgroup by its path as in `/proc/PID/cgroup`, or nothing
-        /// (`off`).
+        /// Part of the machine covered by the reported load: the whole machine (`host`), the container or
+        /// service of the agent (`own`), a cgroup by its path as in `/proc/PID/cgroup`, or nothing (`off`).
         scope: Scope = Scope::Host; r#""/system.slice/apache2.service""#,
-        /// Capacity of the network in each direction, instead of the speed that the kernel reports
-        /// for each interface. Virtual machines need it, because their interfaces do not report a
-        /// speed.
+        /// Capacity of the network in each direction, instead of the speed reported by the kernel for each
+        /// interface. Set the capacity in virtual machines, whose interfaces do not report a speed.
         network_capacity: Option<f64> = None; r#""10Gbit/s""#,
     }
 }
 
-/// Whose load is measured.
+/// Part of the machine whose load is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// That of the whole machine.
+    /// Load of the whole machine.
     Host,
-    /// That of the cgroup which the agent is in: its container.
+    /// Load of the agent's own cgroup: its container.
     Own,
-    /// That of a cgroup, by its path.
+    /// Load of a cgroup, by its path.
     Cgroup(String),
-    /// Nobody's.
+    /// No load.
     Off,
 }
 
 section! {
-    /// A server that the agent watches.
+    /// Server to watch.
     #[derive(Clone, Debug, PartialEq)]
     pub struct ServerConfig {
         /// Unique name.
         name: String = String::new(),
     }
     keys SERVER {
-        /// The server's address, as in the members of its group. Without a host (`:80`) the broker
-        /// uses the address that the agent's messages come from. **Required.**
+        /// Address of the server, as in the members of its group. If you leave out the host (`:80`), the broker
+        /// uses the address from which the agent's messages come. **Required.**
         address: Address [HostOptional] = Address::default(); r#""10.0.0.1:80""#,
-        /// Its share of the traffic relative to other members, if agents may add members to the
-        /// group.
+        /// Share of the traffic relative to other members. Has an effect only if your agents may add members to
+        /// the group.
         weight: Option<Weight> = None; "2",
-        /// The group, or a list of groups, in which it is a member. By default the group that has
-        /// the name of the server.
+        /// Group, or list of groups, with the server as a member. By default the group with the name of the
+        /// server.
         groups "group": Vec<String> [Text(NAMES)] = Vec::new(); r#""web""#,
-        /// Its location, if it is not the agent's. Servers at one location share its load; a server
-        /// whose requests should be reported separately needs one of its own.
+        /// Location of the server, if different from the agent's. Servers at one location share its load. Set a
+        /// location of its own if requests of the server should be reported separately.
         location: Option<String> [Text(LOCATION_NAMES)] = None; r#""web-1/shop""#,
-        /// Its ARM application, or a list of them. With one, the agent reports request figures, and
-        /// that the server is down when no process has the application open.
+        /// ARM application of the server, or a list of applications. If you name one, the agent reports request
+        /// figures, and reports that the server is down when no process has the application open.
         applications "application": Vec<String> [Text(APPLICATIONS)] = Vec::new(); r#""www.example.org:80""#,
-        /// The user that the server runs as, or a list of users and groups: only their pages are
-        /// read for it, instead of those of all `page_owners` of the agent.
+        /// User of the server's process, or a list of users and groups: only their pages are read for the
+        /// server, instead of the pages of all `page_owners` of the agent. Set the user if your servers do not
+        /// trust each other.
         page_owners: Vec<String> [Text(OWNERS)] = Vec::new(); r#""www-data""#,
-        /// Source of its mean service time: `measured` (response time less the time in the queue,
-        /// if the server reports that), `learned` (from requests that were served alone), a known
-        /// time, or `auto`, the best of the first two.
+        /// Source of the server's mean service time: `measured` (response time less the time in the queue, if
+        /// the server reports the latter), `learned` (from requests served alone), a known time, or `auto`, the
+        /// best of the first two.
         service_time: ServiceTime = ServiceTime::Auto; r#""3ms""#,
-        /// Number of requests that it can serve at once at full speed: its workers if they mostly
-        /// wait for other servers, else its CPUs. By default the CPUs that its location may use.
+        /// Number of requests which the server can serve at once at full speed: its workers if your workers
+        /// mostly wait for other servers, else its CPUs. By default the CPUs available to the location.
         capacity: Option<f32> [Number(0.01, 1e6, "requests")] = None; "64",
-        /// Whether the server counts as down when its address accepts no connection. By default
-        /// only if it has no `application`.
+        /// Check of the server's address: the server counts as down when the address accepts no connection. By
+        /// default on only if you set no `application`.
         check_port: Option<bool> = None; "true",
-        /// State set by the operator: `ready`; `drain`, no new clients; `maint`, no clients at all.
+        /// State set by you as the operator: `ready`; `drain`, no new clients; `maint`, no clients at all.
         state: Wanted = Wanted::Ready; r#""drain""#,
-        /// A program and its arguments, to run when a load alert for the server begins and when it
-        /// ends, with `EVENKEEL_ALERT` set to `on` or `off` and `EVENKEEL_SERVER` to its name. For
-        /// servers that do not read the alert from their page. If the alert changes while it runs,
-        /// it runs again.
+        /// Program and arguments to run when a load alert for the server begins and when the alert ends, with
+        /// `EVENKEEL_ALERT` set to `on` or `off` and `EVENKEEL_SERVER` to the server's name. Use a program if
+        /// your server does not read the alert from its page. If the alert changes while the program runs, the
+        /// program runs again.
         on_alert: Vec<String> [Text(COMMANDS)] = Vec::new(); r#"["/usr/local/bin/shed", "--quick"]"#,
         /// Addresses where HAProxy's agent-check is answered for this server alone, one or a list.
         agent_check: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:9911""#,
@@ -196,23 +192,23 @@ impl ServerConfig {
     }
 }
 
-/// Where a mean service time comes from.
+/// Source of a mean service time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceTime {
-    /// The best of what there is.
+    /// Best of the available sources.
     Auto,
-    /// The response time less the time in the server's queue, which it must report.
+    /// Response time less the time in the server's queue, which the server must report.
     Measured,
     /// Requests that were served alone.
     Learned,
-    /// It is known.
+    /// Known time.
     Given(Duration),
 }
 
-/// What the operator of a server wants of it.
+/// State of a server as set by its operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// That it serves.
+    /// Ready to serve.
     Ready,
     /// No new clients.
     Drain,
@@ -226,24 +222,22 @@ choice_field!(Wanted,
     "maint" => Wanted::Maint);
 
 section! {
-    /// What HAProxy is told by agent-check.
+    /// Answers to HAProxy's agent-check.
     #[derive(Clone, Debug, PartialEq)]
     pub struct AgentCheck {}
     keys AGENT_CHECK {
-        /// Addresses for all servers, one or a list; HAProxy names the server:
-        /// `agent-send "NAME\n"`.
+        /// Addresses for all servers, one or a list. Let HAProxy name the server: `agent-send "NAME\n"`.
         listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:9910""#,
-        /// The loads that determine the weight: the highest known one is used. They must be
-        /// utilisations.
+        /// Loads which determine the weight: the highest known load is used. Name utilisations only.
         loads "load": Vec<LoadId> = vec![LoadId::UTILIZATION, LoadId::CPU]; r#"["utilization", "cpu", "memory"]"#,
-        /// Minimum weight. A server with weight 0 would get no request, and could not show that it
-        /// has recovered.
+        /// Minimum weight. A server with weight 0 would get no request, and could not show that it has
+        /// recovered.
         min_weight: u32 [Number(1.0, 100.0, "percent")] = 10; "5",
-        /// Time constant with which the weight follows the load. Without smoothing, weights
-        /// oscillate between servers.
+        /// Time constant with which the weight follows the load. Do not make the time too short: without
+        /// smoothing, weights oscillate between servers.
         smoothing: Duration [Time(secs(0), DAY)] = secs(30); r#""1m""#,
-        /// Whether each answer contains `ready`, `drain` or `maint`, by the server's `state`. Turn
-        /// it off to set these in HAProxy; otherwise the agent overrides them.
+        /// Adds `ready`, `drain` or `maint` to each answer, by the server's `state`. Set `false` if you set
+        /// these states in HAProxy; otherwise the agent overrides your settings.
         admin_state: bool = true; "false",
     }
 }
@@ -394,7 +388,7 @@ impl Field for Scope {
     }
 }
 
-/// Whether `path` can be that of a cgroup below the root of all.
+/// True if `path` can be the path of a cgroup below the root of all.
 fn is_cgroup(path: &str) -> bool {
     let parts = |path: &str| path.split('/').all(|part| !matches!(part, "" | "." | ".."));
     path.len() <= 4096 && !path.contains('\0') && path.strip_prefix('/').is_some_and(parts)
@@ -462,10 +456,10 @@ impl Field for ServiceTime {
     }
 }
 
-/// What a service time can be.
+/// Range of a service time.
 const GIVEN: Limits = Limits::Time(Duration::from_micros(1), HOUR);
 
-/// Whether or not, or by default.
+/// Value true or false, or the default.
 impl Field for Option<bool> {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         let mut flag = false;

@@ -1,4 +1,4 @@
-//! `[group.NAME.agent_check]`: an agent beside each member says its weight and state.
+//! `[group.NAME.agent_check]`: an agent beside each member reports weight and state.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// Agent check: an agent beside each member is asked for a line of words.
+    /// Agent check: the balancer asks an agent beside each member for a line of words.
     #[derive(Clone, Debug, PartialEq)]
     pub struct AgentCheck {}
     keys AGENT_CHECK {
@@ -17,14 +17,13 @@ section! {
         port: u16 [Number(1.0, 65_535.0, "")] = 0; "8765",
         /// Time between two checks of an agent.
         interval: Duration [Time(millis(10), HOUR)] = secs(2); r#""500ms""#,
-        /// Time limit for connecting and for the answer. A missing answer is not an error: the
-        /// previous answer stays in force.
+        /// Time limit for connecting and for the answer. A missing answer is not an error: the previous answer
+        /// stays in force.
         timeout: Duration [Time(millis(10), HOUR)] = secs(1); r#""300ms""#,
-        /// How long the agent's numbers (`75%`, `maxconn:30`) are used after its last answer. Its
-        /// words (`down`, `drain`, `maint`) stay in force until it answers otherwise.
+        /// Time after an agent's last answer during which its numbers (`75%`, `maxconn:30`) are used. Words
+        /// (`down`, `drain`, `maint`) stay in force until the agent answers otherwise.
         max_age: Duration [Time(millis(10), DAY)] = secs(30); r#""10s""#,
-        /// Text to send to the agent before it answers. Most agents need none; write `\n` for the
-        /// end of a line.
+        /// Text sent to the agent before the answer. Most agents need none; write `\n` for the end of a line.
         send: Option<String> [Text(SEND)] = None; r#""state app-1\n""#,
     }
 }
@@ -54,10 +53,10 @@ impl AsTable for AgentCheck {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Agent check of a group, as in HAProxy; off unless the table is there. \
-               [load-reports.md](load-reports.md) describes how this and the next tables are used.";
+    let doc = "Agent check of a group, as in HAProxy. Off unless you add the table. For the use of \
+               this and the next tables see [load-reports.md](load-reports.md).";
     let keys = [docs(AGENT_CHECK, AgentCheck::default())];
     TableDoc::new("[group.NAME.agent_check]", doc, keys)
 }

@@ -13,34 +13,31 @@ use crate::schema::table::{AsTable, Table};
 
 keys! {
     ALERT: AlertSettings {
-        /// Effective load above which a location gets an alert: a number is that load itself;
-        /// `above_minimum` is a share above the smallest load that is not 0, `above_average` one
-        /// above the average (0.4 is 40 %). Without it the strategy's parameters decide, if it has
-        /// a threshold.
+        /// Effective load above which a location gets an alert. A number is an absolute load; `above_minimum`
+        /// is a share above the smallest load other than 0, `above_average` a share above the average (0.4 is
+        /// 40 %). If you leave the key out, the strategy's parameters decide, if the strategy has a threshold.
         threshold; "{ above_average = 0.5 }",
-        /// An alert ends when the load is not above this share of the threshold (or of the excess
-        /// that a relative threshold allows), so that it does not flap.
+        /// Share of the threshold (or of the excess allowed by a relative threshold). An alert ends when the
+        /// load is not above this share. Lower the share if your alerts flap.
         release [Number(0.01, 1.0, "")]; "0.7",
-        /// Maximum share of locations under alert at the same time, among those that take traffic;
-        /// the group sends clients away from them. The least loaded location always keeps its
-        /// clients.
+        /// Maximum share of locations under alert at the same time, among locations with traffic; the group
+        /// sends clients away from locations under alert. The least loaded location always keeps its clients.
         max_share [Number(0.0, 1.0, "")]; "0.25",
-        /// Duration of one step, in which a share of the clients (`move_share`) leaves an alerted
-        /// location, so that they do not all move at once.
+        /// Duration of one step. In each step a share of the clients (`move_share`) leaves an alerted location,
+        /// so that clients do not all move at once.
         shed_time [Time(secs(0), HOUR)]; r#""30s""#,
-        /// Share of the remaining clients that leaves in each step of `shed_time`, as long as the
-        /// alert lasts. A smaller share overshoots less where loads are reported late, and takes
+        /// Share of the remaining clients which leaves in each step of `shed_time`, as long as the alert lasts.
+        /// Set a smaller share if your loads are reported late: a smaller share overshoots less, but takes
         /// longer.
         move_share [Number(0.01, 1.0, "")]; "0.25",
-        /// Whether HTTP clients that are bound with granularity `per_session` leave, too: their
-        /// next request goes to another member. Off by default, because such clients may have a
-        /// session on their member.
+        /// Lets HTTP clients with granularity `per_session` leave, too: the next request of such a client goes
+        /// to another member. Set `true` only if your clients have no session on their member.
         move_sessions; "true",
-        /// During an alert, TCP connections, and HTTP connections that switched to another
-        /// protocol, are closed when nothing was sent for this long and the member sent last: their
-        /// clients connect again, and get another member. A connection that waits for an answer is
-        /// never closed. Off by default, because a client may not expect it. Needs granularity
-        /// `per_session` or `on_demand`.
+        /// Time without data after which a connection is closed during an alert. The limit applies to TCP
+        /// connections, and to HTTP connections switched to another protocol, if the member was the last to
+        /// send. Clients connect again, and get another member. A connection waiting for an answer is never
+        /// closed. Set a time only if your clients can handle such a close. Needs granularity `per_session` or
+        /// `on_demand`. Off by default.
         close_idle [Time(millis(100), DAY)]; r#""2s""#,
     }
 }
@@ -88,13 +85,14 @@ impl Blank for Threshold {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Load alerts of a group, which make locations shed existing clients. They need load \
-               reports. Groups share locations, so an alert applies to each `adaptive` group that \
-               binds clients there (granularity `per_session` or `on_demand`): new clients go to \
-               other members as long as there are any, and clients that are bound with `on_demand` \
-               leave between two requests; see `move_sessions` and `close_idle` for the others.";
+    let doc = "Load alerts of a group, which make locations shed existing clients. You need load \
+               reports. Groups share locations, so an alert applies to each `adaptive` group with \
+               clients bound to the location (granularity `per_session` or `on_demand`). New \
+               clients go to other members as long as other members are available, and clients \
+               bound with `on_demand` leave between two requests. For other clients see \
+               `move_sessions` and `close_idle`.";
     TableDoc::new(
         "[group.NAME.alert]",
         doc,

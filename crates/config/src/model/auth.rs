@@ -1,4 +1,4 @@
-//! `[rule.NAME.auth]`: who may send requests.
+//! `[rule.NAME.auth]`: authentication of requests.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,33 +17,35 @@ use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// Whose requests are taken: users with passwords (RFC 7617), or those that a group lets pass.
+    /// Accepted requests: from users with passwords (RFC 7617), or as a group decides.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Auth {}
     keys AUTH {
-        /// File with users and hashes of their passwords, a line `USER:HASH` each, as `htpasswd -B` writes
-        /// it: bcrypt (`$2y$`, `$2b$`), Argon2 (`$argon2id$`), or SHA-crypt (`$5$`, `$6$`, as `openssl passwd -6`).
-        /// **Required**, unless there is a `group`. It is read again when it changes.
+        /// File with users and hashes of their passwords, a line `USER:HASH` each, as `htpasswd -B` writes:
+        /// bcrypt (`$2y$`, `$2b$`), Argon2 (`$argon2id$`), or SHA-crypt (`$5$`, `$6$`, as `openssl passwd -6`).
+        /// The balancer reads the file again when you change the file. **Required**, unless you set `group`.
         users_file: Option<FileName> = None; r#""/etc/evenkeel/users""#,
-        /// What browsers call it when they ask for a password. Only with `users_file`.
+        /// Name shown by browsers when they ask for a password. Only with `users_file`.
         realm: String [Text(REALM)] = "Restricted".into(); r#""Shop administration""#,
-        /// Name of the field that tells members the user. Clients cannot forge it: fields of theirs that are
-        /// called so, or begin so with a `-` behind it, are removed from requests of all rules. Without
-        /// it members are not told. With a `group` it is copied from the response that lets a request pass.
+        /// Name of a field with the user's name for members. Set this field if your members need to know the
+        /// user. Clients cannot forge the field: the balancer removes client fields with this name, or with
+        /// this name and a `-` behind, from requests of all rules. With `group`, the value is copied from the
+        /// response which lets the request pass.
         user_field: Option<String> [Text(FIELD)] = None; r#""X-Remote-User""#,
-        /// Whether members do not get `Authorization`, which has the password.
+        /// Removes `Authorization`, which contains the password, from requests to members.
         remove_authorization: bool = false; "true",
-        /// A group that is asked whether a request may pass ([forward
-        /// authentication](routing.md#forward-authentication)), in place of a file of users. A response
-        /// with a status from 200 to 299 lets it pass; any other one is what the client gets.
+        /// Group to ask whether a request may pass ([forward
+        /// authentication](routing.md#forward-authentication)), instead of a file of users. A response with a
+        /// status from 200 to 299 lets the request pass; the client gets any other response as the answer.
         group: String [Text(GROUP)] = String::new(); r#""login""#,
-        /// Path of the question, which is a `GET`, perhaps with a query. Only with `group`.
+        /// Path of the question to `group`, which is a `GET`. You may add a query. Only with `group`.
         path: String [Text(PATH)] = "/".into(); r#""/oauth2/auth""#,
-        /// Fields of the response that lets a request pass which members get, too. Clients cannot
-        /// forge them, as with `user_field`; `Authorization` replaces theirs. Only with `group`.
+        /// Fields which members also get, copied from the response which lets a request pass. Clients cannot
+        /// forge these fields, as with `user_field`; a copied `Authorization` replaces the client's. Only with
+        /// `group`.
         copy_fields: Vec<String> [Text(COPIED)] = Vec::new(); r#"["X-Email", "X-Groups"]"#,
-        /// How long an answer may take, with a connection and other members that are asked after
-        /// one that fails. After it the request is refused. Only with `group`.
+        /// Time limit for an answer of `group`, including connecting and asking other members after a failure.
+        /// After the limit the request is refused. Only with `group`.
         timeout: Duration [Time(millis(1), HOUR)] = Duration::from_secs(5); r#""2s""#,
     }
 }
@@ -72,13 +74,13 @@ const PATH: Texts = (
     },
 );
 
-/// A field that nothing else goes by.
+/// Name of a field without a meaning elsewhere.
 const FIELD: Texts = (
     "the name of a field of its own, as in \"X-Remote-User\"",
     is_own,
 );
 
-/// The same, or the one that a member may be told in place of the client's.
+/// Name of a field without a meaning elsewhere, or the one that a member may be told in place of the client's.
 const COPIED: Texts = (
     "the name of a field of its own, as in \"X-Remote-User\", or \"Authorization\"",
     |text| is_own(text) || is_authorization(text),
@@ -168,17 +170,17 @@ impl Auth {
         fields.map(String::as_str)
     }
 
-    /// Those that only the balancer may say.
+    /// Names of fields that only the balancer may set.
     pub fn reserved(&self) -> impl Iterator<Item = &str> {
         self.copied().filter(|name| !is_authorization(name))
     }
 
-    /// Whether members do not get the client's `Authorization`.
+    /// True if members do not get the client's `Authorization`.
     pub fn removes_authorization(&self) -> bool {
         self.remove_authorization || self.copied().any(is_authorization)
     }
 
-    /// A relative path starts at `folder`.
+    /// Makes a relative path start at `folder`.
     pub(crate) fn resolve(&mut self, folder: &Path) {
         if let Some(file) = &mut self.users_file {
             file.resolve(folder);
@@ -186,13 +188,13 @@ impl Auth {
     }
 }
 
-/// What a route says of users.
+/// Setting of a route for users.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum RouteAuth {
-    /// Nothing: what the rule says holds.
+    /// The rule's setting holds.
     #[default]
     OfRule,
-    /// Something else; `None` is that everybody may send.
+    /// The route's own setting; `None` lets everybody send.
     Own(Option<Box<Auth>>),
 }
 
@@ -216,7 +218,7 @@ impl RouteAuth {
         }
     }
 
-    /// Whose requests it takes, if those of its rule say `of_rule`.
+    /// Users of the route, in a rule with the users `of_rule`.
     pub fn or<'a>(&'a self, of_rule: Option<&'a Auth>) -> Option<&'a Auth> {
         match self {
             RouteAuth::OfRule => of_rule,
@@ -225,10 +227,11 @@ impl RouteAuth {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Whose requests a rule with `protocol = \"http\"` takes: those of \
-               [users](routing.md#passwords), where all others get 401, or those that [a \
-               group](routing.md#forward-authentication) lets pass. A route may have such a table, too.";
+    let doc = "Authentication of requests of a rule with `protocol = \"http\"`: by \
+               [users](routing.md#passwords) with passwords, where requests of others get 401, or \
+               by [a group](routing.md#forward-authentication) which decides. You can set `auth` of \
+               a route, too.";
     TableDoc::new("[rule.NAME.auth]", doc, [docs(AUTH, Auth::default())])
 }

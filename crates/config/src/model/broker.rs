@@ -11,33 +11,32 @@ use crate::schema::report::Report;
 use crate::schema::table::Table;
 
 section! {
-    /// Where agents report by the reporting protocol, and how.
+    /// Addresses, keys and timing of the reporting protocol.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Broker {}
     keys BROKER {
-        /// UDP addresses to listen on: one, or a list. **Required.** On a host with several
-        /// addresses use the one that the agents send to: they do not accept answers from another
-        /// address.
+        /// UDP addresses to listen on: one, or a list. If your host has several addresses, use the address to
+        /// which your agents send: agents do not accept answers from another address. **Required.**
         listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:9909""#,
-        /// File with the keys that broker and agents share: one line `ID:HEX`, or two while keys
-        /// are changed. It must be readable only for its owner and group. It is read again with the
+        /// File with the keys shared by broker and agents: one line `ID:HEX`, or two lines while you change
+        /// keys. Let nobody but the file's owner and group read the file. The file is read again with the
         /// configuration; a relative path starts at the configuration's folder. **Required.**
         key_file: PathBuf = PathBuf::new(); r#""/etc/evenkeel/broker.key""#,
-        /// Time between two reports of an agent. Should be well below `load_max_age` of the groups,
-        /// so that a lost report does not make a load unknown.
+        /// Time between two reports of an agent. Set a time well below `load_max_age` of your groups, so that a
+        /// lost report does not make a load unknown.
         interval: Duration [Time(millis(100), HOUR)] = secs(1); r#""500ms""#,
-        /// Number of intervals after which an agent ends a load alert that the broker does not
-        /// renew, because the broker is lost. Alerts are renewed at each interval.
+        /// Number of intervals after which an agent ends a load alert not renewed by the broker, because the
+        /// broker is lost. The broker renews alerts at each interval.
         alert_lease: u16 [Number(2.0, 100.0, "intervals")] = 3; "5",
-        /// Maximum time between two messages of the broker to an agent. After three times as long
-        /// without a message the agent considers the broker lost, and registers again until it gets
-        /// an answer.
+        /// Maximum time between two messages of the broker to an agent. After three times as long without a
+        /// message the agent considers the broker lost, and registers again until an answer arrives.
         keepalive: Duration [Time(secs(1), secs(600))] = secs(10); r#""5s""#,
-        /// An agent silent this long is removed: its reports about its servers' states are dropped,
-        /// and members that it has added leave the group. Its loads have been unknown since
+        /// Time without a message after which an agent is removed: reports about the states of its servers are
+        /// dropped, and members added by the agent leave the group. Its loads have been unknown since
         /// `load_max_age`.
         forget_after: Duration [Time(secs(30), DAY)] = secs(60); r#""5m""#,
-        /// Maximum number of agents. Further ones get no answer and try again.
+        /// Maximum number of agents. Further agents get no answer and try again. Raise the number if you have
+        /// more agents.
         max_agents: usize [Number(1.0, 1_000_000.0, "agents")] = 20_000; "1000",
     }
 }
@@ -61,10 +60,10 @@ pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) 
     Some(broker)
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Where agents (`evenkeel agent`) report the load of their servers, over UDP: see \
-               [reporting-protocol.md](reporting-protocol.md). Off unless the table is there.";
+    let doc = "Receiver of load reports, sent by agents (`evenkeel agent`) over UDP: see \
+               [reporting-protocol.md](reporting-protocol.md). Off unless you add the table.";
     TableDoc::new("[broker]", doc, [docs(BROKER, Broker::default())])
 }
 

@@ -11,15 +11,16 @@ use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// A program that is asked for the member of each binding.
+    /// Program asked for the member of each binding.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Chooser {}
     keys CHOOSER {
-        /// URL at which the chooser is asked, with `http`: each question is a `POST` there. A host name is
-        /// looked up for each new connection. **Required.**
+        /// URL of your chooser, with `http`: each question is a `POST` to the URL. A host name is looked up for
+        /// each new connection. **Required.**
         url: ChooserUrl = ChooserUrl::default(); r#""http://127.0.0.1:9000/choose""#,
-        /// Time limit for an answer, with a connection if none is open. After it the group's `strategy`
-        /// decides, and a late answer is ignored. Requests may be delayed by as much.
+        /// Time limit for an answer, including a connection if none is open. After the limit the group's
+        /// `strategy` decides, and a late answer is ignored. Keep the limit short: the chooser can delay
+        /// requests by as much.
         timeout: Duration [Time(millis(1), secs(10))] = millis(20); r#""5ms""#,
     }
 }
@@ -66,9 +67,9 @@ impl Field for ChooserUrl {
 
 /// Text of the reference about the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "A [custom strategy](strategies.md#custom-strategies): a program of yours that is asked over HTTP \
-               which member a request, connection or negotiation is for; off unless the table is there. The \
-               group's `strategy` decides where the program does not.";
+    let doc = "A [custom strategy](strategies.md#custom-strategies): a program of yours, asked over \
+               HTTP for the member of a request, connection or negotiation. Off unless you add the \
+               table. The group's `strategy` decides when your program does not.";
     let keys = [docs(CHOOSER, Chooser::default())];
     TableDoc::new("[group.NAME.chooser]", doc, keys)
 }

@@ -1,4 +1,4 @@
-//! `[rule.NAME.compression]`: which responses are compressed on their way to clients.
+//! `[rule.NAME.compression]`: compression of responses to clients.
 
 use crate::schema::field::{Blank, Element, Texts, blank, choice_field};
 use crate::schema::key::{docs, section};
@@ -11,21 +11,21 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Compression {}
     keys COMPRESSION {
-        /// The codings that clients may get: one, or a list. Of those that a client likes equally it gets
-        /// the first.
+        /// Codings for clients: one, or a list. If a client likes several codings equally, the first of your
+        /// list is used.
         codings: Vec<Coding> = vec![Coding::Zstd, Coding::Brotli, Coding::Gzip]; r#"["br", "gzip"]"#,
-        /// Media types of responses that are compressed. One may end in `/*`, for all that begin so.
-        /// Images, video and archives are compressed already.
+        /// Media types of responses to compress. End a type in `/*` to match all types with the same beginning.
+        /// Leave out images, video and archives: they are compressed already.
         types: Vec<String> [Text(TYPE)] = TYPES.map(String::from).to_vec(); r#"["text/*", "application/json"]"#,
-        /// Responses whose length is known and smaller stay as they are.
+        /// Minimum size of a response to compress. Responses with a known, smaller length stay unchanged.
         min_size: usize [Bytes(0, 1024 * 1024 * 1024)] = 1024; r#""256B""#,
-        /// How hard to try: from 1, which is fast, to 9, which makes the smallest responses and takes many
-        /// times the CPU time.
+        /// Effort of compression: from 1, which is fast, to 9, which makes the smallest responses and takes
+        /// many times the CPU time. Raise the level if your network is slower than your CPU.
         level: u32 [Number(1.0, 9.0, "")] = 4; "6",
     }
 }
 
-/// What is compressed unless the file says otherwise.
+/// Media types compressed by default.
 const TYPES: [&str; 14] = [
     "text/html",
     "text/plain",
@@ -43,7 +43,7 @@ const TYPES: [&str; 14] = [
     "image/svg+xml",
 ];
 
-/// A media type, or all of a kind.
+/// Media type, or all types of a kind.
 const TYPE: Texts = (
     "a media type as in \"text/html\", or all of a kind as in \"text/*\"",
     |text| {
@@ -70,7 +70,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// Its name in HTTP.
+    /// Name of the coding in HTTP.
     pub fn name(self) -> &'static str {
         match self {
             Coding::Zstd => "zstd",
@@ -117,7 +117,7 @@ impl AsTable for Compression {
 }
 
 impl Compression {
-    /// Whether responses with this `Content-Type` are compressed.
+    /// True if responses with this `Content-Type` are compressed.
     pub fn is_for(&self, content_type: &[u8]) -> bool {
         let end = content_type.iter().position(|byte| *byte == b';');
         let media_type = content_type.get(..end.unwrap_or(content_type.len()));
@@ -131,9 +131,9 @@ impl Compression {
         })
     }
 
-    /// The coding for a client that accepts these, as `Accept-Encoding` says in all its fields (RFC
-    /// 9110, section 12.5.3): of those that it likes best the first one here. `None` if it takes none,
-    /// or rather has the content as it is.
+    /// Returns the coding for a client with these `Accept-Encoding` fields (RFC 9110, section 12.5.3): the
+    /// first coding here of those that the client likes best. `None` if the client takes none, or prefers the
+    /// content as it is.
     pub fn choose<'a>(&self, accepted: impl Iterator<Item = &'a [u8]>) -> Option<Coding> {
         let mut weights = [None; 3];
         let (mut any, mut identity) = (None, None);
@@ -167,10 +167,10 @@ impl Compression {
     }
 }
 
-/// So many codings of a client are looked at.
+/// Maximum number of codings of a client that are looked at.
 const MOST_ACCEPTED: usize = 32;
 
-/// A weight in thousandths; one that is not valid is 0.
+/// Weight in thousandths; an invalid weight is 0.
 fn weight_of(parameter: &[u8]) -> Option<u32> {
     let (b'q' | b'Q', rest) = parameter.split_first()? else {
         return None;
@@ -184,7 +184,7 @@ fn weight_of(parameter: &[u8]) -> Option<u32> {
     Some((weight.unwrap_or(0.0) * 1000.0) as u32)
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
     let doc =
         "[Compression](routing.md#compression) of responses, in rules with `protocol = \"http\"`.";

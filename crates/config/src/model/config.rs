@@ -1,4 +1,4 @@
-//! What `evenkeel.toml` means as a whole.
+//! The whole configuration: reading, checking and the rules between sections.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -65,8 +65,8 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Errors> {
     parse_with(file, text, &[])
 }
 
-/// The same with these values in place of what the text says. What is wrong with one is told where it
-/// stands.
+/// Checks the configuration in `text`, with the values of `changes` in place of values in the text. An error in
+/// a change is reported at the place of the change.
 ///
 /// # Errors
 ///
@@ -79,12 +79,12 @@ pub fn parse_with(file: &str, text: &str, changes: &[Override]) -> Result<Config
     parse_reading(file, text, with)
 }
 
-/// The same of what a balancer has of its own, in `text`, and what it shares with others: a name for
-/// messages, and a text that comes from a store.
+/// Checks a balancer's own configuration in `text` together with the configuration shared with other balancers.
+/// `shared` is a name for messages, and a text from a store.
 ///
 /// # Errors
 ///
-/// Everything that is wrong with both, and with their being one.
+/// Everything that is wrong with both, and with the combination of both.
 pub fn parse_shared(file: &str, text: &str, shared: (&str, &str)) -> Result<Config, Errors> {
     let with = Reading {
         shared: Some(shared),
@@ -96,17 +96,17 @@ pub fn parse_shared(file: &str, text: &str, shared: (&str, &str)) -> Result<Conf
     Ok(config)
 }
 
-/// What the file of a balancer says of where the rest of its configuration comes from.
+/// Part of a balancer's own file about the source of the shared configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Own {
     /// The store.
     pub store: Store,
-    /// Who it is there.
+    /// Name and zone of this balancer.
     pub node: Node,
 }
 
-/// Reads only where the rest comes from: rules may refer to groups that are shared, so that the file means nothing
-/// by itself. `None` without a store; what else is wrong is told by [`parse`] or [`parse_shared`].
+/// Reads only `[store]` and `[node]`: rules may refer to groups that are shared, so the rest of the file cannot
+/// be checked alone. `None` without a store; other errors are reported by [`parse`] or [`parse_shared`].
 ///
 /// # Errors
 ///
@@ -131,7 +131,7 @@ pub fn parse_own(file: &str, text: &str) -> Result<Option<Own>, Errors> {
     }
 }
 
-/// The same, read with this.
+/// Checks the configuration in `text` as [`parse`] does, with these readers.
 pub(crate) fn parse_reading(file: &str, text: &str, with: Reading<'_>) -> Result<Config, Errors> {
     let changes = with.changes;
     let with = Reading {
@@ -156,19 +156,19 @@ section! {
     /// A whole, valid configuration.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Config {
-        /// As whom the process runs.
+        /// User, group and file rights of the process.
         process: Process = Process::default(),
-        /// Who it is among others.
+        /// Name and zone of this balancer.
         node: Node = Node::default(),
-        /// Where what it shares with others comes from; `None` is nowhere.
+        /// Store of the shared configuration; `None` without a store.
         store: Option<Store> = None,
         /// The admin API.
         admin: Option<Admin> = Some(Admin::default()),
-        /// Where certificates come from that rules have by themselves; `None` is nowhere.
+        /// Source of certificates obtained by ACME; `None` without one.
         acme: Option<Acme> = None,
-        /// Who gets traces of requests; `None` is nobody.
+        /// Collector of traces; `None` if nobody collects traces.
         tracing: Option<Tracing> = None,
-        /// How names of members are resolved.
+        /// Resolution of members' names.
         dns: Dns = Dns::default(),
         /// The other balancers; `None` is none.
         fleet: Option<Fleet> = None,
@@ -178,42 +178,47 @@ section! {
         groups: Vec<GroupConfig> = Vec::new(),
         /// Locations that the file says something of, in its order. Names are unique.
         locations: Vec<LocationConfig> = Vec::new(),
-        /// Where agents report; `None` is nowhere.
+        /// Receiver of agents' reports; `None` if agents cannot report.
         broker: Option<Broker> = None,
-        /// Where clients negotiate; `None` is nowhere.
+        /// Negotiator for clients; `None` without a negotiator.
         negotiator: Option<Negotiator> = None,
-        /// Clusters that they negotiate for, in the order of the file. Names are unique.
+        /// Clusters of the negotiator, in the order of the file. Names are unique.
         clusters: Vec<Cluster> = Vec::new(),
         /// The CORBA service; `None` is none.
         corba: Option<Corba> = None,
-        /// Where clients of xDS connect; `None` is nowhere.
+        /// Server of xDS; `None` without the server.
         xds: Option<Xds> = None,
         /// Other balancers that get weights, in the order of the file. Names are unique.
         steer: Vec<Steer> = Vec::new(),
-        /// The files that it includes, in their order.
+        /// Included files, in order.
         included: Vec<PathBuf> = Vec::new(),
-        /// What is allowed but probably not meant (a group that nobody uses).
+        /// Settings that are allowed but probably not meant (a group that nobody uses).
         warnings: Vec<Problem> = Vec::new(),
     }
     keys TOP {
-        /// Files that are parts of the configuration: paths from the folder of this file, whose last part may have `*` (not
-        /// for a first dot). Each may add rules, groups, locations and clusters, and tables that no other file
-        /// has; what stands in two is an error. Other paths in them start at the folder of this file, too.
-        /// They cannot include others. They are followed as this file is: what is changed, added or removed there takes effect.
+        /// Further files of the configuration. Write paths relative to the folder of the main file; the last
+        /// part of a path may contain `*` (which does not match a leading dot). Each file may add rules,
+        /// groups, locations and clusters, and tables found in no other file; a key set in two files is an
+        /// error. Other paths in included files are relative to the folder of the main file, too. Included
+        /// files cannot include others. The balancer watches included files like the main file: changed, added
+        /// and removed files take effect.
         include: Vec<String> = Vec::new(); r#"["conf.d/*.toml"]"#,
-        /// Threads that forward traffic. Without it, one per core. Changes need a restart.
+        /// Number of threads for forwarding traffic. The default is one thread per core. Lower the number if
+        /// you share the machine with other programs. Changes need a restart.
         workers: Option<usize> [Number(1.0, 1024.0, "threads")] = None; "4",
-        /// How long open connections may continue after SIGTERM. New ones are refused at once; an
-        /// idle client has one second to send a request that is on its way.
+        /// Time limit for open connections after SIGTERM. New connections are refused at once; an idle client
+        /// has one second to send a request already on the way. Raise the limit if your clients need longer to
+        /// finish.
         shutdown_grace: Duration [Time(secs(0), DAY)] = secs(30); r#""1m""#,
     }
     keys ACCESS_LOG {
-        /// Where the [access log](cli.md#the-access-log) is written: one line per request (HTTP) or connection (TCP).
-        /// A file is appended to, and opened again on SIGHUP. If the disk is too slow, lines are
-        /// dropped and counted; traffic never waits for it.
+        /// Destination of the [access log](cli.md#the-access-log): one line per request (HTTP) or connection
+        /// (TCP). Give the path of a file, or `stdout`. The balancer appends to the file, and opens the file
+        /// again on SIGHUP. If the disk is too slow, lines are dropped and counted; traffic never waits for the
+        /// log.
         access_log "output": Option<AccessLog> = None; r#""/var/log/evenkeel/access.log""#,
-        /// How its lines look: `json`, an object each; `combined`, the format of Apache httpd and nginx that tools
-        /// for logs read; or a text with [fields](cli.md#formats) in braces.
+        /// Format of a line: `json`, one object per line; `combined`, the format of Apache httpd and nginx,
+        /// which common log tools read; or your own text with [fields](cli.md#formats) in braces.
         access_log_format "format": LogFormat = LogFormat::Json; r#""combined""#,
     }
 }
@@ -691,7 +696,7 @@ fn check_ftp(group: &GroupConfig, rule: &str, span: &Span, report: &mut Report<'
     }
 }
 
-/// What a table `tls` with names for ACME lacks.
+/// Missing part of a table `tls` with names for ACME.
 const NO_AUTHORITY: &str =
     "`acme` in `tls` needs a table [acme] with `folder` and `agree_to_terms = true`";
 
@@ -718,8 +723,8 @@ fn check_port(acme: &Acme, rules: &[Rule], top: &Table<'_>, report: &mut Report<
     report.warning(&top.span_of("acme"), "acme", message);
 }
 
-/// What one rule tells members of its clients no client of another rule may say: they may have the
-/// same members.
+/// Reserves fields that rules set for members. No client of another rule may send such a field, because rules
+/// may share members.
 fn reserve(rules: &mut [Rule]) {
     let clients = rules.iter().flat_map(|rule| &rule.tls);
     let clients = clients.flat_map(|tls| &tls.client_certificates);

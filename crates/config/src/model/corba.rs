@@ -18,95 +18,95 @@ use crate::schema::report::Report;
 use crate::schema::table::{NAMES, Table};
 
 section! {
-    /// Where CORBA clients and servers find the load manager, and how it treats them.
+    /// Addresses, state and limits of the load manager.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Corba {}
     keys CORBA {
-        /// TCP addresses of the load manager: one, or a list. **Required.** References contain the
-        /// port, and stay valid over a restart only if it does not change.
+        /// TCP addresses of the load manager: one, or a list. References contain the port. Keep the port the
+        /// same, so that references stay valid over a restart. **Required.**
         listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:2809""#,
-        /// Host and port in references, if clients reach the load manager by another address than
-        /// it listens on; `":2809"` changes the port only. By default the first address of
-        /// `listen`, with the host's name if that one is unspecified (`0.0.0.0`, `[::]`). With a
-        /// [standby](corba.md#standby) list the addresses of all balancers, in the same order on
-        /// each of them: clients try them one after the other.
+        /// Host and port in references. Set this address if your clients reach the load manager at another
+        /// address than `listen`; `":2809"` changes the port only. By default the first address of `listen`,
+        /// with the host's name if the address is unspecified (`0.0.0.0`, `[::]`). With a
+        /// [standby](corba.md#standby), list the addresses of all balancers, in the same order on each
+        /// balancer: clients try the addresses one after the other.
         advertise: Vec<Address> [HostOptional] = Vec::new(); r#""balancer.example:2809""#,
-        /// A file that the load manager's reference (`IOR:…`) is written to at the start, for
-        /// `-ORBInitRef LoadManager=file://…`. It is not removed at the end, because the reference
-        /// stays valid. A relative path starts at the folder of the configuration file.
+        /// File for the load manager's reference (`IOR:…`), written at the start. Use the file with
+        /// `-ORBInitRef LoadManager=file://…`. The balancer does not remove the file at the end, because the
+        /// reference stays valid. A relative path starts at the folder of the configuration file.
         ior_file: Option<PathBuf> = None; r#""/run/evenkeel/lm.ior""#,
-        /// Where object groups, their members, properties, monitors and alerts are kept over
-        /// restarts. `false` keeps them in memory only. A relative path starts at the folder of the
-        /// configuration file. A second process with the same file does not start. A change needs a
-        /// restart.
+        /// File which keeps object groups, members, properties, monitors and alerts over restarts. Set `false`
+        /// to keep the state in memory only. A relative path starts at the folder of the configuration file. A
+        /// second process with the same file does not start. A change needs a restart.
         state_file: Option<PathBuf> = Some(PathBuf::from("corba-state.json")); r#""/var/lib/evenkeel/corba-state.json""#,
-        /// Several balancers with the same `[store]` and this key are one load manager: one of them
-        /// serves, the others [stand by](corba.md#standby). Object groups and all else that
-        /// `state_file` keeps are in the store, and `state_file` is a copy. A change needs a
+        /// Joins several balancers with the same `[store]` into one load manager: one balancer serves, the
+        /// others [stand by](corba.md#standby). Set `true` on each of your balancers. The store then keeps
+        /// object groups and all other state of `state_file`, and `state_file` is a copy. A change needs a
         /// restart.
         standby: bool = false; "true",
-        /// Threads that serve CORBA clients. One forwards tens of thousands of clients per second.
-        /// A change needs a restart.
+        /// Number of threads for CORBA clients. One thread forwards tens of thousands of clients per second. A
+        /// change needs a restart.
         workers: usize [Number(1.0, 64.0, "threads")] = 1; "2",
-        /// Prefix of the repository ids of module `CosLoadBalancing` in messages to applications:
-        /// those built for TAO's service use `tao.lb`, later drafts of the OMG `omg.org`. Both are
-        /// accepted. A change needs a restart.
+        /// Prefix of the repository ids of module `CosLoadBalancing` in messages to applications. Applications
+        /// built for TAO's service use `tao.lb`, later drafts of the OMG `omg.org`. Set the prefix of your
+        /// applications; the balancer accepts both. A change needs a restart.
         repository_prefix: String [Text(NAMES)] = "tao.lb".into(); r#""omg.org""#,
-        /// How often each registered load monitor is asked. Should be below `load_max_age` of the
+        /// Time between two questions to a registered load monitor. Keep the time below `load_max_age` of your
         /// groups.
         pull_interval: Duration [Time(millis(10), HOUR)] = secs(5); r#""1s""#,
         /// Time limit for the answer of a load monitor. Monitors do not wait for each other.
         pull_timeout: Duration [Time(millis(1), secs(600))] = secs(1); r#""300ms""#,
-        /// Time limit for a load alert object to acknowledge that it is on or off; then the call is
+        /// Time limit for a load alert object to acknowledge a change (on or off); after the limit the call is
         /// repeated.
         alert_retry: Duration [Time(millis(10), HOUR)] = secs(1); r#""500ms""#,
-        /// How often each member is checked (`_non_existent`). A member that does not exist is
-        /// removed from its group if the membership is infrastructure-controlled, and gets no
-        /// clients until it is back if it is application-controlled. A member that only sheds load
-        /// is alive. With more than 2,000 members for each second of the interval it is longer.
-        /// `false` turns the checks off.
+        /// Time between two checks of a member (`_non_existent`). A member found not to exist is removed from
+        /// its group if the membership is infrastructure-controlled; if the membership is
+        /// application-controlled, the member gets no clients until it is back. A member which only sheds load
+        /// is alive. With more than 2,000 members for each second of the interval, the interval is longer. Set
+        /// `false` to turn the checks off.
         liveness: Option<Duration> [Time(millis(10), DAY)] = Some(secs(2)); r#""10s""#,
-        /// Time limit for a custom strategy to name the next member. After it the group's fallback
+        /// Time limit for a custom strategy to name the next member. After the limit the group's fallback
         /// decides.
         custom_strategy_timeout: Duration [Time(millis(1), secs(60))] = millis(200); r#""50ms""#,
-        /// Time limit for calls to other objects of the application: type and liveness checks of
-        /// members, and the creation or deletion of members by factories.
+        /// Time limit for calls to other objects of the application: type and liveness checks of members, and
+        /// the creation or deletion of members by factories.
         call_timeout: Duration [Time(millis(1), secs(600))] = secs(2); r#""5s""#,
-        /// Time limit for a member to answer a relayed request (granularity `per_request`). Then
-        /// the client gets TIMEOUT, and the member a CancelRequest.
+        /// Time limit for a member to answer a relayed request (granularity `per_request`). After the limit the
+        /// client gets TIMEOUT, and the member a CancelRequest.
         relay_timeout: Duration [Time(millis(1), DAY)] = secs(60); r#""5m""#,
-        /// Maximum size of a GIOP message, all its fragments together. Larger ones are refused,
-        /// also those that are only relayed (granularity `per_request`).
+        /// Maximum size of a GIOP message, all fragments together. Larger messages are refused, even if they
+        /// are only relayed (granularity `per_request`). Raise the size if your applications send larger
+        /// messages.
         max_message: usize [Bytes(1024, 1024 * 1024 * 1024)] = 2 * 1024 * 1024; r#""16MiB""#,
-        /// Maximum number of connections at once. Further ones wait in the listen queue.
+        /// Maximum number of connections at once. Further connections wait in the listen queue.
         max_connections: usize [Number(1.0, 1_000_000.0, "connections")] = 10_000; "1000",
-        /// How long a connection without a request is kept. It is then closed with CloseConnection,
-        /// so that the client's ORB connects again when needed.
+        /// Time without a request after which a connection is closed with CloseConnection. The client's ORB
+        /// connects again when needed.
         idle_timeout: Duration [Time(millis(1), DAY)] = secs(600); r#""3m""#,
-        /// The exception that clients get from a group that has no member, or whose members are all
-        /// dead: `"transient"`, so that they may try again, or `"object_not_exist"`, as with TAO's
-        /// load manager, for clients that rely on it. While members are only down, drained or
-        /// overloaded it is always TRANSIENT.
+        /// Exception for clients of a group without members, or with dead members only: `"transient"`, so that
+        /// clients may try again, or `"object_not_exist"`, as with TAO's load manager. Set `"object_not_exist"`
+        /// if your clients rely on this exception. While members are only down, drained or overloaded, the
+        /// exception is always TRANSIENT.
         when_empty: WhenEmpty = WhenEmpty::Transient; r#""object_not_exist""#,
-        /// Defaults of object groups, which their properties override: keys of
-        /// [`[group.NAME]`](#groupname) up to `connection_failure_limit`, with their defaults,
-        /// except that `granularity` is `"on_demand"`, `strategy` is the default of clients that
-        /// are [forwarded](strategies.md#which-default-holds), `slow_start` is `"0s"`, `load` is
-        /// `"first"` (the first load that a location reports by CORBA, whatever it measures, or
-        /// else `cpu`), and `move_share` of `alert` is 0.5: below 1, a load alert lasts until the
-        /// excess load has left, and at most this share of the clients leaves. With 1 it lasts
-        /// until loads have fallen, which is the default if the threshold is a load
-        /// (`critical_threshold`, or a number as `threshold`). `[defaults]` does not apply here.
+        /// Defaults of object groups, overridden by the properties of a group. You can set all keys of
+        /// [`[group.NAME]`](#groupname) up to `connection_failure_limit`. The defaults are the same, with these
+        /// exceptions: `granularity` is `"on_demand"`, `strategy` is the default of clients that are
+        /// [forwarded](strategies.md#which-default-holds), `slow_start` is `"0s"`, `load` is `"first"` (the
+        /// first load which a location reports by CORBA, whatever the measure, or else `cpu`), and `move_share`
+        /// of `alert` is 0.5. With a `move_share` below 1, a load alert lasts until the excess load has left,
+        /// and at most this share of the clients leaves. With 1 the alert lasts until loads have fallen, which
+        /// is the default if the threshold is a load (`critical_threshold`, or a number as `threshold`).
+        /// `[defaults]` does not apply here.
         groups: GroupConfig = object_groups(); r#"{ strategy = "least_loaded", load_max_age = "12s" }"#,
     }
 }
 
-/// What a client is told by a group without members, or whose members are all dead.
+/// Exception for clients of a group without members, or with dead members only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenEmpty {
-    /// That it may try again.
+    /// TRANSIENT: the client may try again.
     Transient,
-    /// That the group is not there.
+    /// OBJECT_NOT_EXIST: the group is not there.
     ObjectNotExist,
 }
 
@@ -114,7 +114,7 @@ choice_field!(WhenEmpty,
     "transient" => WhenEmpty::Transient,
     "object_not_exist" => WhenEmpty::ObjectNotExist);
 
-/// What object groups have by default.
+/// Default settings of object groups.
 fn object_groups() -> GroupConfig {
     let mut groups = GroupConfig::default();
     groups.settings.granularity = Granularity::OnDemand;
@@ -129,7 +129,7 @@ fn object_groups() -> GroupConfig {
 /// Most addresses in a reference.
 const MAX_ADVERTISED: usize = 16;
 
-/// Whether this build has what serves the section.
+/// True if this build can serve the section.
 const IS_SERVED: bool = cfg!(feature = "corba");
 
 /// Reads `[corba]` of the file, if it is there.
@@ -191,11 +191,11 @@ fn not_served(table: &Table<'_>, report: &mut Report<'_>) -> Option<Corba> {
     None
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
     let doc = "The CORBA load balancing and monitoring service: see [corba.md](corba.md). Off \
-               unless the table is there. Every client that can connect can change its groups, as \
-               with any CORBA service: use it in a trusted network.";
+               unless you add the table. Use the service in a trusted network only: every client \
+               which can connect can change your groups, as with any CORBA service.";
     TableDoc::new("[corba]", doc, [docs(CORBA, Corba::default())])
 }
 

@@ -18,20 +18,24 @@ section! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Cors {}
     keys CORS {
-        /// Origins whose pages may read responses: `https://app.example`, with a port if it is not the usual one;
-        /// `https://*.app.example` for all names below that; `"*"` for all origins. Without any, members decide.
+        /// Origins whose pages may read responses: `https://app.example`, with a port unless the port is the
+        /// usual one; `https://*.app.example` for all names below the domain; `"*"` for all origins. If you
+        /// name none, your members decide.
         allow_origins: Vec<OriginPattern> = Vec::new(); r#"["https://app.example", "https://*.app.example"]"#,
-        /// Methods that these pages may use, `"*"` for all. `GET`, `HEAD` and `POST` need no permission.
+        /// Methods allowed for pages of these origins, `"*"` for all. `GET`, `HEAD` and `POST` need no
+        /// permission.
         allow_methods: Vec<String> [Text(TOKEN)] = ["GET", "HEAD", "POST"].map(str::to_owned).into(); r#"["GET", "PUT", "DELETE"]"#,
-        /// Fields that their requests may have, `"*"` for all, beside those that need no permission.
+        /// Request fields allowed for pages of these origins, `"*"` for all, in addition to fields which need
+        /// no permission.
         allow_headers: Vec<String> [Text(TOKEN)] = Vec::new(); r#"["Authorization", "Content-Type"]"#,
-        /// Fields of responses that these pages may see, `"*"` for all of requests without credentials, beside those that
-        /// every page may see.
+        /// Response fields which pages of these origins may see, in addition to fields visible to every page.
+        /// `"*"` stands for all, in requests without credentials.
         expose_headers: Vec<String> [Text(TOKEN)] = Vec::new(); r#"["X-Request-Id"]"#,
-        /// Lets browsers send cookies and passwords with these requests. With `allow_origins = "*"` every page that your
-        /// users open can act in their name: name the origins.
+        /// Lets browsers send cookies and passwords with requests from these origins. Name your origins: with
+        /// `allow_origins = "*"` every page opened by your users can act in their name.
         allow_credentials: bool = false; "true",
-        /// How long browsers may keep the answer to a preflight, in whole seconds. Without it they keep it for 5 s.
+        /// Time for which browsers may keep the answer to a preflight, in whole seconds. If you leave the key
+        /// out, browsers keep the answer for 5 s.
         max_age: Option<Duration> [Time(secs(0), DAY)] = None; r#""1h""#,
     }
 }
@@ -102,9 +106,9 @@ impl Cors {
 pub enum OriginPattern {
     /// Each one.
     All,
-    /// This one.
+    /// The named origin.
     One(Origin),
-    /// Those with names below a domain.
+    /// Origins with names below a domain.
     Below {
         /// Scheme, with `://`.
         scheme: Box<str>,
@@ -131,13 +135,13 @@ impl OriginPattern {
     }
 }
 
-/// What follows `start` in `text`, whatever the case.
+/// Rest of `text` after `start`, in upper or lower case.
 fn cut_start<'t>(text: &'t str, start: &str) -> Option<&'t str> {
     let (front, rest) = text.split_at_checked(start.len())?;
     front.eq_ignore_ascii_case(start).then_some(rest)
 }
 
-/// What stands before `end` in `text`, whatever the case.
+/// Part of `text` before `end`, in upper or lower case.
 fn cut_end<'t>(text: &'t str, end: &str) -> Option<&'t str> {
     let (rest, back) = text.split_at_checked(text.len().checked_sub(end.len())?)?;
     back.eq_ignore_ascii_case(end).then_some(rest)
@@ -195,8 +199,10 @@ impl Element for OriginPattern {
 
 /// Documentation of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "[Cross-origin resource sharing](routing.md#pages-of-other-origins) of a rule: which pages of other origins may \
-               read its responses. `cors` of a group and of a route has the same keys, and goes before the rule's as a whole.";
+    let doc = "[Cross-origin resource sharing](routing.md#pages-of-other-origins) of a rule: pages \
+               of other origins which may read the rule's responses. You can set `cors` of a group \
+               and of a route with the same keys; the more specific table replaces the rule's as a \
+               whole.";
     TableDoc::new("[rule.NAME.cors]", doc, [docs(CORS, Cors::default())])
 }
 

@@ -1,4 +1,4 @@
-//! `[dns]`: how names of members are resolved.
+//! `[dns]`: resolution of members' names.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,22 +9,25 @@ use crate::schema::report::Report;
 use crate::schema::table::Table;
 
 section! {
-    /// How names of members are resolved.
+    /// Resolution of members' names.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Dns {}
     keys DNS {
-        /// The DNS servers that are asked, by UDP, and by TCP for long answers. Without it, those of
-        /// `/etc/resolv.conf`. `/etc/hosts` comes first in both cases.
+        /// DNS servers to ask, by UDP, and by TCP for long answers. By default the servers in
+        /// `/etc/resolv.conf`. Set this list if your members' names are known to other servers only.
+        /// `/etc/hosts` comes first in both cases.
         resolvers: Vec<SocketAddr> = Vec::new(); r#"["127.0.0.1:53"]"#,
-        /// An answer counts at least this long, whatever its TTL is.
+        /// Minimum time for which an answer counts, whatever its TTL. Raise the time if you want to ask less
+        /// often.
         min_ttl: Duration [Time(secs(1), DAY)] = secs(5); r#""1s""#,
-        /// An answer counts at most this long, whatever its TTL is.
+        /// Maximum time for which an answer counts, whatever its TTL. Lower the time if your members' addresses
+        /// change faster than their TTL says.
         max_ttl: Duration [Time(secs(1), DAY)] = secs(300); r#""1h""#,
     }
 }
 
 impl Dns {
-    /// How long an answer counts that has this TTL.
+    /// Time for which an answer with this TTL counts.
     pub fn bounded(&self, ttl: Duration) -> Duration {
         ttl.min(self.max_ttl).max(self.min_ttl)
     }
@@ -43,9 +46,9 @@ pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Dns {
     dns
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "How host names of members are resolved: see [members.md](members.md#names).";
+    let doc = "Resolution of members' host names: see [members.md](members.md#names).";
     TableDoc::new("[dns]", doc, [docs(DNS, Dns::default())])
 }
 

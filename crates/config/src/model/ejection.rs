@@ -10,9 +10,9 @@ use crate::schema::table::{AsTable, Table};
 keys! {
     // Stands in the group's own table.
     LIMIT: EjectionSettings {
-        /// Number of failures in a row after which a member is ejected for a while: refused or
-        /// broken connections, timeouts, invalid responses. A response with a 5xx code does not
-        /// count; a member with far more of those than the others is ejected for that, see
+        /// Number of failures in a row after which a member is ejected for a while: refused or broken
+        /// connections, timeouts, invalid responses. A response with a 5xx code does not count; a member with
+        /// far more 5xx responses than the others is ejected for its share of failures, see
         /// [`ejection`](#groupnameejection).
         failure_limit "connection_failure_limit" [Number(1.0, 1000.0, "failures")]; "3",
     }
@@ -22,14 +22,13 @@ keys! {
     EJECTION: EjectionSettings {
         /// Time over which requests and failures of a member are counted, in whole seconds.
         window [Time(secs(1), secs(60))]; r#""30s""#,
-        /// Minimum number of requests in the window for a member to be judged by its share of
-        /// failures.
+        /// Minimum number of requests in the window for a member to be judged by its share of failures. Raise
+        /// the number if your members are ejected by chance.
         min_requests [Number(1.0, 1_000_000.0, "requests")]; "100",
-        /// How far the share of failed requests of a member must be above that of the other
-        /// members for it to be ejected: 0.2 is 20 percentage points, 1 is never.
+        /// Difference between the share of failed requests of a member and of the other members above which the
+        /// member is ejected: 0.2 is 20 percentage points. Set 1 to never eject for the share.
         excess [Number(0.01, 1.0, "")]; "0.5",
-        /// Time for which a member is ejected at first. If it is ejected again soon, the time
-        /// doubles.
+        /// Time for which a member is ejected at first. If the member is ejected again soon, the time doubles.
         time [Time(secs(1), HOUR)]; r#""30s""#,
         /// Maximum time for which a member is ejected.
         max_time [Time(secs(1), DAY)]; r#""1h""#,
@@ -51,11 +50,11 @@ impl AsTable for EjectionSettings {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Passive health: a member of a group gets no traffic for a while (it is ejected) \
-               after `connection_failure_limit` failures in a row, or when far more of its \
-               requests fail than of those of the other members. At most as many members are \
+    let doc = "Passive health: ejection of members. An ejected member gets no traffic for a while. \
+               A member is ejected after `connection_failure_limit` failures in a row, or when far \
+               more of its requests fail than at the other members. At most as many members are \
                ejected as `panic_threshold` allows.";
     let keys = [docs(EJECTION, EjectionSettings::default())];
     TableDoc::new("[group.NAME.ejection]", doc, keys)

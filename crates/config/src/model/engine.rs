@@ -1,4 +1,4 @@
-//! What `engine.toml` means: the configuration of `evenkeel engine`.
+//! Configuration of `evenkeel engine`: contents of `engine.toml`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -40,48 +40,47 @@ section! {
     /// A whole, valid configuration of a client engine.
     #[derive(Clone, Debug, PartialEq)]
     pub struct EngineConfig {
-        /// What is negotiated for, in the order of the file. Names are unique.
+        /// Clusters to negotiate for, in the order of the file. Names are unique.
         clusters: Vec<EngineCluster> = Vec::new(),
-        /// What is allowed but probably not meant.
+        /// Settings that are allowed but probably not meant.
         warnings: Vec<Problem> = Vec::new(),
     }
     keys TOP {
-        /// URLs of the brokers' negotiators, `http` or `https`: one, or a list. **Required.** They are
-        /// asked in this order; one that does not answer is skipped for a while.
+        /// URLs of the brokers' negotiators, `http` or `https`: one, or a list. The engine asks brokers in the
+        /// order of your list, and skips a broker without an answer for a while. **Required.**
         brokers: Vec<Origin> = Vec::new(); r#"["http://broker-1.example:8088", "http://broker-2.example:8088"]"#,
-        /// Time limit for a broker's answer; then the next one is asked.
+        /// Time limit for a broker's answer. After the limit the next broker is asked.
         broker_timeout: Duration [Time(millis(10), secs(60))] = secs(2); r#""500ms""#,
-        /// TLS with brokers at `https`: a table. Without it their certificates are verified with the
-        /// authorities that the system trusts. Its files are read again when they change.
+        /// TLS with brokers at `https`: a table. By default the brokers' certificates are verified with the
+        /// authorities trusted by your system. Files named in the table are read again when you change them.
         broker_tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/brokers.pem" }"#,
     }
 }
 
 section! {
-    /// A cluster whose clients the engine serves.
+    /// Cluster whose clients the engine serves.
     #[derive(Clone, Debug, PartialEq)]
     pub struct EngineCluster {
-        /// Its name at the brokers.
+        /// Name of the cluster at the brokers.
         name: String = String::new(),
     }
     keys CLUSTER {
-        /// Addresses to listen on for the cluster's clients: one, or a list. **Required.** Each
-        /// cluster has its own; on one machine, 127.0.0.1, 127.0.0.2 and so on can all have port
-        /// 80.
+        /// Addresses to listen on for the cluster's clients: one, or a list. Give each cluster its own address;
+        /// on one machine, 127.0.0.1, 127.0.0.2 and so on can all have port 80. **Required.**
         listen: Vec<SocketAddr> = Vec::new(); r#""127.0.0.2:80""#,
-        /// The class of the clients, if any.
+        /// Class of the clients. Set a class if your negotiator has classes.
         class: Option<String> [Text(NAMES)] = None; r#""gold""#,
-        /// The mean response time that a server must have for these clients.
+        /// Mean response time required of a server for these clients.
         response_time: Option<Duration> [Time(Duration::from_micros(1), HOUR)] = None; r#""200ms""#,
-        /// Maximum time that a client may cache a redirect, in whole seconds, limited to the rest
-        /// of the quantum. A short time lets clients leave a dead server soon; asking the engine
-        /// again is cheap.
+        /// Maximum time for which a client may cache a redirect, in whole seconds, limited to the rest of the
+        /// quantum. Keep the time short, so that your clients leave a dead server soon; asking the engine again
+        /// is cheap.
         redirect_max_age: Duration [Time(secs(0), DAY)] = secs(5); r#""30s""#,
-        /// How long the last server and its known alternatives are used beyond the quantum while no
-        /// broker answers. Then clients get 503.
+        /// Time beyond the quantum for which the last server and its known alternatives are used while no
+        /// broker answers. After the time clients get 503.
         stale_for: Duration [Time(secs(0), secs(7 * 86_400))] = HOUR; r#""10m""#,
-        /// Time between two test connections to the server, while there are clients. If it does not
-        /// accept them, another server is negotiated.
+        /// Time between two test connections to the server, while there are clients. If the server does not
+        /// accept test connections, another server is negotiated.
         probe_interval: Duration [Time(millis(50), DAY)] = secs(2); r#""500ms""#,
         /// Time limit for the server to accept a test connection.
         probe_timeout: Duration [Time(millis(10), secs(60))] = secs(1); r#""300ms""#,

@@ -19,12 +19,13 @@ section! {
         written: Vec<(String, Template)> = Vec::new(),
     }
     keys CHANGES {
-        /// Fields and their values, in place of all that there are of these names. Those of requests
-        /// may have `{scheme}`, `{host}`, `{port}`, `{path}`, `{query}` and `{client}`.
+        /// Fields and values which replace all fields of the same names. In requests you can write `{scheme}`,
+        /// `{host}`, `{port}`, `{path}`, `{query}` and `{client}` in values.
         set: BTreeMap<String, String> = BTreeMap::new(); r#"{ "X-Real-IP" = "{client}" }"#,
-        /// The same, in addition to what there is.
+        /// Fields and values to add, keeping existing fields. You can write the same parts in braces as in
+        /// `set`.
         add: BTreeMap<String, String> = BTreeMap::new(); r#"{ Vary = "Accept" }"#,
-        /// Names of fields that are removed.
+        /// Names of fields to remove.
         remove: Vec<String> = Vec::new(); r#"["Server", "X-Powered-By"]"#,
     }
 }

@@ -1,4 +1,4 @@
-//! `[fleet]`: the other balancers, and where they are found.
+//! `[fleet]`: the other balancers, and their addresses.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -12,42 +12,44 @@ use crate::schema::report::Report;
 use crate::schema::table::Table;
 
 section! {
-    /// The other balancers, and where they are found.
+    /// Addresses and keys of the other balancers.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Fleet {
-        /// What this balancer is called; `None` is the name of the machine.
+        /// Name of this balancer; `None` is the name of the machine.
         name: Option<String> = None,
     }
     keys FLEET {
         /// UDP address to listen on for the other balancers. **Required.**
         listen: Option<SocketAddr> = None; r#""0.0.0.0:9910""#,
-        /// UDP address at which the other balancers reach this one. Without it, that of `listen`; required if
-        /// that is `0.0.0.0` or `[::]`, or if addresses are translated on the way.
+        /// UDP address at which the other balancers reach this balancer. By default the address of `listen`.
+        /// Set this address if `listen` is `0.0.0.0` or `[::]`, or if addresses are translated on the way.
         advertise: Option<SocketAddr> = None; r#""10.0.0.1:9910""#,
-        /// Some of the other balancers: host and UDP port, one, or a list. A name stands for all its addresses, and is
-        /// looked up again and again. It need not be all of them, as each tells of the others, and may be this one, too, so
-        /// that all balancers can have the same list.
+        /// Addresses of some of the other balancers: host and UDP port, one, or a list. A name stands for all
+        /// its addresses, and is looked up again and again. You need not list all balancers, because each
+        /// balancer tells the others. You may list this balancer, too, so that you can use one list everywhere.
         join: Vec<Address> = Vec::new(); r#"["lb-1.internal:9910", "lb-2.internal:9910"]"#,
-        /// File with the keys that all balancers share: one line `ID:HEX`, or two while keys are changed. The first is used
-        /// to sign, a second one is accepted, too. It must be readable only for its owner and group. It is read again
-        /// with the configuration; a relative path starts at the configuration's folder. **Required.**
+        /// File with the keys shared by all balancers: one line `ID:HEX`, or two lines while you change keys.
+        /// The first key signs messages; a second key is accepted, too. Let nobody but the file's owner and
+        /// group read the file. The file is read again with the configuration; a relative path starts at the
+        /// configuration's folder. **Required.**
         key_file: PathBuf = PathBuf::new(); r#""/etc/evenkeel/fleet.key""#,
-        /// Whether this balancer tells the others how many of its requests are in flight at each location, and takes
-        /// its own and theirs as the load `in_flight` of the location, [theirs](fleet.md#requests-in-flight) as far as requests
-        /// take long there. Not where members report that load themselves.
+        /// Shares the number of requests in flight at each location with the other balancers. The balancer then
+        /// takes its own number and the numbers of the others as the load `in_flight` of the location; numbers
+        /// of the others count [as far as requests take long there](fleet.md#requests-in-flight). Leave the key
+        /// `false` if your members report this load.
         in_flight: bool = false; "true",
     }
 }
 
 impl Fleet {
-    /// Where others reach this balancer; `None` if the configuration does not say.
+    /// Address at which others reach this balancer; `None` if the configuration does not say.
     pub fn reached_at(&self) -> Option<SocketAddr> {
         let own = self.listen.filter(|address| !address.ip().is_unspecified());
         self.advertise.or(own)
     }
 }
 
-/// Whether this build has what serves the section.
+/// True if this build can serve the section.
 const IS_SERVED: bool = cfg!(feature = "fleet");
 
 /// Reads `[fleet]` of the file, if it is there.
@@ -92,10 +94,10 @@ pub(crate) fn read(
     Some(fleet)
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Other balancers with which this one shares what it knows, over UDP: see \
-               [fleet.md](fleet.md). Off unless the table is there.";
+    let doc = "Exchange of load alerts, ejections and observed response times with your other balancers, \
+               over UDP: see [fleet.md](fleet.md). Off unless you add the table.";
     TableDoc::new("[fleet]", doc, [docs(FLEET, Fleet::default())])
 }
 

@@ -17,20 +17,21 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct FtpOptions {}
     keys FTP {
-        /// Ports at which data connections are waited for: those of clients in passive mode, and those
-        /// of members in active mode. All rules and workers share them; those of other programs are
-        /// passed over.
+        /// Ports for data connections: of clients in passive mode, and of members in active mode. Open these
+        /// ports in your firewall. All rules and workers share the ports; ports taken by other programs are
+        /// skipped.
         ports: PortRange = PortRange::default(); r#""20000-20999""#,
-        /// The IPv4 address that clients are told in answers to PASV: where they reach the balancer, if
-        /// a router translates its address. By default the one that the client has connected to.
+        /// IPv4 address given to clients in answers to PASV. Set the public address if a router translates the
+        /// balancer's address. By default the address to which the client has connected.
         announce: Option<Ipv4Addr> = None; r#""203.0.113.7""#,
-        /// What becomes of `AUTH TLS`: it ends here, with the certificates of `tls` (`end`), it is
-        /// passed to the member (`pass`), after which no data connection can be prepared, or it is
-        /// refused (`refuse`). By default `end` with `tls`, and `refuse` without.
+        /// Handling of `AUTH TLS`. With `end`, TLS ends at the balancer, with the certificates of `tls`. With
+        /// `pass`, the command goes to the member, after which no data connection can be prepared. With
+        /// `refuse`, the balancer refuses the command. By default `end` if you set `tls`, and `refuse`
+        /// otherwise.
         auth_tls: Option<FtpTls> = None; r#""refuse""#,
-        /// Whether clients have to use TLS, before they log in and for data.
+        /// Requires TLS of clients, before they log in and for data.
         require_tls: bool = false; "true",
-        /// How long a data connection is waited for, and its TLS handshake.
+        /// Time limit for a data connection to arrive, and for its TLS handshake.
         data_timeout: Duration [Time(millis(1), HOUR)] = secs(60); r#""20s""#,
     }
 }
@@ -43,27 +44,27 @@ impl AsTable for FtpOptions {
     }
 }
 
-/// What becomes of `AUTH TLS` (RFC 4217).
+/// Handling of `AUTH TLS` (RFC 4217).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FtpTls {
-    /// TLS ends here.
+    /// TLS ends at the balancer.
     #[default]
     End,
-    /// It is between client and member.
+    /// TLS is between client and member.
     Pass,
-    /// There is none.
+    /// No TLS.
     Refuse,
 }
 
 choice_field!(FtpTls, "end" => FtpTls::End, "pass" => FtpTls::Pass, "refuse" => FtpTls::Refuse);
 blank!(FtpTls);
 
-/// Ports, both included.
+/// Range of ports, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortRange(pub RangeInclusive<u16>);
 
 impl Default for PortRange {
-    /// Below those that Linux gives out by itself, which begin at 32768.
+    /// Ports below the range that Linux assigns by itself, which begins at 32768.
     fn default() -> Self {
         PortRange(30_000..=32_767)
     }
@@ -116,7 +117,7 @@ impl crate::schema::field::Blank for Ipv4Addr {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
     let keys = [docs(FTP, FtpOptions::default())];
     TableDoc::new(

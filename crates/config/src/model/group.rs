@@ -1,4 +1,4 @@
-//! `[group.NAME]`: members that serve together, and how one of them is chosen.
+//! `[group.NAME]`: members which serve together, and the strategy which chooses one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,153 +31,164 @@ use crate::schema::similar::{similar, unknown};
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// An object group and what keeps it healthy.
+    /// Group of members, with its strategy, checks and load sources.
     #[derive(Clone, Debug, PartialEq)]
     pub struct GroupConfig {
         /// Unique name.
         name: String = String::new(),
-        /// Decisions.
+        /// Settings of decisions.
         settings: GroupSettings = GroupSettings::default(),
-        /// Which settings the file has, so that no default is chosen for them.
+        /// Settings found in the file, so that no default is chosen for them.
         said: Said = Said::default(),
-        /// How its clients reach its members: what is chosen depends on it.
+        /// Path of clients to the members; defaults depend on it.
         reach: Reach = Reach::Carried,
-        /// Members that are looked up as services, each with the settings that all of its addresses have.
+        /// Members found as services in DNS, each with the settings of all its addresses.
         services: Vec<MemberConfig> = Vec::new(),
-        /// Its load sources.
+        /// Load sources of the group.
         sources: Sources = Sources::default(),
-        /// Answers of the balancer's own, and changes to responses. Those of a rule's own group are the rule's.
+        /// Answers of the balancer's own, and changes to responses. In a rule's own group, the keys belong to
+        /// the rule.
         responses: Responses = Responses::default(),
     }
     // Not for `[defaults]`.
     keys OWN {
-        /// The members: addresses, or tables with the keys of a member. **Required**, at least one,
-        /// unless agents may join. A host name with several addresses becomes one member per
-        /// address, and is resolved again regularly; `{ srv = "_http._tcp.web.example.org" }` is the
-        /// members that SRV records name.
+        /// Members: addresses, or tables with the keys of a member. A host name with several addresses becomes
+        /// one member per address, and is resolved again regularly; `{ srv = "_http._tcp.web.example.org" }`
+        /// stands for the members named in SRV records. **Required**, at least one, unless agents may join.
         members: Vec<MemberConfig> = Vec::new(); r#"["10.0.0.1:80", { address = "10.0.0.2:80", weight = 2 }]"#,
-        /// Files with further members, in JSON as Prometheus has it (`file_sd`): the last part of a path
-        /// may contain `*`, and a relative one starts at the configuration's folder. They are read
-        /// again when they change: see [members.md](members.md#files).
+        /// Files with further members, in the JSON format of Prometheus (`file_sd`). The last part of a path
+        /// may contain `*`; a relative path starts at the configuration's folder. Use files if another program
+        /// knows your members: the balancer reads a file again when it changes. See
+        /// [members.md](members.md#files).
         members_files: Vec<String> [Text(MEMBERS_FILES)] = Vec::new(); r#"["members/*.json"]"#,
-        /// Whether agents may add servers to this group that are not in the file, until the agent
-        /// signs off or is silent for too long. Any holder of a key of the [`[broker]`](#broker)
+        /// Lets agents add servers which are not in the file, until the agent signs off or is silent for too
+        /// long. Set `true` only if you trust every holder of a key of the [`[broker]`](#broker): each holder
         /// can then add members, within `allowed_networks`.
         agents_may_join: bool = false; "true",
     }
     // Whoever its members are.
     keys STRATEGY {
-        /// How the next member is chosen: a name, or a table of a name and parameters.
-        /// `evenkeel strategies` and [strategies.md](strategies.md) describe each. The default here
-        /// is for clients that are not bound; [which default
-        /// holds](strategies.md#which-default-holds) lists the others.
+        /// Strategy which chooses the next member: a name, or a table of a name and parameters. For help with
+        /// your choice run `evenkeel strategies`, or see [strategies.md](strategies.md). The default here is
+        /// for clients without a binding; [which default holds](strategies.md#which-default-holds) lists the
+        /// others.
         strategy: Values = Values::defaults(default_kind()); r#"{ name = "least_request", choices = 3 }"#,
     }
     // Of a group whose members are addresses.
     keys ADDRESSED {
-        /// Maximum number of requests that wait when all members are at their connection limit.
-        /// Further ones are refused.
+        /// Maximum number of waiting requests when all members are at their connection limit. Further requests
+        /// are refused.
         max_queue: usize [Number(0.0, 1_000_000.0, "requests")] = 1024; "100",
-        /// How long requests may wait in that queue before the group counts as
-        /// [overloaded](overload.md): when all that are served have waited for longer, over this time
-        /// again and 100 ms at least. Then the newest are served first, and those that have waited
-        /// for longer are refused, the lowest `priority` first. `"0s"` never does that.
+        /// Waiting time above which the group's queue counts as [overloaded](overload.md). The queue is
+        /// overloaded when every served request has waited for longer, during a time of the same length (at
+        /// least 100 ms). Then the newest requests are served first, and requests which have waited for longer
+        /// are refused, the lowest `priority` first. Set a target above the waiting time of your usual bursts,
+        /// or `"0s"` to turn the detection off.
         queue_target: Duration [Time(secs(0), secs(600))] = secs(1); r#""100ms""#,
-        /// How often host names of members are resolved again. Without it, when the TTL of the
-        /// answer is over, within the bounds of [`[dns]`](#dns). An address that is missing from an
-        /// answer gets no new traffic. If it returns within five minutes, or while it still has
-        /// requests, it keeps its state: requests, latency and health. Within five minutes there is
-        /// no slow start either, so a DNS answer may contain only a part of the addresses each
-        /// time. A group keeps the state of the last 1,024 addresses that left.
+        /// Time between two resolutions of a member's host name. By default the TTL of the answer, within the
+        /// bounds of [`[dns]`](#dns). An address missing from an answer gets no new traffic. If the address
+        /// returns within five minutes, or while it still has requests, it keeps its state: requests, latency
+        /// and health. Within five minutes there is no slow start either, so your DNS server may answer with
+        /// only a part of the addresses each time. A group keeps the state of the last 1,024 addresses which
+        /// left.
         dns_interval: Option<Duration> [Time(secs(1), DAY)] = None; r#""1m""#,
-        /// Allowed networks of members that agents register, or that host names resolve to. By
-        /// default every address is allowed except loopback, link-local, unspecified, multicast and
-        /// broadcast addresses and those of cloud metadata; `localhost` may be loopback. Addresses
-        /// that the balancer itself listens on are never allowed. An IPv4 address in IPv6 notation
-        /// counts as IPv4. Members with an IP address in the file are not restricted.
+        /// Allowed networks for members registered by agents, or found by resolving host names. By default
+        /// every address is allowed except loopback, link-local, unspecified, multicast and broadcast addresses
+        /// and addresses of cloud metadata; `localhost` may be loopback. Addresses on which the balancer itself
+        /// listens are never allowed. An IPv4 address in IPv6 notation counts as IPv4. Members with an IP
+        /// address in the file are not restricted. Set this list to your servers' networks if you do not
+        /// control the names or the agents.
         allowed_networks: Option<Networks> = None; r#"["10.0.0.0/8", "fd00::/8"]"#,
-        /// TLS to the members, of HTTP and TCP rules and of health checks: `true`, which verifies their
-        /// certificates with the authorities that the system trusts; a table (see below); or `false`.
+        /// TLS to the members, for HTTP and TCP rules and for health checks: `true`, `false`, or a table (see
+        /// below). With `true`, certificates are verified with the authorities trusted by your system. Set a
+        /// table if your members' certificates come from an authority of your own.
         member_tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/members.pem" }"#,
-        /// Whether members get a PROXY header with the client's address first, in every connection of
-        /// rules and in health checks, and its version: see [to members](proxy-protocol.md#to-members).
+        /// PROXY header with the client's address, sent first in every connection of rules and health checks,
+        /// and the version of the header. Set a version if your members accept the PROXY protocol and need the
+        /// client's address; see [to members](proxy-protocol.md#to-members).
         send_proxy: Option<SendProxy> = None; r#""v2""#,
-        /// Whose address the connections of rules to members come from: the `balancer`'s or the
-        /// `client`'s. The latter needs `CAP_NET_RAW` or `CAP_NET_ADMIN`, and routes: see
-        /// [the client's address](proxy-protocol.md#the-clients-address-itself).
+        /// Source address of the connections of rules to members: the `balancer`'s or the `client`'s. For
+        /// `client` you need `CAP_NET_RAW` or `CAP_NET_ADMIN`, and routes: see [the client's
+        /// address](proxy-protocol.md#the-clients-address-itself).
         source: Source = Source::Balancer; r#""client""#,
-        /// Rules with `protocol = "http"`: whether clients are bound to a member by a
-        /// [cookie](routing.md#sticky-clients) of the balancer's, over connections, restarts and
-        /// balancers: a table (see below), `true` for one with all defaults. Unless `granularity` says
-        /// otherwise, it is `per_session` then.
+        /// Rules with `protocol = "http"`: binding of clients to a member by a
+        /// [cookie](routing.md#sticky-clients) of the balancer's. The binding outlasts connections, restarts
+        /// and balancers. Set `true` for all defaults, or a table (see below). Unless you set `granularity`,
+        /// `sticky` makes it `per_session`.
         sticky: Option<Sticky> = None; r#"{ key_file = "/etc/evenkeel/sticky.key" }"#,
-        /// A program of yours that chooses members ([custom strategies](strategies.md#custom-strategies)), asked
-        /// over HTTP: a table (see below), `false` for none. The `strategy` decides where the program does not.
+        /// Program of yours which chooses members ([custom strategies](strategies.md#custom-strategies)), asked
+        /// over HTTP: a table (see below), or `false` for none. The `strategy` decides when the program does
+        /// not.
         chooser: Option<Chooser> = None; r#"{ url = "http://127.0.0.1:9000/choose", timeout = "5ms" }"#,
-        /// Active health check: a table (see below), `true` for one with all defaults, `false` for
-        /// none.
+        /// Active health check: a table (see below), `true` for all defaults, `false` for none. Set a check if
+        /// a failed member must be found before your clients' requests fail.
         health_check: Option<HealthCheck> = None; r#"{ path = "/healthz" }"#,
-        /// Whether the loads of the group's locations are read from their kernels: a table (see
-        /// below), `false` for no.
+        /// Reading of the loads of the group's locations from the kernels of their machines: a table (see
+        /// below), or `false` for none.
         monitor: Option<Monitor> = None; r#"{ key_file = "/etc/evenkeel/monitor.key" }"#,
     }
 }
 
 keys! {
     SETTINGS: GroupSettings {
-        /// When the strategy chooses a member: once per client connection, for every request, or
-        /// once, and again only when the member's location is under a load alert. A TCP connection
-        /// is one request. The default of groups that clusters use, and no rule, is `on_demand`.
+        /// Moment of the choice of a member: once per client connection (`per_session`), for every request
+        /// (`per_request`), or once, and again only when the member's location is under a load alert
+        /// (`on_demand`). A TCP connection is one request. For groups used by clusters and by no rule, the
+        /// default is `on_demand`.
         granularity; r#""per_session""#,
-        /// Whether decisions use reported loads and alerts.
+        /// Use of reported loads and alerts in decisions. Set `false` if you do not want loads to influence the
+        /// choice of a member.
         adaptive; "false",
-        /// HTTP: whether requests wait in the group's queue until the member has room at which they will
-        /// be done first, rather than to go to one that has room now and takes longer: see
-        /// [late binding](strategies.md#late-binding). Without it, with strategy `adaptive`.
+        /// HTTP: lets requests wait in the group's queue for the member which will finish the request first,
+        /// although another, slower member has room now. See [late binding](strategies.md#late-binding). By
+        /// default on with strategy `adaptive` only.
         late_binding; "false",
-        /// With granularity `on_demand` and `adaptive = false`: how long a client stays bound to
-        /// its member.
+        /// With granularity `on_demand` and `adaptive = false`: time for which a client stays bound to its
+        /// member.
         rebind_interval [Time(millis(1), DAY)]; r#""5m""#,
-        /// The reported load that the strategy uses, by name or by number. With a `monitor` the
-        /// default is `composite`, with strategy `least_utilization` it is `utilization`. If a
-        /// location does not report its `utilization`, its `cpu` is used.
+        /// Reported load for the strategy, by name or by number. Set the load which is the bottleneck of your
+        /// members. With a `monitor` the default is `composite`, with strategy `least_utilization` the default
+        /// is `utilization`. If a location does not report its `utilization`, its `cpu` is used.
         load_id "load"; r#""utilization""#,
-        /// With strategy `hash`: what of a request decides about its member. `uri` is path and
-        /// query; of several fields or cookies of that name the first one counts. Only a rule with
-        /// `protocol = "http"` knows more than the client's address; elsewhere, and for requests
-        /// without the field or cookie, members are drawn by weight.
+        /// With strategy `hash`: part of a request which decides about the member. `uri` is path and query; if
+        /// there are several fields or cookies of the name, the first counts. You can use more than the
+        /// client's address only in a rule with `protocol = "http"`. In other rules, and for requests without
+        /// the field or cookie, members are drawn by weight.
         hash_key; r#""header:X-User""#,
-        /// A load report older than this counts as unknown.
+        /// Age above which a load report counts as unknown. Set a time well above the time between two of your
+        /// reports.
         load_max_age [Time(millis(1), HOUR)]; r#""3s""#,
-        /// HTTP: moment of a response that ends its latency, for strategies, metrics and `ctl`: arrival of the
+        /// HTTP: moment of a response which ends its latency, for strategies, metrics and `ctl`: arrival of the
         /// `head`, of the `first_byte` of the body, or of the `last_byte`. `auto` is the first byte for
-        /// [streams](strategies.md#streams), and the head for other responses. After the head, time in
-        /// which the member waits for the client does not count.
+        /// [streams](strategies.md#streams), and the head for other responses. After the head, time in which
+        /// the member waits for the client does not count.
         latency; r#""first_byte""#,
-        /// Decay time of observed latencies and failures: after this time a third of their weight
-        /// is left.
+        /// Decay time of observed latencies and failures: after this time a third of their weight is left.
+        /// Shorten the time if your members change fast.
         latency_decay [Time(millis(1), HOUR)]; r#""3s""#,
-        /// Minimum latency that a failure counts as, so that a member that fails fast does not
-        /// appear fast.
+        /// Minimum latency of a failure in the statistics, so that a member which fails fast does not appear
+        /// fast.
         failure_penalty [Time(secs(0), secs(300))]; r#""2s""#,
-        /// Time until a new or returning member gets its full share of traffic; `"0s"` is at once. With
-        /// strategy `round_robin`, whose members take equal turns, the default is `"0s"`.
+        /// Time until a new or returning member gets its full share of traffic; `"0s"` is at once. Set a longer
+        /// time if your members need to warm up. With strategy `round_robin`, whose members take equal turns,
+        /// the default is `"0s"`.
         slow_start [Time(secs(0), HOUR)]; r#""30s""#,
-        /// Share of the members that may be down or ejected. Above it health is ignored, and all
-        /// members are used. Members that refuse connections, or answer
-        /// their health check wrongly, do not count, and are not used.
+        /// Share of the members which may be down or ejected. Above this share the balancer ignores health and
+        /// uses all members. Members which refuse connections, or answer their health check wrongly, do not
+        /// count, and are not used.
         panic_threshold [Number(0.0, 1.0, "")]; "0.3",
         /// Load alerts, which make locations shed clients: a table, see below.
         alert; "{ threshold = 0.9 }",
-        /// When members that fail are ejected: a table, see below.
+        /// Ejection of members which fail: a table, see below.
         ejection; "{ min_requests = 100 }",
-        /// How requests prefer the balancer's own [zone](zones.md), where [`[node]`](#node) says which that is, and
-        /// members say theirs: a table (see below), or `false`, with which all zones are alike.
+        /// Preference of requests for the balancer's own [zone](zones.md): a table (see below), or `false` to
+        /// treat all zones alike. You set the balancer's zone in [`[node]`](#node), and the zones of members at
+        /// the members.
         zones; r#"{ order = ["south"], spill_above = 0.7 }"#,
     }
 }
 
-/// What names files with members.
+/// Names of files with members.
 const MEMBERS_FILES: Texts = ("the path of a file; its last part may contain *", |text| {
     let (folder, name) = text.rsplit_once('/').unwrap_or(("", text));
     !name.is_empty() && !text.contains('\0') && !folder.contains('*')
@@ -194,14 +205,14 @@ choice_field!(Granularity,
     "per_request" => Granularity::PerRequest,
     "on_demand" => Granularity::OnDemand);
 
-/// Which of the settings the file has whose defaults depend on other settings.
+/// Settings with context-dependent defaults that the file has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// The strategy.
     pub strategy: bool,
     /// The load that it looks at.
     pub load: bool,
-    /// When it is asked.
+    /// Moment of the choice.
     pub granularity: bool,
     /// The share of the clients that leave in each step of an alert.
     pub move_share: bool,
@@ -278,7 +289,7 @@ impl GroupConfig {
         self.fill(table, report);
     }
 
-    /// Where it is, for messages.
+    /// Path in the configuration, for messages.
     pub(crate) fn path(&self) -> String {
         join("group", &self.name)
     }
@@ -343,14 +354,14 @@ impl GroupConfig {
         }
     }
 
-    /// Gives it another strategy.
+    /// Sets the strategy of the group.
     pub fn set_strategy(&mut self, strategy: Values) {
         self.strategy = strategy;
         self.said.strategy = true;
         self.choose(self.reach);
     }
 
-    /// Its first member that is a Unix socket.
+    /// First member of the group that is a Unix socket.
     pub(crate) fn unix(&self) -> Option<&MemberConfig> {
         self.members.iter().find(|member| member.unix().is_some())
     }
@@ -447,7 +458,7 @@ impl GroupConfig {
     }
 }
 
-/// What does not depend on who its members are.
+/// Settings that do not depend on the members.
 impl AsTable for GroupConfig {
     const ALLOWED: &'static str = "a table of keys of a group";
 
@@ -463,11 +474,12 @@ impl AsTable for GroupConfig {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
     let own = |keys| -> Vec<KeyDoc> { docs(keys, GroupConfig::default()) };
-    let doc = "A group of members. All these keys may also be set in `[rule.NAME]`, for the rule's \
-               own group; there `maintenance`, `error_pages`, `response_fields` and `cors` are the rule's.";
+    let doc = "A group of members. You may set all these keys in `[rule.NAME]`, too, for the rule's \
+               own group; there `maintenance`, `error_pages`, `response_fields` and `cors` are the \
+               rule's.";
     let GroupSettings { ejection, .. } = GroupSettings::default();
     let settings = docs(SETTINGS, GroupSettings::default());
     let keys = [

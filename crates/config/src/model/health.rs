@@ -1,4 +1,4 @@
-//! `[group.NAME.health_check]`: whether members serve is found out by asking them.
+//! `[group.NAME.health_check]`: active health checks of members.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,59 +20,61 @@ section! {
     /// Active health check (keep-alive).
     #[derive(Clone, Debug, PartialEq)]
     pub struct HealthCheck {
-        /// What `password_file` holds.
+        /// Password read from `password_file`.
         password: Option<Secret> = None,
     }
     keys HEALTH_CHECK {
-        /// `tcp`: a connection can be established, with TLS if the group has `member_tls`. `http`: a GET
-        /// is answered as expected. `grpc`: `grpc.health.v1.Health/Check` answers `SERVING`. `ftp`: the
-        /// server greets, and lets `user` log in, if there is one. With `path`, `host`,
-        /// `response_code` or `doc_text` the default is `http`, with `service` it is `grpc`, with `user`
-        /// `ftp`.
+        /// Type of the check. `tcp`: a connection can be established, with TLS if the group has `member_tls`.
+        /// `http`: a GET is answered as expected. `grpc`: `grpc.health.v1.Health/Check` answers `SERVING`.
+        /// `ftp`: the server greets, and accepts the login of `user`, if you set one. If you set `path`,
+        /// `host`, `response_code` or `doc_text`, the default is `http`, with `service` the default is `grpc`,
+        /// with `user` the default is `ftp`.
         kind "type": HealthCheckKind = HealthCheckKind::Tcp; r#""http""#,
-        /// Time between two checks of a member.
+        /// Time between two checks of a member. Shorten the time if failed members must be found sooner.
         interval | "frequency": Duration [Time(millis(10), DAY)] = secs(2); r#""500ms""#,
-        /// Time after which a check has failed.
+        /// Time limit of a check. A check without an answer within the limit has failed.
         timeout: Duration [Time(millis(1), HOUR)] = secs(1); r#""300ms""#,
-        /// Failed checks in a row until a member is down.
+        /// Number of failed checks in a row after which a member is down.
         fall: u32 [Number(1.0, 1000.0, "checks")] = 3; "2",
-        /// Passed checks in a row until it is up again.
+        /// Number of passed checks in a row after which a member is up again.
         rise: u32 [Number(1.0, 1000.0, "checks")] = 2; "3",
-        /// Port to check, if not the member's.
+        /// Port to check. Set a port if your members answer checks at another port than traffic.
         port: Option<u16> [Number(1.0, 65_535.0, "")] = None; "8081",
-        /// Whether the check does without TLS although the group has `member_tls`.
+        /// Check without TLS although the group has `member_tls`.
         plain: bool = false; "true",
-        /// gRPC: the service whose health is asked for. By default that of the server as a whole.
+        /// gRPC: service to check. By default the health of the server as a whole is checked.
         service: Option<String> [Text(SERVICE)] = None; r#""shop.Orders""#,
-        /// HTTP: what is spoken, as `member_protocol` of rules has it. By default that of the rules that
-        /// use the group, if they agree, and HTTP/1.1 if the check has a `port` or is `plain`.
+        /// HTTP: protocol of the check, with the values of `member_protocol` of rules. By default the protocol
+        /// of the rules which use the group, if the rules agree, and HTTP/1.1 if the check has a `port` or is
+        /// `plain`.
         protocol: Option<MemberProtocol> = None; r#""h2""#,
-        /// HTTP: path of the document to request, optionally with a query.
+        /// HTTP: path of the document to request, optionally with a query. Choose a path which fails when your
+        /// application cannot serve.
         path | "doc_path": String [Text(PATH)] = "/".into(); r#""/healthz""#,
         /// HTTP: the `Host` field; gRPC: the authority. By default the member's address.
         host: Option<String> [Text(HOST)] = None; r#""www.example.org""#,
-        /// HTTP: response codes that pass.
+        /// HTTP: response codes of a passed check.
         codes "response_code": Vec<u16> = (200..=399).collect(); r#"[200, 204, "300-399"]"#,
-        /// HTTP: a text that the document must contain; only its beginning is searched.
+        /// HTTP: text which the document must contain. Only the beginning of the document is searched.
         text "doc_text": Option<String> [Text(TEXT)] = None; r#""all systems go""#,
-        /// FTP: who logs in. Without it the greeting is enough.
+        /// FTP: user name of a login. If you leave the key out, the server's greeting is enough.
         user: Option<String> [Text(USER)] = None; r#""anonymous""#,
-        /// FTP: a file with the password of `user`, which others must not read. Without it the password
-        /// is an address of mail, as anonymous users give it.
+        /// FTP: file with the password of `user`. Let nobody else read the file. By default the password is an
+        /// e-mail address, as for anonymous users.
         password_file: Option<PathBuf> = None; r#""/run/secrets/ftp-check""#,
     }
 }
 
-/// What an active health check looks at.
+/// Type of an active health check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthCheckKind {
-    /// A connection can be established.
+    /// Connection can be established.
     Tcp,
-    /// A GET is answered as expected.
+    /// GET is answered as expected.
     Http,
-    /// The health service of gRPC says that all is well.
+    /// Health service of gRPC says that all is well.
     Grpc,
-    /// A server of FTP greets, and lets somebody log in.
+    /// Server of FTP greets, and lets somebody log in.
     Ftp,
 }
 
@@ -255,9 +257,9 @@ impl Field for Vec<u16> {
 
 const CODES: &str = r#"a response code from 100 to 599, or a range of them as in "200-399""#;
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Active health check of a group; off unless the table is there.";
+    let doc = "Active health check of a group. Off unless you add the table.";
     let keys = [docs(HEALTH_CHECK, HealthCheck::default())];
     TableDoc::new("[group.NAME.health_check]", doc, keys)
 }

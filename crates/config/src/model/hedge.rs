@@ -1,4 +1,4 @@
-//! `hedge`: a second member is asked when the first one takes long.
+//! `hedge`: a second request when the first member takes long.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// Requests that are sent to a second member when the first one takes long.
+    /// Requests sent to a second member when the first takes long.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Hedge {}
     keys HEDGE {
-        /// After this time without a byte of a response the request is sent to another member, too.
-        /// **Required.** What 95 % of the responses take is a good value.
+        /// Time without a byte of a response after which the request is sent to another member, too. Set the
+        /// latency within which 95 % of your responses arrive. **Required.**
         after: Option<Duration> [Time(millis(1), HOUR)] = None; r#""50ms""#,
-        /// How many requests may be sent twice, in percent of those that could be. 0 is none.
+        /// Maximum share of requests sent twice, in percent of the requests which could be sent twice. Set 0
+        /// for none. Keep the share small: second requests are additional load for your members.
         percent: f32 [Number(0.0, 100.0, "")] = 5.0; "2",
     }
 }
@@ -34,10 +35,11 @@ impl AsTable for Hedge {
 }
 blank!(Hedge);
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "[Second requests](routing.md#hedging) to another member when the first one takes long; \
-               `hedge` of a route has the same keys, and is instead of the rule's.";
+    let doc = "[Second requests](routing.md#hedging) to another member when the first takes long. \
+               You can set `hedge` of a route with the same keys; the route's table replaces the \
+               rule's.";
     let keys = [docs(HEDGE, Hedge::default())];
     TableDoc::new("[rule.NAME.http.hedge]", doc, keys)
 }

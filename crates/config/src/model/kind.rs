@@ -1,4 +1,4 @@
-//! Which program a configuration file is for, by what stands in it.
+//! Program of a configuration file, found by the contents of the file.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,28 +9,28 @@ use super::{agent, config, engine, scenario};
 use crate::schema::reference::TableDoc;
 use crate::schema::source::{MAX_FILE_SIZE, read_bounded};
 
-/// Whom a file is for.
+/// Program that a file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `evenkeel run`.
+    /// File of `evenkeel run`.
     Balancer,
-    /// `evenkeel agent`.
+    /// File of `evenkeel agent`.
     Agent,
-    /// `evenkeel engine`.
+    /// File of `evenkeel engine`.
     Engine,
-    /// `evenkeel sim`.
+    /// File of `evenkeel sim`.
     Scenario,
 }
 
 impl Kind {
-    /// Whom the file at `path` is for: the one that knows most of what stands at its top. A
-    /// file that cannot be read, or tells nothing, is the balancer's.
+    /// Returns the program that the file at `path` is for: the one that knows most of the keys at the file's
+    /// top. A file that cannot be read, or has no known key, is the balancer's.
     pub fn of_file(path: &Path) -> Kind {
         let text = read_bounded(path, MAX_FILE_SIZE);
         text.map_or(Kind::Balancer, |text| Kind::of(&text))
     }
 
-    /// The same of its text.
+    /// Returns the program that a file with this text is for.
     pub fn of(text: &str) -> Kind {
         // What cannot be parsed is left out; the rest tells enough.
         let (document, _) = DeTable::parse_recoverable(text);
@@ -50,7 +50,7 @@ impl Kind {
     }
 }
 
-/// What may stand at the top of a file with these tables.
+/// Names allowed at the top of a file with these tables.
 fn names(tables: &[TableDoc]) -> HashSet<&str> {
     let name = |table: &TableDoc| -> Vec<&'static str> {
         match table.header {

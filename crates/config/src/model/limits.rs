@@ -1,4 +1,4 @@
-//! `[rule.NAME.limits]`: what each client of a rule may have; `request_limits`: further limits of requests.
+//! `[rule.NAME.limits]`: limits for each client of a rule; `request_limits`: further limits of requests.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,57 +21,62 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Limits {}
     keys LIMITS {
-        /// HTTP: how many requests a client may send in a time; more are answered with `status` and
-        /// `Retry-After`. A client is what `key` says.
+        /// HTTP: number of requests which a client may send in a time. Further requests are answered with
+        /// `status` and `Retry-After`. You choose with `key` what counts as a client.
         requests: Option<Frequency> = None; r#""100/s""#,
-        /// How many of them may come at once. By default as many as `requests` names: `"100/s"` allows
-        /// 100 at once.
+        /// Number of requests which may come at once. By default the number in `requests`: `"100/s"` allows 100
+        /// at once. Raise the number if your clients load many files for a page.
         burst: Option<u32> [Number(1.0, 10_000_000.0, "requests")] = None; "200",
-        /// HTTP: whose requests are counted together: those with the same client address (`client`),
-        /// or with the same `header:NAME`, `cookie:NAME`, `path` or `uri`; `all` is those of everybody. Requests
-        /// without such a part count for the client's address. `forwarded_for` is the last address in `X-Forwarded-For`,
-        /// for rules behind a proxy that adds it; it needs `trust_forwarded` in the rule's `http`.
+        /// HTTP: requests to count together: with the same client address (`client`), or with the same
+        /// `header:NAME`, `cookie:NAME`, `path` or `uri`; `all` counts the requests of all clients together.
+        /// Requests without such a part count for the client's address. Use `forwarded_for`, the last address
+        /// in `X-Forwarded-For`, if your rule is behind a proxy which adds the field; for `forwarded_for` you
+        /// need `trust_forwarded` in the rule's `http`.
         key: LimitKey = LimitKey::Part(Key::Client); r#""header:X-Api-Key""#,
         /// HTTP: status of the answer to requests above the limit.
         status: u16 [Number(400.0, 599.0, "")] = 429; "503",
-        /// Maximum number of connections that a client address has open at once. Further ones are
-        /// reset.
+        /// Maximum number of open connections of a client address at once. Further connections are reset. Set a
+        /// limit well above what many clients behind one address need.
         connections: Option<u32> [Number(1.0, 1_000_000.0, "connections")] = None; "50",
-        /// How many connections a client address may open in a time. More are reset.
+        /// Number of connections which a client address may open in a time. Further connections are reset.
         new_connections: Option<Frequency> = None; r#""20/s""#,
-        /// How many of them may come at once. By default as many as `new_connections` names.
+        /// Number of connections which may come at once. By default the number in `new_connections`.
         new_connections_burst: Option<u32> [Number(1.0, 10_000_000.0, "connections")] = None; "40",
-        /// HTTP: slowest rate at which a client may send the body of a request, beyond `rate_grace`:
-        /// a slower one gets 408. Time in which the balancer waits for the member does not count.
-        /// Calls of gRPC are not limited.
+        /// HTTP: slowest rate at which a client may send the body of a request, beyond `rate_grace`. A slower
+        /// client gets 408. Time in which the balancer waits for the member does not count. Calls of gRPC are
+        /// not limited. Set a rate to protect your members from clients which send slowly on purpose.
         min_body_rate: Option<ByteRate> [Bytes(1, 1024 * 1024 * 1024)] = None; r#""500B/s""#,
-        /// HTTP: slowest rate at which a client may take a response: a slower one is cut off. What the
-        /// sockets hold counts as taken.
+        /// HTTP: slowest rate at which a client may take a response. A slower client is cut off. Data in the
+        /// sockets counts as taken.
         min_response_rate: Option<ByteRate> [Bytes(1, 1024 * 1024 * 1024)] = None; r#""500B/s""#,
         /// Time that a body may take beyond these rates.
         rate_grace: Duration [Time(secs(1), HOUR)] = secs(10); r#""20s""#,
-        /// HTTP: maximum number of requests in a client's connection. It ends in order then:
-        /// `Connection: close`, or GOAWAY with HTTP/2. Up to a tenth fewer, by chance, so that not all
-        /// clients connect anew at once.
+        /// HTTP: maximum number of requests in a client's connection. After the last request the connection
+        /// ends in order: `Connection: close`, or GOAWAY with HTTP/2. The limit is up to a tenth lower, by
+        /// chance, so that not all clients connect again at once.
         max_requests: Option<u32> [Number(1.0, 1_000_000_000.0, "requests")] = None; "1000",
-        /// Maximum age of a client's connection; up to a tenth less, by chance. HTTP: what is under way
-        /// then is finished, and the connection ends as with `max_requests`; WebSockets go on. TCP: the
-        /// connection is cut.
+        /// Maximum age of a client's connection; up to a tenth less, by chance. HTTP: requests under way are
+        /// finished, and the connection ends as with `max_requests`; WebSockets go on. TCP: the connection is
+        /// cut. Set an age if your clients must spread over balancers again after a change.
         max_lifetime: Option<Duration> [Time(secs(1), DAY)] = None; r#""1h""#,
-        /// Bytes per second that all clients of the rule together may send, and that they may be sent.
+        /// Bytes per second for all clients of the rule together, each for sending and for receiving. Set a
+        /// limit if one rule must not take the whole network.
         bandwidth: Option<ByteRate> [Bytes(4096, 1024 * 1024 * 1024 * 1024)] = None; r#""10MiB/s""#,
-        /// Bytes per second that a client may send in one connection, and that it may be sent in one. All streams
-        /// of HTTP/2, and all data connections of an FTP session, share them.
+        /// Bytes per second in one connection of a client, each for sending and for receiving. All streams of
+        /// HTTP/2, and all data connections of an FTP session, share the limit.
         connection_bandwidth: Option<ByteRate> [Bytes(4096, 1024 * 1024 * 1024 * 1024)] = None; r#""1MiB/s""#,
-        /// Networks of clients for which `requests`, `connections` and `new_connections` do not count.
+        /// Networks of clients without the limits `requests`, `connections` and `new_connections`. List your
+        /// own monitoring and your proxies here.
         except: Option<Networks> = None; r#"["10.0.0.0/8", "192.0.2.7"]"#,
-        /// Bits of an IPv4 address that count: addresses that have them in common are one client.
+        /// Number of leading bits of an IPv4 address that count: addresses with the same bits are one client.
         ipv4_prefix: u16 [Number(8.0, 32.0, "bits")] = 32; "24",
-        /// The same for IPv6, where a client mostly has a network of its own.
+        /// Number of leading bits of an IPv6 address that count. A client mostly has an IPv6 network of its
+        /// own.
         ipv6_prefix: u16 [Number(16.0, 128.0, "bits")] = 64; "56",
-        /// Clients that are remembered at a time, for each of `requests`, `connections` and
-        /// `new_connections`. With more, the limits of some are lifted now and then: see [what the
-        /// table guarantees](limits.md#the-table). Each takes 16 bytes.
+        /// Number of remembered clients, for each of `requests`, `connections` and `new_connections`. With more
+        /// clients, the limits of some are lifted now and then: see [what the table
+        /// guarantees](limits.md#the-table). Raise the number if you have more clients at a time. Each takes 16
+        /// bytes.
         table_size: usize [Number(1024.0, 4_194_304.0, "clients")] = 65_536; "1000000",
     }
 }
@@ -81,24 +86,25 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct RequestLimit {}
     keys REQUEST_LIMIT {
-        /// What it is called in the access log, metrics and the status; behind the name of the route, if it is
-        /// one of a route's. Without a name it is its number, from 1.
+        /// Name of the limit in the access log, metrics and the status; behind the name of the route, if you
+        /// set the limit at a route. Without a name, the limit is shown by its number, from 1.
         name: Option<String> [Text(NAMES)] = None; r#""logins""#,
-        /// How many requests a client may send in a time. **Required.**
+        /// Number of requests which a client may send in a time. **Required.**
         requests: Frequency = Frequency::default(); r#""5/m""#,
-        /// How many of them may come at once. By default as many as `requests` names.
+        /// Number of requests which may come at once. By default the number in `requests`.
         burst: Option<u32> [Number(1.0, 10_000_000.0, "requests")] = None; "10",
-        /// Whose requests are counted together, as in `limits`.
+        /// Requests to count together, as in `limits`.
         key: LimitKey = LimitKey::Part(Key::Client); r#""header:X-Api-Key""#,
         /// Status of the answer to requests above the limit.
         status: u16 [Number(400.0, 599.0, "")] = 429; "503",
-        /// Networks of clients for which it does not count.
+        /// Networks of clients without this limit.
         except: Option<Networks> = None; r#"["10.0.0.0/8"]"#,
-        /// Bits of an IPv4 address that count.
+        /// Number of leading bits of an IPv4 address that count.
         ipv4_prefix: u16 [Number(8.0, 32.0, "bits")] = 32; "24",
-        /// The same for IPv6.
+        /// Number of leading bits of an IPv6 address that count.
         ipv6_prefix: u16 [Number(16.0, 128.0, "bits")] = 64; "56",
-        /// Clients that are remembered at a time. Each takes 16 bytes.
+        /// Number of remembered clients. Raise the number if you have more clients at a time. Each takes 16
+        /// bytes.
         table_size: usize [Number(1024.0, 4_194_304.0, "clients")] = 65_536; "10000",
     }
 }
@@ -132,12 +138,12 @@ const TAKEN: [&str; 6] = [
 ];
 
 impl RequestLimit {
-    /// How many requests may come at once.
+    /// Number of requests that may come at once.
     pub fn burst(&self) -> u32 {
         self.burst.unwrap_or(self.requests.count)
     }
 
-    /// What the limit at this place of a list is called where all of the rule are shown; `route` is the name
+    /// Name of the limit at this place of a list, where all limits of the rule are shown; `route` is the name
     /// of the route whose list it is.
     pub fn label(&self, place: usize, route: Option<&str>) -> String {
         let number = || (place + 1).to_string();
@@ -181,18 +187,18 @@ impl RequestLimit {
     }
 }
 
-/// What is wrong with the key `forwarded_for`.
+/// Error for the key `forwarded_for`.
 pub(crate) const FORGED: &str = "clients can write what they like in that field, unless a proxy in front sets \
      it: then say so with `trust_forwarded = true` in `http` of the rule";
 
-/// What a client is.
+/// Key of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitKey {
-    /// Everybody is one.
+    /// All clients together.
     All,
-    /// A part of a request.
+    /// Part of a request.
     Part(Key),
-    /// The last address in `X-Forwarded-For`.
+    /// Last address in `X-Forwarded-For`.
     ForwardedFor,
 }
 
@@ -302,7 +308,7 @@ impl Limits {
         }
     }
 
-    /// What it says of requests, as a limit by itself.
+    /// Limit of requests in these settings, as a limit by itself.
     pub fn of_requests(&self) -> Option<RequestLimit> {
         Some(RequestLimit {
             name: Some("requests".into()),
@@ -317,7 +323,7 @@ impl Limits {
         })
     }
 
-    /// How many connections may come at once.
+    /// Number of connections that may come at once.
     pub fn new_connections_burst(&self) -> u32 {
         let of_rate = |rate: Frequency| rate.count;
         let own = self.new_connections_burst;
@@ -325,11 +331,12 @@ impl Limits {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the tables.
 pub(crate) fn tables() -> [TableDoc; 2] {
     let doc = "[Limits](limits.md) of a rule, for each client and for all together.";
-    let requests = "[Further limits](limits.md#several-limits) of requests; `request_limits` of a route has the same \
-                    keys, for the requests of that route. At most 8 in each list.";
+    let requests = "[Further limits](limits.md#several-limits) of requests. You can set \
+                    `request_limits` of a route with the same keys, for the requests of the route. \
+                    At most 8 in each list.";
     let keys = docs(REQUEST_LIMIT, RequestLimit::default());
     [
         TableDoc::new("[rule.NAME.limits]", doc, [docs(LIMITS, Limits::default())]),

@@ -1,4 +1,4 @@
-//! Who listens where: no two at one address.
+//! Listen addresses of a file: no two listeners may share one.
 
 use std::collections::HashMap;
 

@@ -7,7 +7,7 @@ use crate::schema::document::{Entry, Item, entries, join};
 use crate::schema::field::{Field, Limits, WRONG_TYPE, read_one};
 use crate::schema::report::Report;
 
-/// Which name is which load. No load is there twice.
+/// Loads by name. No load occurs twice.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedLoads(Vec<(String, LoadId)>);
 
@@ -25,7 +25,7 @@ impl NamedLoads {
         self.0.iter().map(|(_, load)| *load)
     }
 
-    /// Whether there is none.
+    /// True if there is no load.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -73,7 +73,7 @@ impl Field for NamedLoads {
     }
 }
 
-/// Whether `load` may be in the list, too.
+/// Returns whether `load` may be in the list, too.
 pub(crate) fn check_load(
     load: LoadId,
     others: impl Iterator<Item = LoadId>,

@@ -1,4 +1,4 @@
-//! `[location.NAME]`: what is to be said of a place where members run.
+//! `[location.NAME]`: settings of a place where members run.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -16,17 +16,17 @@ section! {
     /// A location that the file says something of.
     #[derive(Clone, Debug, PartialEq)]
     pub struct LocationConfig {
-        /// Its name.
+        /// Name of the location.
         name: String = String::new(),
-        /// Whether it says of itself how its load is read, if it is.
+        /// True if the location's own table sets how its load is read.
         says_monitor: bool = false,
     }
     keys LOCATION {
-        /// How the load of this location is read from its kernel: a table with the keys of
-        /// [`[group.NAME.monitor]`](#groupnamemonitor), or `false` for not at all. It replaces the
-        /// setting of the groups with members there.
+        /// Reading of the load of this location from its kernel: a table with the keys of
+        /// [`[group.NAME.monitor]`](#groupnamemonitor), or `false` for none. The key replaces the setting of
+        /// the groups with members at the location. Set the key if one of your machines needs another way.
         monitor: Option<Monitor> = None; r#"{ type = "ulm", path = "/dev/shm/evenkeel-load" }"#,
-        /// The [zone](zones.md) of members there of which nothing else is said: those that agents add, CORBA
+        /// [Zone](zones.md) of members at the location without another zone: members added by agents, CORBA
         /// objects, and others without a `zone` of their own.
         zone: Option<String> [Text(NAMES)] = None; r#""north""#,
     }
@@ -120,10 +120,10 @@ pub(crate) fn check(groups: &[Placed<'_>], own: &[LocationConfig], report: &mut 
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Settings of one location: the machine where members run, by default named by their \
-               host; not a path as in nginx. A name with dots is written in quotes, as in \
+    let doc = "Settings of one location: the machine where members run, by default named by the \
+               host of the members; not a path as in nginx. Write a name with dots in quotes, as in \
                `[location.\"10.0.0.7\".monitor]`.";
     TableDoc::new(
         "[location.NAME]",

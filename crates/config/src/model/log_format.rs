@@ -8,10 +8,10 @@ use crate::schema::field::{Field, Limits, WRONG_TYPE};
 use crate::schema::report::Report;
 use crate::schema::similar::{similar, unknown};
 
-/// How a line of the access log looks.
+/// Format of a line of the access log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// A JSON object.
+    /// JSON object.
     #[default]
     Json,
     /// The combined format of Apache httpd and nginx.
@@ -23,7 +23,7 @@ pub enum LogFormat {
 /// A field of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogField {
-    /// One of [`LogField::NAMES`].
+    /// Field named in [`LogField::NAMES`].
     Named(&'static str),
     /// A header field of the request, by its name in lower case.
     Request(Box<str>),
@@ -90,13 +90,13 @@ pub struct LogTemplate {
     pieces: Vec<(Box<str>, Option<LogField>)>,
 }
 
-/// What is wrong with a text, and where.
+/// Error in a text, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("character {at}: {message}")]
 pub struct LogFormatError {
-    /// Which character, from 1.
+    /// Number of the character, from 1.
     pub at: usize,
-    /// What.
+    /// Description of the error.
     pub message: String,
 }
 
@@ -155,7 +155,7 @@ impl LogTemplate {
         Ok(LogTemplate { text, pieces })
     }
 
-    /// Its pieces, in order: a text, and a field behind it.
+    /// Pieces of the text, in order: a text, and a field behind it.
     pub fn pieces(&self) -> impl Iterator<Item = (&str, Option<&LogField>)> {
         self.pieces
             .iter()
@@ -202,7 +202,7 @@ impl LogFormat {
         })
     }
 
-    /// The same of responses.
+    /// Names of header fields of responses that lines have, in lower case: each once.
     pub fn response_fields(&self) -> Vec<Box<str>> {
         self.headers(|field| match field {
             LogField::Response(name) => Some(name),

@@ -1,4 +1,4 @@
-//! `maintenance` of rules, groups and routes: what clients get while they are not to be used.
+//! `maintenance` of rules, groups and routes: answers to clients while the service must not be used.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -19,19 +19,21 @@ section! {
         said: Vec<&'static str> = Vec::new(),
     }
     keys MAINTENANCE {
-        /// True while in maintenance: HTTP clients get `status` and the page, new connections
-        /// of TCP are reset. `evenkeel ctl maintain NAME on` and `off` change this at run time for a rule or a group.
+        /// Maintenance is in force: HTTP clients get `status` and the page, new connections of TCP are reset.
+        /// You can change the state at run time for a rule or a group with `evenkeel ctl maintain NAME on` and
+        /// `off`.
         on: bool = false; "true",
-        /// File with the page, of at most 64 KiB. It is read at the start and at reloads. Without it
-        /// clients get a line of text.
+        /// File with the page, of at most 64 KiB. The balancer reads the file at the start and at reloads. If
+        /// you set no page, clients get a line of text.
         page: Option<FileName> = None; r#""/etc/evenkeel/maintenance.html""#,
         /// `Content-Type` of the page.
         content_type: String [Text(CONTENT_TYPE)] = "text/html; charset=utf-8".into(); r#""application/json""#,
         /// Status of the answer.
         status: u16 [Number(400.0, 599.0, "")] = 503; "500",
-        /// When clients may come again: `Retry-After`, in whole seconds.
+        /// Time after which clients may come again: `Retry-After`, in whole seconds.
         retry_after: Option<Duration> [Time(secs(1), DAY)] = Some(secs(300)); r#""1h""#,
-        /// Networks of clients that are served nevertheless.
+        /// Networks of clients which are served nevertheless. List your own network to test a service before
+        /// you end its maintenance.
         except: Option<Networks> = None; r#"["10.0.0.0/8"]"#,
     }
 }
@@ -96,10 +98,11 @@ impl Maintenance {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "[Maintenance](limits.md#maintenance) of a rule: what clients get while it is not to be \
-               used. `maintenance` of a group and of a route has the same keys.";
+    let doc = "[Maintenance](limits.md#maintenance) of a rule: answer to clients while you do not \
+               want the service to be used. You can set `maintenance` of a group and of a route \
+               with the same keys.";
     let keys = [docs(MAINTENANCE, Maintenance::default())];
     TableDoc::new("[rule.NAME.maintenance]", doc, keys)
 }

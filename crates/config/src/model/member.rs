@@ -17,65 +17,66 @@ use crate::schema::report::Report;
 use crate::schema::table::{LOCATION_NAMES, NAMES, Table, is_name};
 
 section! {
-    /// A member as the file names it. A DNS name with several addresses becomes one
-    /// member per address.
+    /// Member as the file names it. A DNS name with several addresses becomes one member per address.
     #[derive(Clone, Debug, PartialEq)]
     pub struct MemberConfig {
-        /// Host name or IP address (an IPv6 address without brackets); or `unix:` and the path of a
-        /// Unix socket, which has no port.
+        /// Host name or IP address (an IPv6 address without brackets); or `unix:` and the path of a Unix
+        /// socket, which has no port.
         host: String = String::new(),
-        /// Port.
+        /// Port of the member.
         port: u16 = 0,
-        /// The name of a member that is no address, but something that clients reach by a
-        /// reference which they are given, as a CORBA object is. It has no `host` and `port`:
-        /// there is nothing to resolve and nothing to connect to.
+        /// Name of a member without an address, which clients reach by a given reference, as a CORBA object.
+        /// The member has no `host` and `port`: there is nothing to resolve and nothing to connect to.
         reference: Option<String> = None,
-        /// The name of a service, in place of `host` and `port`: members are what SRV records name.
+        /// Name of a service, in place of `host` and `port`: the members are those named in SRV records.
         srv: Option<String> = None,
         /// True if its location is its own address and port, where it has no `location`:
         /// [`GroupConfig::separate`](super::group::GroupConfig::separate).
         is_apart: bool = false,
     }
     keys MEMBER {
-        /// Name of the member for people, unique in the group: `evenkeel ctl`, the admin API, the console and `top` show
-        /// it, and take it where they take the address; the access log has it as `member_name`. Without it, a member
-        /// is called by its address. Each address of a host name with several has the name, `/` and the IP address.
+        /// Name of the member for people, unique in the group. `evenkeel ctl`, the admin API, the console and
+        /// `top` show the name, and you can type it in place of the address; the access log has it as
+        /// `member_name`. If you give no name, the address is the name. With a host name of several addresses,
+        /// each address is called by the name, `/` and the IP address.
         given_name "name": Option<String> [Text(MEMBER_NAMES)] = None; r#""s1""#,
-        /// Share of the traffic relative to the other members; 0 gets none.
+        /// Share of the traffic relative to the other members. Set 0 to send a member no traffic.
         weight: Weight = Weight::ONE; "2.5",
-        /// Where it runs: a machine, not a path as in nginx. Members of all groups at one location
-        /// share its reported load. By default the host of `address`, or all of it if that is a Unix
-        /// socket, or if members on that host [report their own loads](load-reports.md#which-source).
+        /// Location of the member: a machine, not a path as in nginx. Members of all groups at one location
+        /// share its reported load. By default the host of `address`; or the whole `address` if it is a Unix
+        /// socket, or if members on the host [report their own loads](load-reports.md#which-source). Set a
+        /// location if several addresses of yours are one machine.
         location: Option<String> [Text(LOCATION_NAMES)] = None; r#""rack-7""#,
-        /// The [zone](zones.md) that it is in, as a data centre: members in the balancer's own zone come first.
-        /// By default that of its location, if `[location.NAME]` names one.
+        /// [Zone](zones.md) of the member, for example a data centre. Members in the balancer's own zone come
+        /// first. By default the zone of the member's location, if you set one in `[location.NAME]`.
         zone: Option<String> [Text(NAMES)] = None; r#""north""#,
-        /// Maximum number of requests (HTTP) or connections (TCP) at once. By default there is no
-        /// limit.
+        /// Maximum number of requests (HTTP) or connections (TCP) at once. By default there is no limit. Set a
+        /// limit if your member gets slow with more.
         max_connections: Option<u32> [Number(1.0, 10_000_000.0, "requests or connections")]
             = None; "100",
-        /// Whether it gets no new traffic; existing traffic may finish.
+        /// Sends the member no new traffic; existing traffic may finish. Set `true` before you stop a member.
         drain: bool = false; "true",
-        /// Whether it is a backup: it gets traffic only while no other member of the group may
-        /// serve, because all are down, ejected, drained or under a load alert. Members at their
-        /// `max_connections` are waited for.
+        /// Makes the member a backup, with traffic only while no other member of the group may serve, because
+        /// all are down, ejected, drained or under a load alert. If members are only at their
+        /// `max_connections`, requests wait for them.
         backup: bool = false; "true",
-        /// URL for clients of the negotiator: scheme, host and port. By default the cluster's
-        /// `scheme` with `address`; with the IP address, if the host name has several.
+        /// URL for clients of the negotiator: scheme, host and port. By default the cluster's `scheme` with
+        /// `address`; with the IP address, if the host name has several. Set a URL if your clients reach the
+        /// member at another address.
         url: Option<Origin> = None; r#""https://www-1.example.org""#,
     }
 }
 
 section! {
-    /// Where a member is.
+    /// Address of a member.
     #[derive(Clone)]
     pub(crate) struct Place {}
     keys PLACE {
-        /// Host name or IP address, and port; or `unix:` and the absolute path of a Unix socket, or
-        /// `unix:@` and its name in the abstract namespace. **Required**, unless there is `srv`.
+        /// Host name or IP address, and port; or `unix:` and the absolute path of a Unix socket, or `unix:@`
+        /// and a name in the abstract namespace. **Required**, unless you set `srv`.
         address: Address [UnixToo] = Address::default(); r#""app-1.internal:8080""#,
-        /// The name of a service in DNS, instead of an address: each SRV record gives a member, with
-        /// its weight and port. Those with another than the lowest priority are backups.
+        /// Name of a service in DNS, instead of an address. Each SRV record gives a member, with its weight and
+        /// port. Records with a priority other than the lowest give backups.
         srv: Option<String> [Text(SERVICE)] = None; r#""_http._tcp.web.example.org""#,
     }
 }
@@ -92,18 +93,17 @@ pub fn is_member_name(name: &str) -> bool {
     is_name(name) && name.len() <= 63 && name.parse::<IpAddr>().is_err()
 }
 
-/// What a service is called.
+/// Name of a service.
 const SERVICE: Texts = ("a DNS name, as in \"_http._tcp.web.example.org\"", |text| {
     let name = text.strip_suffix('.').unwrap_or(text);
     is_host_name(name) && name.parse::<IpAddr>().is_err()
 });
 
-/// Host (an IPv6 address without brackets, names in lower case) and port of an address as it
-/// stands in the file.
+/// Host (an IPv6 address without brackets, names in lower case) and port of an address as written in the file.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// What is wrong with the address.
 pub fn member_address(text: &str) -> Result<(String, u16), &'static str> {
     host_port(text)
 }
@@ -186,7 +186,7 @@ impl MemberConfig {
         self.location.is_none() && self.reference.is_none() && self.unix().is_none()
     }
 
-    /// Whether its addresses are those that DNS has for its host.
+    /// True if the addresses of the member are found in DNS.
     pub fn is_looked_up(&self) -> bool {
         self.reference.is_none() && self.ip().is_none() && self.unix().is_none()
     }
@@ -329,9 +329,9 @@ macro_rules! bounded_field {
 bounded_field!(Weight, Weight::ONE, "a number from 0 to 1000");
 bounded_field!(Cost, Cost::ONE, "a number from 0.01 to 1000");
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "A member of a group; may also be written in a list, as `members = [{ address = \
+    let doc = "A member of a group. You may also write a list, as in `members = [{ address = \
                \"10.0.0.1:80\" }]`.";
     let keys = [
         docs(PLACE, Place::default()),

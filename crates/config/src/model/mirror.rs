@@ -14,18 +14,19 @@ use crate::schema::table::{AsTable, Table};
 pub const MIRRORED: &str = "X-Evenkeel-Mirror";
 
 section! {
-    /// Copies of requests for a second group, whose responses nobody waits for.
+    /// Copies of requests for a second group, whose responses are thrown away.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Mirror {}
     keys MIRROR {
-        /// The group that gets the copies. **Required.**
+        /// Group which gets the copies. **Required.**
         group: String = String::new(); r#""canary""#,
-        /// How many of the requests are copied, drawn at random. 0 is none.
+        /// Share of the requests to copy, in percent, drawn at random. Set 0 for none, or a small share if your
+        /// second group is small.
         percent: f32 [Number(0.0, 100.0, "")] = 100.0; "10",
-        /// Maximum size of a request's body. A request with a larger one is not copied.
+        /// Maximum size of the body of a request to copy. A request with a larger body is not copied.
         max_body: usize [Bytes(0, 16 * 1024 * 1024)] = 64 * 1024; r#""1MiB""#,
-        /// Maximum number of copies of the rule's requests that each worker has under way at once.
-        /// Further requests are not copied.
+        /// Maximum number of copies under way at once, for each worker and rule. Further requests are not
+        /// copied.
         max_concurrent: u32 [Number(1.0, 10_000.0, "copies")] = 64; "16",
     }
 }
@@ -63,10 +64,11 @@ impl Mirror {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "[Copies of requests](routing.md#mirroring) for a second group, whose responses nobody \
-               waits for; `mirror` of a route has the same keys, and is instead of the rule's.";
+    let doc = "[Copies of requests](routing.md#mirroring) for a second group, whose responses are \
+               thrown away. You can set `mirror` of a route with the same keys; the route's table \
+               replaces the rule's.";
     let keys = [docs(MIRROR, Mirror::default())];
     TableDoc::new("[rule.NAME.http.mirror]", doc, keys)
 }

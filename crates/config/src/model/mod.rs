@@ -1,5 +1,5 @@
-//! What the files of the balancer, the agent and the client engine may say: one file a section,
-//! each with its type, its keys and what it checks.
+//! Sections of the files of the balancer, the agent and the client engine: one file a section, each with its
+//! type, its keys and its checks.
 
 pub(crate) mod acme;
 pub(crate) mod admin;

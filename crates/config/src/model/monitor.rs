@@ -1,5 +1,4 @@
-//! `[group.NAME.monitor]` and `[location.NAME.monitor]`: whose kernels are asked for their
-//! load, and how.
+//! `[group.NAME.monitor]` and `[location.NAME.monitor]`: loads read from the kernels of machines.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -19,62 +18,63 @@ use crate::schema::table::{AsTable, Table};
 const TARGETS: f64 = 64.0;
 
 section! {
-    /// How the load of a location is read.
+    /// Reading of the load of a location.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Monitor {}
     keys MONITOR {
-        /// `kernel`: a UDP query, answered by the kernel of the back-end (`evenkeel kernel attach`)
-        /// or by a process (`evenkeel kernel serve --respond`). `rdma`: the load page of either is
-        /// read over RDMA; needs a build with the feature `kernel`. `ulm`: the load page of a
-        /// process on this machine is read in shared memory (`evenkeel kernel serve --shared`).
+        /// Way of reading. `kernel`: a UDP query, answered by the kernel of the back-end (`evenkeel kernel
+        /// attach`) or by a process (`evenkeel kernel serve --respond`). `rdma`: the load page of either is
+        /// read over RDMA; you need a build with the feature `kernel`. `ulm`: the load page of a process on the
+        /// local machine is read in shared memory (`evenkeel kernel serve --shared`).
         kind "type": MonitorKind = MonitorKind::Kernel; r#""kernel""#,
         /// Port of the responder or the page, at the address of the member.
         port: u16 [Number(1.0, 65_535.0, "")] = 9970; "9971",
-        /// Address to query, with or without a port, if not that of the member; for instance in a
-        /// management network.
+        /// Address to query, with or without a port. Set an address if your responder is not at the member's
+        /// address, for instance in a management network.
         address: Option<MonitorAddress> = None; r#""10.9.0.7:9970""#,
-        /// The file of shared memory. **Required** for `ulm`, and only allowed there. A relative
-        /// path starts at the folder of the configuration file.
+        /// File of shared memory. A relative path starts at the folder of the configuration file. **Required**
+        /// for `ulm`, and only allowed with `ulm`.
         path: Option<PathBuf> = None; r#""/dev/shm/evenkeel-load""#,
-        /// File with the key that the balancer and the back-ends share: a line `NUMBER:HEX` of 32
-        /// hexadecimal digits; of several, the first is used. It must be readable only for its
-        /// owner and group. It is read again with the configuration; a relative path starts at the
+        /// File with the key shared by the balancer and the back-ends: a line `NUMBER:HEX` of 32 hexadecimal
+        /// digits. If the file has several lines, the first is used. Let nobody but the file's owner and group
+        /// read the file. The file is read again with the configuration; a relative path starts at the
         /// configuration's folder. **Required** for `kernel`.
         key_file: Option<PathBuf> = None; r#""/etc/evenkeel/monitor.key""#,
-        /// Name of the back-end (`--host` of `evenkeel kernel attach` and `serve`). It is part of
-        /// the query and of the authentication code, so that an answer of another back-end with the
-        /// same key is not accepted. The default is the queried address, which is also the default
-        /// name of back-ends; if addresses are translated on the way, set a name on both sides, or
-        /// the address on the back-end. `false` accepts any back-end that has the key.
+        /// Name of the back-end (`--host` of `evenkeel kernel attach` and `serve`). The name is part of the
+        /// query and of the authentication code, so that an answer of another back-end with the same key is not
+        /// accepted. The default is the queried address, which is also the default name of back-ends. If
+        /// addresses are translated on the way, set a name on both sides, or the address on the back-end. Set
+        /// `false` to accept any back-end with the key.
         host: MonitorHost = MonitorHost::Address; r#""web-1""#,
-        /// The target whose load is read: 0 is the machine, others are the containers that were
-        /// configured at the responder (`evenkeel kernel attach --help`).
+        /// Target whose load is read: 0 is the machine, other numbers are the containers which you configured
+        /// at the responder (`evenkeel kernel attach --help`).
         target: u16 [Number(0.0, TARGETS - 1.0, "")] = 0; "1",
-        /// Time between two readings; each has a small random offset.
+        /// Time between two readings; each time has a small random offset.
         interval: Duration [Time(millis(1), secs(600))] = millis(50); r#""10ms""#,
-        /// Time from the first unsuccessful reading after which the loads are unknown. Unsuccessful
-        /// readings are repeated after a third of it, if the interval is longer. By default three
-        /// intervals, but at least 100 ms and at most 3 s.
+        /// Time from the first unsuccessful reading after which the loads are unknown. Unsuccessful readings
+        /// are repeated after a third of the time, if the interval is longer. By default three intervals, but
+        /// at least 100 ms and at most 3 s.
         timeout: Option<Duration> [Time(millis(1), HOUR)] = None; r#""500ms""#,
-        /// Whether one balancer of a [fleet](fleet.md#loads-that-one-balancer-reads) reads the loads and tells the
-        /// others, which then ask only if it does not. Without `[fleet]` it changes nothing. Not for `ulm`.
+        /// Lets one balancer of a [fleet](fleet.md#loads-that-one-balancer-reads) read the loads and send them
+        /// to the others, which ask the kernels only when the reader is silent. Set `true` if many of your
+        /// balancers read the same kernels. The key has no effect without `[fleet]`, and is not for `ulm`.
         shared: bool = false; "true",
-        /// Whether the listen backlogs of the responder's ports are read, too. Without them a
-        /// datagram is 192 bytes shorter.
+        /// Reading of the listen backlogs of the responder's ports, too. With `false` a datagram is 192 bytes
+        /// shorter.
         listen_backlogs: bool = true; "false",
     }
 }
 
 blank!(Monitor);
 
-/// In which way a load is read.
+/// Way of reading a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MonitorKind {
-    /// The kernel is asked by a datagram, and answers itself.
+    /// Query by a datagram, answered by the kernel itself.
     Kernel,
-    /// Its page is read over RDMA; so is that of a helper.
+    /// Page of a kernel or of a helper, read over RDMA.
     Rdma,
-    /// The page of a helper on this machine is read in shared memory.
+    /// Page of a helper on this machine, read in shared memory.
     Ulm,
 }
 
@@ -94,24 +94,24 @@ choice_field!(MonitorKind,
     "rdma" => MonitorKind::Rdma,
     "ulm" => MonitorKind::Ulm);
 
-/// What a query says of who is to answer it.
+/// Back-end that is to answer, as named in a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum MonitorHost {
-    /// The back-end that has the address which is asked.
+    /// Back-end that has the queried address.
     #[default]
     Address,
-    /// The one that goes by this name.
+    /// Back-end with this name.
     Named(String),
-    /// Any that has the key.
+    /// Any back-end that has the key.
     Any,
 }
 
-/// An IP address, with a port of its own or without.
+/// IP address, with its own port or without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MonitorAddress {
-    /// Address.
+    /// IP address of the monitor.
     pub ip: IpAddr,
-    /// Port.
+    /// Port, if set.
     pub port: Option<u16>,
 }
 
@@ -125,7 +125,7 @@ impl Monitor {
     /// Shortest and longest time without news that [`Monitor::timeout`] has by default.
     const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(100), secs(3));
 
-    /// The loads that it reports.
+    /// Loads that the monitor reports.
     pub const fn loads() -> [LoadId; 10] {
         LOADS
     }
@@ -137,7 +137,7 @@ impl Monitor {
         self.timeout.unwrap_or(default)
     }
 
-    /// Where a datagram goes, or a connection, if a member is at `member`.
+    /// Destination of a datagram, or of a connection, if a member is at `member`.
     pub fn endpoint(&self, member: IpAddr) -> SocketAddr {
         let ip = self.address.map_or(member, |address| address.ip);
         let port = self.address.and_then(|address| address.port);
@@ -256,14 +256,14 @@ impl Blank for MonitorAddress {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Reads the load of the group's locations from their kernels, many times a second: \
-               see [kernel-monitor.md](kernel-monitor.md). Off unless the table is there. With it \
+    let doc = "Loads of the group's locations read from their kernels, many times a second: see \
+               [kernel-monitor.md](kernel-monitor.md). Off unless you add the table. With the table \
                the default `load` of the group is `composite`. Each location is read once for all \
-               groups; groups that share one must have the same settings, or the location needs a \
-               table of its own. While the monitor's loads are fresh, loads of the same name from \
-               other sources are ignored.";
+               groups. If your groups share a location, set the same in all of them, or give the \
+               location its own table. While the monitor's loads are fresh, loads of the same name \
+               from other sources are ignored.";
     TableDoc::new(
         "[group.NAME.monitor]",
         doc,

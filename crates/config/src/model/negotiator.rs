@@ -1,5 +1,4 @@
-//! `[negotiator]` and `[cluster.NAME]`: binding clients that then go to their server
-//! themselves.
+//! `[negotiator]` and `[cluster.NAME]`: assignment of servers to clients that connect to them directly.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -24,20 +23,20 @@ use crate::schema::similar::{similar, unknown};
 use crate::schema::table::{NAMES, Table};
 
 section! {
-    /// Where clients negotiate, and how much each of them may take up.
+    /// Addresses and limits of the negotiator.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Negotiator {}
     keys NEGOTIATOR {
-        /// Addresses to listen on: one, or a list. **Required.** The names of the sites must
-        /// resolve to them.
+        /// Addresses to listen on: one, or a list. Let the names of your sites resolve to these addresses.
+        /// **Required.**
         listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:80""#,
-        /// Maximum number of connections at once. Further ones wait in the listen queue.
+        /// Maximum number of connections at once. Further connections wait in the listen queue.
         max_connections: usize [Number(1.0, 1_000_000.0, "connections")] = 10_000; "50000",
-        /// Maximum size of a request head. A larger one gets 431.
+        /// Maximum size of a request head. A larger head gets 431.
         // The HTTP library reads no less at once.
         max_header_bytes: usize [Bytes(8192, 1024 * 1024)] = 16 * 1024; r#""32KiB""#,
-        /// Time limit from the start of a connection, or from an answer, to the next answer;
-        /// applies to idle clients and to clients that send slowly.
+        /// Time limit from the start of a connection, or from an answer, to the next answer. The limit applies
+        /// to idle clients and to clients which send slowly.
         idle_timeout: Duration [Time(millis(10), HOUR)] = secs(15); r#""5s""#,
         /// TLS between clients and the negotiator: a table with the keys of `[rule.NAME.tls]`.
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/www.pem" }"#,
@@ -45,25 +44,24 @@ section! {
 }
 
 section! {
-    /// A server cluster, as Mohamed-Salem, Chen, Bochmann and Wong call it ("An Experimental
-    /// Prototype for Scalable Server Selection", 2003): a site whose clients are sent to the
-    /// members of a group.
+    /// Server cluster, as Mohamed-Salem, Chen, Bochmann and Wong call it ("An Experimental Prototype for
+    /// Scalable Server Selection", 2003): a site whose clients are sent to the members of a group.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Cluster {
-        /// The name by which clients ask for it.
+        /// Name by which clients ask for the cluster.
         name: String = String::new(),
-        /// What a client gets that names no class.
+        /// Terms of clients that name no class.
         terms: Terms = Terms::default(),
-        /// The client classes, in the order of the file.
+        /// Client classes, in the order of the file.
         classes: Vec<Class> = Vec::new(),
     }
     keys CLUSTER {
-        /// The group whose members serve the cluster, chosen by its strategy. **Required.** Several
-        /// clusters and rules may share it.
+        /// Group whose members serve the cluster, chosen by the group's strategy. You may use a group in
+        /// several clusters and rules. **Required.**
         group: String = String::new(); r#""backends""#,
-        /// The site's names: a request with one of them in `Host`, with any port, is answered with
-        /// a redirect to a member. Two clusters cannot use the same name. A cluster without names
-        /// is for programs only.
+        /// Names of the site. A request with one of these names in `Host`, with any port, is answered with a
+        /// redirect to a member. You cannot use a name in two clusters. A cluster without names is for programs
+        /// only.
         hosts: Vec<String> [Text(HOSTS)] = Vec::new(); r#"["www.example.org", "example.org"]"#,
         /// URL scheme of members without a `url`.
         scheme: Scheme = Scheme::Http; r#""https""#,
@@ -82,49 +80,49 @@ impl Cluster {
     }
 }
 
-/// A class of clients: what the cluster says of all clients, where it says nothing else.
+/// Class of clients: the settings of the cluster for all clients, where the class has none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
-    /// The name by which clients claim to be of it.
+    /// Name by which clients claim to be of the class.
     pub name: String,
-    /// What they get.
+    /// Terms of the class.
     pub terms: Terms,
 }
 
 section! {
-    /// What a client gets.
+    /// Terms for a client: quantum and limits.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Terms {}
     keys TERMS {
-        /// How long a client may use its server before it asks again, in whole seconds; `"0s"` is
-        /// for one request. With `min` and `max` it depends on the server's load: `max` for an idle
-        /// server, `min` for one that is fully loaded or under alert, and in between in proportion
-        /// ([negotiation.md](negotiation.md) has the formula).
+        /// Time for which a client may use its server before asking again, in whole seconds. Set `"0s"` to
+        /// assign a server for one request. With `min` and `max` the time depends on the server's load: `max`
+        /// for an idle server, `min` for a server under full load or under alert, and in between in proportion
+        /// (see the formula in [negotiation.md](negotiation.md)).
         quantum: Quantum = Quantum::Fixed(secs(30)); r#"{ min = "5s", max = "1m" }"#,
-        /// Mean response time that a server must have for clients that do not request one: as
-        /// reported by its location, if fresh, else as measured by this process. If no server has
-        /// it, the client is refused with 503.
+        /// Mean response time required of a server for clients which do not request a time: as reported by the
+        /// server's location, if fresh, else as measured by the balancer. If no server meets the requirement,
+        /// the client is refused with 503.
         response_time: Option<Duration> [Time(Duration::from_micros(1), HOUR)] = None; r#""200ms""#,
-        /// Maximum utilisation at which a server takes these clients, so that lower classes are
-        /// refused first. It is the group's `load`, which must be a utilisation, plus an estimate
-        /// for clients assigned since the report. A server whose utilisation is not known counts as
-        /// the average of the others.
+        /// Maximum utilisation at which a server takes these clients. Set a lower limit for your lower classes,
+        /// so that they are refused first. The utilisation is the group's `load`, which must be a utilisation,
+        /// plus an estimate for clients assigned since the report. A server with an unknown utilisation counts
+        /// as the average of the others.
         max_utilization: Option<f32> [Number(0.01, 100.0, "")] = None; "0.7",
-        /// `Retry-After` of refusals, rounded up to whole seconds.
+        /// Value of `Retry-After` in refusals, rounded up to whole seconds.
         retry_after: Duration [Time(secs(1), DAY)] = secs(5); r#""30s""#,
     }
 }
 
-/// How long a client may use its server before it must ask again.
+/// Time for which a client may use its server before it must ask again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantum {
-    /// Always the same.
+    /// Fixed time.
     Fixed(Duration),
-    /// By the load of the server: the more, the shorter.
+    /// Time by the load of the server: the more load, the shorter.
     ByLoad {
-        /// For a server that can take no more.
+        /// Time for a server that can take no more.
         min: Duration,
-        /// For an idle one.
+        /// Time for an idle server.
         max: Duration,
     },
 }
@@ -136,10 +134,10 @@ const HOSTS: Texts = (
     |text| host(text.trim()).is_some(),
 );
 
-/// The URL under which clients reach `member`.
+/// Returns the URL under which clients reach `member`.
 ///
-/// A member without a `url` is reached under its name in the file. A name that stands for
-/// several addresses names none of them: then `address` says which one is meant.
+/// A member without a `url` is reached under its name in the file. A name that stands for several addresses
+/// names none of them: then `address` says which one is meant.
 pub fn origin_of(
     member: &MemberConfig,
     scheme: Scheme,
@@ -204,8 +202,7 @@ impl Field for Quantum {
     }
 }
 
-/// What the file says of the negotiator, and of the clusters. `used` gets the groups that
-/// serve them.
+/// Reads the negotiator and the clusters of the file. `used` gets the groups that serve the clusters.
 pub(crate) fn read(
     top: &mut Table<'_>,
     folder: &Path,
@@ -301,12 +298,12 @@ fn check_utilization(table: &Table<'_>, load: Option<LoadId>, report: &mut Repor
 pub(crate) fn tables() -> [TableDoc; 3] {
     let terms = || docs(TERMS, Terms::default());
     let cluster = [docs(CLUSTER, Cluster::default()), terms()];
-    let negotiator = "The negotiator, which assigns servers to clients that connect to them \
-                      directly: by a redirect, or by a JSON answer for programs. See \
+    let negotiator = "The negotiator, which assigns servers to clients with direct connections: by \
+                      a redirect, or by a JSON answer for programs. See \
                       [negotiation.md](negotiation.md).";
-    let class = "A class of clients of the cluster. The defaults of its keys are the cluster's \
-                 values.";
-    let site = "A server cluster, or site, that clients negotiate for.";
+    let class = "A class of clients of the cluster. For keys which you leave out, the cluster's \
+                 values apply.";
+    let site = "A server cluster, or site, for which clients negotiate.";
     let keys = [docs(NEGOTIATOR, Negotiator::default())];
     [
         TableDoc::new("[negotiator]", negotiator, keys),

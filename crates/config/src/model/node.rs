@@ -1,4 +1,4 @@
-//! `[node]`: who this balancer is among others.
+//! `[node]`: name and zone of this balancer.
 
 use crate::schema::key::{docs, section};
 use crate::schema::reference::TableDoc;
@@ -6,14 +6,15 @@ use crate::schema::report::Report;
 use crate::schema::table::{NAMES, Table};
 
 section! {
-    /// Who this balancer is among those that share a configuration.
+    /// Name and zone of this balancer among the balancers with a shared configuration.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Node {}
     keys NODE {
-        /// What this balancer is called among others: no two may have the same name. Without it, the name of the machine. A change needs a restart.
+        /// Name of this balancer. Give each balancer a different name. The default is the name of the machine.
+        /// A change needs a restart.
         name: Option<String> [Text(NAMES)] = None; r#""edge-1""#,
-        /// The [zone](zones.md) that it is in, as a data centre or a rack: groups send requests to members in
-        /// that zone first. Without it there is no zone that comes first.
+        /// [Zone](zones.md) of the balancer, for example a data centre or a rack. Groups send requests to
+        /// members in the same zone first. If you leave the key out, no zone is preferred.
         zone: Option<String> [Text(NAMES)] = None; r#""north""#,
     }
 }
@@ -28,9 +29,9 @@ pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Node {
     node
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Who this balancer is among others: see [store.md](store.md), [fleet.md](fleet.md) and \
+    let doc = "Name and zone of this balancer: see [store.md](store.md), [fleet.md](fleet.md) and \
                [zones.md](zones.md).";
     TableDoc::new("[node]", doc, [docs(NODE, Node::default())])
 }

@@ -18,39 +18,40 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Orca {}
     keys ORCA {
-        /// Whether reports are read from HTTP response headers: the field `endpoint-load-metrics`
-        /// as text, JSON or Base64 (`BIN`), or `endpoint-load-metrics-bin`. They may be trailers, too.
+        /// Reads reports from HTTP response headers: the field `endpoint-load-metrics` as text, JSON or Base64
+        /// (`BIN`), or `endpoint-load-metrics-bin`. Reports may be in trailers, too.
         headers: bool = true; "false",
-        /// Asks members for reports: the value of the field `endpoint-load-metrics-format` in each request. Servers such as
-        /// vLLM and Triton report only if they are asked. Without it, the field is the client's.
+        /// Format of reports to ask members for: the value of the field `endpoint-load-metrics-format` in each
+        /// request. Set a format if your servers report only when asked, such as vLLM and Triton. If you leave
+        /// the key out, the client's field is passed on.
         request_format: Option<String> [Text(FORMAT)] = None; r#""text""#,
-        /// Whether these fields are removed from responses to clients, so that they do not see the
-        /// servers' load.
+        /// Removes these fields from responses, so that clients do not see your servers' load.
         strip: bool = true; "false",
-        /// Maps fields of a report to loads. Other fields are ignored.
+        /// Loads by the name of a report's field. Name the fields which your servers report; other fields are
+        /// ignored.
         loads: NamedLoads [Names(wrong_field)] = default_loads();
             r#"{ application_utilization = "utilization", "named_metrics.queue" = 100 }"#,
-        /// Reports over gRPC, separate from the traffic: a table (see below), `true` for one with
-        /// all defaults, `false` for none.
+        /// Reports over gRPC, separate from the traffic: a table (see below), `true` for all defaults, `false`
+        /// for none. Use these reports if your responses are rare or long.
         out_of_band: Option<OrcaService> = None; "{ port = 50051 }",
     }
 }
 
 section! {
-    /// Where `xds.service.orca.v3.OpenRcaService` is asked for a stream of reports.
+    /// Stream of reports from `xds.service.orca.v3.OpenRcaService`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct OrcaService {}
     keys ORCA_SERVICE {
-        /// Port, if not the member's.
+        /// Port of the service. Set a port if the service is not at the member's own port.
         port: Option<u16> [Number(1.0, 65_535.0, "")] = None; "50051",
-        /// Requested time between two reports of a member. The member may use a longer one: gRPC
-        /// servers use at least 30 s by default, and `load_max_age` must be longer than that, too.
+        /// Time between two reports, requested from a member. The member may use a longer time: gRPC servers
+        /// use at least 30 s by default. Set `load_max_age` to a longer time than the members use.
         interval: Duration [Time(millis(10), HOUR)] = secs(1); r#""250ms""#,
-        /// Time limit for connecting. A stream without a report for three intervals, and at least
-        /// 100 s, is opened again.
+        /// Time limit for connecting. A stream without a report for three intervals, and at least 100 s, is
+        /// opened again.
         timeout: Duration [Time(millis(10), HOUR)] = secs(2); r#""1s""#,
-        /// TLS: `true`, or a table with the keys of `member_tls`. The files are read again when they
-        /// change.
+        /// TLS to the service: `true`, or a table with the keys of `member_tls`. The files are read again when
+        /// you change them.
         tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/members.pem" }"#,
     }
 }
@@ -92,7 +93,7 @@ const ORCA_NUMBERS: [&str; 5] = [
 /// Fields of a report that are tables of numbers.
 const ORCA_TABLES: [&str; 2] = ["utilization.", "named_metrics."];
 
-/// Which loads the fields of a report are, unless the file says it.
+/// Default loads of the fields of a report.
 fn default_loads() -> NamedLoads {
     NamedLoads::from([
         ("cpu_utilization", LoadId::CPU),
@@ -103,7 +104,7 @@ fn default_loads() -> NamedLoads {
     ])
 }
 
-/// What is wrong with the name of a field.
+/// Error in the name of a field.
 fn wrong_field(name: &str) -> Option<(String, String)> {
     let is_known = match ORCA_TABLES.iter().find_map(|t| name.strip_prefix(t)) {
         Some(name) => (1..=128).contains(&name.len()),
@@ -117,12 +118,12 @@ fn wrong_field(name: &str) -> Option<(String, String)> {
     (!is_known).then(|| (message(), allowed()))
 }
 
-/// What the reference says of the tables.
+/// Reference of the tables.
 pub(crate) fn tables() -> [TableDoc; 2] {
-    let doc = "ORCA load reports of a group; off unless the table is there, because anything that \
-               can set a response header could otherwise influence balancing.";
-    let service = "ORCA over gRPC (`xds.service.orca.v3.OpenRcaService`, without TLS); off unless \
-                   the table is there.";
+    let doc = "ORCA load reports of a group. Off unless you add the table, because anybody able to \
+               set a response header could otherwise influence balancing.";
+    let service = "ORCA over gRPC (`xds.service.orca.v3.OpenRcaService`). Off unless you add the \
+                   table.";
     let keys = [docs(ORCA_SERVICE, OrcaService::default())];
     [
         TableDoc::new("[group.NAME.orca]", doc, [docs(ORCA, Orca::default())]),

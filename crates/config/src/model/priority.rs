@@ -9,7 +9,7 @@ use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
-/// The priority of requests of which nothing is said.
+/// Priority of requests without another setting.
 pub const PRIORITY: u16 = 4;
 
 section! {
@@ -17,9 +17,9 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct ClientPriority {}
     keys CLIENT_PRIORITY {
-        /// Networks of these clients. **Required.**
+        /// Networks of the clients. **Required.**
         networks: Option<Networks> = None; r#"["10.0.0.0/8", "192.0.2.7"]"#,
-        /// Their priority. **Required.**
+        /// Priority of these clients. Give your most important clients the highest number. **Required.**
         priority: Option<u16> [Number(0.0, 7.0, "")] = None; "7",
     }
 }
@@ -41,7 +41,7 @@ impl Element for ClientPriority {
 }
 
 impl ClientPriority {
-    /// What a list says of a client.
+    /// Returns the priority that a list gives a client.
     pub fn find(list: &[ClientPriority], client: Option<IpAddr>) -> Option<u16> {
         let client = client?;
         let names =
@@ -50,7 +50,7 @@ impl ClientPriority {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn table() -> TableDoc {
     let doc = "The [priority](overload.md#priorities) of some clients.";
     let keys = docs(CLIENT_PRIORITY, ClientPriority::default());

@@ -1,4 +1,4 @@
-//! `[process]`: as whom the balancer runs, and what it may do to files.
+//! `[process]`: user and group of the balancer's process, and its rights to files.
 
 use crate::schema::field::Texts;
 use crate::schema::key::{docs, section};
@@ -7,20 +7,24 @@ use crate::schema::report::Report;
 use crate::schema::table::Table;
 
 section! {
-    /// As whom the process runs. Names are looked up when it starts, so that a configuration can be
-    /// checked where there is no such user.
+    /// User, group and file rights of the process. Names are looked up when the process starts, so that you can
+    /// check a configuration on a machine without the user.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Process {}
     keys PROCESS {
-        /// The user as whom the process runs if it is started as root: a name or a number. Of root's rights it
-        /// keeps what it needs later: listening on ports below 1024 and, with `source = "client"`, using
-        /// clients' addresses. Without it the process stays who has started it. A change needs a restart.
+        /// User under which the process runs if you start it as root: a name or a number. The process keeps
+        /// only the rights of root needed later: listening on ports below 1024 and, with `source = "client"`,
+        /// using clients' addresses. If you leave the key out, the process runs as the user who started it. A
+        /// change needs a restart.
         user: Option<String> [Text(NAME)] = None; r#""evenkeel""#,
-        /// The group as which it runs: a name or a number. Without it, the user's, and the other groups that
-        /// the user is in. A change needs a restart.
+        /// Group under which the process runs: a name or a number. If you leave the key out, the process gets
+        /// the primary group of `user` and the other groups of this user. A change needs a
+        /// restart.
         group: Option<String> [Text(NAME)] = None; r#""evenkeel""#,
-        /// Whether, with `user`, the kernel limits which files the process may use (Landlock): it reads the system's folders and those of files that the
-        /// configuration names, and writes to the folders of logs, state and certificates. See [service.md](service.md#files). A change needs a restart.
+        /// With `user` set, limits by the kernel (Landlock) which files the process may use. The process may
+        /// read the system's folders and the folders of files named in the configuration, and write to the
+        /// folders of logs, state and certificates. See [service.md](service.md#files). Set `false` to turn
+        /// the limits off. A change needs a restart.
         landlock: bool = true; "false",
     }
 }
@@ -46,9 +50,10 @@ pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Process {
     process
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "As whom the process runs: see [service.md](service.md#users-and-rights).";
+    let doc = "User, group and file rights of the process: see \
+               [service.md](service.md#users-and-rights).";
     TableDoc::new("[process]", doc, [docs(PROCESS, Process::default())])
 }
 

@@ -1,4 +1,4 @@
-//! `[group.NAME.prometheus]`: loads that are worked out from metrics.
+//! `[group.NAME.prometheus]`: loads calculated from metrics.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,31 +22,32 @@ section! {
     /// Metrics in Prometheus' text format, fetched over HTTP.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Prometheus {
-        /// What becomes of them, by the preset and by what is named. No load is there twice.
+        /// Loads to calculate, from the preset and from the named ones. No load is there twice.
         loads: Vec<MetricLoad> = Vec::new(),
     }
     keys PROMETHEUS {
-        /// URL of a member's metrics: `{host}` is replaced by its address, `{port}` by its port,
-        /// `{member}` by its name. Members of one location with the same URL are asked once.
+        /// URL of a member's metrics: `{host}` is replaced by the member's address, `{port}` by its port,
+        /// `{member}` by its name. If members of one location have the same URL, one query is sent for all.
         /// **Required.**
         url: UrlTemplate = UrlTemplate::default(); r#""http://{host}:9100/metrics""#,
-        /// TLS with a `url` at `https`: a table with the keys of `member_tls`. Without it certificates
-        /// are verified with the authorities that the system trusts, and have to be for the URL's host.
-        /// The files are read again when they change.
+        /// TLS with a `url` at `https`: a table with the keys of `member_tls`. By default certificates are
+        /// verified with the authorities trusted by your system, and must be for the URL's host. The files are
+        /// read again when you change them.
         tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/exporters.pem" }"#,
         /// Time between two fetches. A rate is the mean over this time.
         interval: Duration [Time(millis(100), HOUR)] = secs(5); r#""1s""#,
         /// Time limit for a fetch.
         timeout: Duration [Time(millis(10), HOUR)] = secs(2); r#""500ms""#,
-        /// Maximum size of an answer. A larger one is refused as a whole.
+        /// Maximum size of an answer. A larger answer is refused as a whole. Raise the size if your exporters
+        /// have more metrics.
         max_bytes: usize [Bytes(1024, 64 << 20)] = 4 << 20; r#""16MiB""#,
-        /// Predefined loads, as listed in [load-reports.md](load-reports.md#prometheus): `cpu`,
-        /// `memory`, `run_queue`, `disk`, `cpu_pressure`, `memory_pressure` and `io_pressure`.
-        /// `loads` adds to them, or replaces single ones.
+        /// Predefined loads, as listed in [load-reports.md](load-reports.md#prometheus): `cpu`, `memory`,
+        /// `run_queue`, `disk`, `cpu_pressure`, `memory_pressure` and `io_pressure`. You can add loads, or
+        /// replace single loads, with `loads`.
         preset: Option<Preset> = None; r#""node_exporter""#,
-        /// Loads, each with an expression over the metrics, as in a Prometheus query: numbers,
-        /// `+ - * /`, brackets, metrics with labels (`=` and `!=`), `rate(…)` of counters, and
-        /// `sum`, `avg`, `min`, `max` or `count` over all series that match.
+        /// Loads, each with an expression over the metrics, as in a Prometheus query. You can use numbers, `+ -
+        /// * /`, brackets, metrics with labels (`=` and `!=`), `rate(…)` of counters, and `sum`, `avg`, `min`,
+        /// `max` or `count` over all matching series.
         named "loads": MetricLoads = MetricLoads::default();
             r#"{ cpu = '1 - avg(rate(node_cpu_seconds_total{mode="idle"}))' }"#,
     }
@@ -83,14 +84,14 @@ impl AsTable for Prometheus {
     }
 }
 
-/// A load that is worked out from metrics.
+/// Load that is calculated from metrics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricLoad {
     /// The load.
     pub load: LoadId,
-    /// How.
+    /// Expression over the metrics.
     pub expression: Expression,
-    /// Not every exporter has the metrics: their absence is no fault.
+    /// True if not every exporter has the metrics, so that their absence is no fault.
     pub optional: bool,
 }
 
@@ -99,14 +100,14 @@ pub struct MetricLoad {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UrlTemplate(String);
 
-/// Where to send a request, and what to ask for.
+/// Destination of a request, and the path to ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Url {
     /// Host name, or IP address without brackets.
     pub host: String,
-    /// Port.
+    /// Port of the server.
     pub port: u16,
-    /// Whether it is `https`.
+    /// True for `https`.
     pub is_secure: bool,
     /// Path and query.
     pub path: String,
@@ -162,7 +163,7 @@ impl Url {
 }
 
 impl Prometheus {
-    /// Whom to trust, if the URL is `https`.
+    /// TLS settings, if the URL is `https`.
     pub fn client_tls(&self) -> Option<ClientTls> {
         let tls = self.url.is_secure();
         tls.then(|| self.tls.clone().unwrap_or_default())
@@ -203,7 +204,7 @@ impl UrlTemplate {
         self.fill(address.ip(), address.port(), member).ok()
     }
 
-    /// Whether it contains a member's host or port.
+    /// True if the template contains a member's host or port.
     pub(crate) fn needs_address(&self) -> bool {
         ["{host}", "{port}"]
             .iter()
@@ -234,7 +235,7 @@ fn encoded(text: &str) -> String {
 /// A set of loads with a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Preset {
-    /// Those of a machine, from Prometheus' node exporter.
+    /// Loads of a machine, from Prometheus' node exporter.
     NodeExporter,
 }
 
@@ -246,8 +247,8 @@ impl Blank for Preset {
     }
 }
 
-/// What the metrics of Prometheus' node exporter say of a machine. Loads that need more
-/// than any Linux has are optional.
+/// Loads of a machine in the metrics of Prometheus' node exporter. Loads that need more than any Linux has are
+/// optional.
 const NODE_EXPORTER: [(LoadId, &str, bool); 7] = [
     (
         LoadId::CPU,
@@ -363,9 +364,9 @@ impl Field for UrlTemplate {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Metrics of a group; off unless the table is there.";
+    let doc = "Loads from the metrics of a group. Off unless you add the table.";
     let keys = [docs(PROMETHEUS, Prometheus::default())];
     TableDoc::new("[group.NAME.prometheus]", doc, keys)
 }

@@ -1,16 +1,16 @@
-//! What members speak.
+//! Protocols of members.
 
 use crate::schema::field::{blank, choice_field};
 
-/// What members of an HTTP rule speak.
+/// Protocol of the members of an HTTP rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemberProtocol {
-    /// HTTP/1.1.
+    /// Protocol HTTP/1.1.
     #[default]
     Http1,
-    /// HTTP/2.
+    /// Protocol HTTP/2.
     Http2,
-    /// What they choose in the handshake of TLS.
+    /// Protocol chosen by the member in the handshake of TLS.
     Auto,
 }
 
@@ -20,7 +20,7 @@ choice_field!(MemberProtocol,
     "auto" => MemberProtocol::Auto);
 blank!(MemberProtocol);
 
-/// How members are told who the client is.
+/// Version of the PROXY header that tells members the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendProxy {
     /// PROXY protocol, version 1: a line of text.
@@ -33,13 +33,13 @@ pub enum SendProxy {
 choice_field!(SendProxy, "v1" => SendProxy::V1, "v2" => SendProxy::V2);
 blank!(SendProxy);
 
-/// Whose address connections to members come from.
+/// Source address of connections to members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
-    /// The balancer's, as the system chooses it.
+    /// Address of the balancer, as the system chooses it.
     #[default]
     Balancer,
-    /// The client's (`IP_TRANSPARENT`).
+    /// Address of the client (`IP_TRANSPARENT`).
     Client,
 }
 

@@ -9,13 +9,14 @@ use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// A name for each request, by which it is known to the client, in the log and at the member.
+    /// Name of a request, by which the request is known to the client, in the log and at the member.
     #[derive(Clone, Debug, PartialEq)]
     pub struct RequestId {}
     keys REQUEST_ID {
-        /// Name of the header field that it stands in.
+        /// Name of the header field with the id.
         field: String [Text(FIELD)] = "X-Request-ID".into(); r#""X-Correlation-ID""#,
-        /// Whether clients get it with the response, too: in place of the member's field of that name.
+        /// Adds the id to responses to clients, too, replacing the member's field of the same name. Set `true`
+        /// if your clients should quote the id to your support.
         answer: bool = false; "true",
     }
 }
@@ -53,7 +54,7 @@ impl AsTable for RequestId {
 }
 blank!(RequestId);
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
     let doc = "[Request ids](telemetry.md#request-ids): `request_id = true` is a table with all defaults.";
     let keys = [docs(REQUEST_ID, RequestId::default())];

@@ -19,21 +19,25 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Responses {}
     keys RESPONSES {
-        /// [Maintenance](limits.md#maintenance): what clients get while the service is not to be used: a table
-        /// (`on`, `page`, `content_type`, `status`, `retry_after`, `except`). Keys that a route does not have come from
-        /// its group, then from the rule; any of the three may be on. A TCP or FTP rule has no page: new connections are reset.
+        /// [Maintenance](limits.md#maintenance): answer to clients while you do not want the service to be
+        /// used: a table (`on`, `page`, `content_type`, `status`, `retry_after`, `except`). Keys missing at a
+        /// route come from its group, then from the rule; you can turn on any of the three. A TCP or FTP rule
+        /// has no page: new connections are reset.
         maintenance: Option<Maintenance> = None; "{ on = true }",
-        /// HTTP: [pages of your own](routing.md#error-pages) in place of the balancer's one line, by status: files of at most
-        /// 64 KiB, which are read at the start and at each reload. `503` is for "no server is available", too.
-        /// A route's page goes before its group's, and that before the rule's. Answers of members stay as they are.
+        /// HTTP: [pages of your own](routing.md#error-pages) instead of the balancer's one line, by status:
+        /// files of at most 64 KiB, which are read at the start and at each reload. `503` is for "no server is
+        /// available", too. A route's page takes precedence over its group's, and the group's over the rule's.
+        /// Answers of members do not change.
         error_pages: ErrorPages = ErrorPages::default(); r#"{ 502 = "/etc/evenkeel/sorry.html", 503 = "/etc/evenkeel/sorry.html" }"#,
-        /// HTTP: changes to the fields of responses, and of redirects and answers of the balancer's own: a table with the keys
-        /// of [`request_fields`](#rulenameroutesrequest_fields). A route's changes are added to those of its
-        /// group, and these to the rule's; where two are about one field, that of the route, then that of the group, counts.
+        /// HTTP: changes to the fields of responses, and of redirects and answers of the balancer's own: a
+        /// table with the keys of [`request_fields`](#rulenameroutesrequest_fields). A route's changes are
+        /// added to the group's, and the group's to the rule's. If you change one field twice, the route takes
+        /// precedence, then the group.
         response_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "Strict-Transport-Security" = "max-age=31536000" } }"#,
-        /// HTTP: [cross-origin resource sharing](routing.md#pages-of-other-origins): a table of the pages of other origins that may
-        /// read responses (`allow_origins`, `allow_methods`, `allow_headers`, `expose_headers`, `allow_credentials`, `max_age`).
-        /// A route's table goes before its group's, and that before the rule's; `{}` leaves it to members.
+        /// HTTP: [cross-origin resource sharing](routing.md#pages-of-other-origins): a table of the pages of
+        /// other origins which may read responses (`allow_origins`, `allow_methods`, `allow_headers`,
+        /// `expose_headers`, `allow_credentials`, `max_age`). A route's table takes precedence over its
+        /// group's, and the group's over the rule's. Set `{}` to leave CORS to your members.
         cors: Option<Cors> = None; r#"{ allow_origins = ["https://app.example"] }"#,
     }
 }

@@ -1,4 +1,4 @@
-//! `[[rule.NAME.routes]]`: what is done with some of the requests of a rule.
+//! `[[rule.NAME.routes]]`: special treatment of some requests of a rule.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -34,113 +34,117 @@ use crate::schema::source::read_bytes;
 use crate::schema::table::{AsTable, NAMES, Table};
 
 section! {
-    /// A route: requests, by conditions that must all hold, and what is done with them.
+    /// Route: requests selected by conditions that must all hold, and the actions for these requests.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Route {
-        /// Which requests.
+        /// Conditions of the route.
         conditions: Conditions = Conditions::default(),
-        /// What it is called in logs: its name, or its number in the file, from 1.
+        /// Label of the route in logs: its name, or its number in the file, from 1.
         label: Arc<str> = Arc::from(""),
         /// The place of its table, for messages.
         line: usize = 0,
-        /// What the redirect says.
+        /// Template of the redirect's address.
         location: Option<Template> = None,
-        /// How many segments of the path the prefix has that is rewritten.
+        /// Number of path segments in the prefix that is rewritten.
         depth: usize = 0,
         /// Answers of the balancer's own, and changes to responses.
         responses: Responses = Responses::default(),
     }
     keys ROUTE {
-        /// What the route is called in the access log. Without a name it is its number, from 1.
+        /// Name of the route in the access log. Without a name the route is logged by its number, from 1.
         name: Option<String> [Text(NAMES)] = None; r#""api""#,
-        /// Hosts: one, or a list. The port does not count. A name may begin with `*.` for all right
-        /// below it.
+        /// Hosts: one, or a list. The port does not count. Begin a name with `*.` to match all names right
+        /// below the domain.
         host: Vec<String> [Text(HOST)] = Vec::new(); r#"["www.example.org", "*.example.com"]"#,
-        /// Paths: one, or a list. `/shop` is this very path, `/shop/*` is `/shop` and all below it.
+        /// Paths: one, or a list. `/shop` is this very path, `/shop/*` is `/shop` and all paths below.
         path: Vec<String> [Text(PATH)] = Vec::new(); r#"["/api/*", "/status"]"#,
         /// Methods: one, or a list.
         method: Vec<String> [Text(METHOD)] = Vec::new(); r#"["GET", "HEAD"]"#,
-        /// Networks of clients: one, or a list; an address alone is a network, too. The client's address is that of its
-        /// connection, or what [a proxy in front](routing.md#clients) says of it.
+        /// Networks of clients: one, or a list; a single address is a network, too. The client's address is the
+        /// address of its connection, or the address given by [a proxy in front](routing.md#clients).
         client: Networks = Networks::default(); r#"["10.0.0.0/8", "192.0.2.7"]"#,
-        /// Networks whose clients do not match, likewise. `path = "/admin/*"` with `except_client = ["10.0.0.0/8"]` and an
-        /// `answer` with status 403 leaves that path to clients from inside.
+        /// Networks of clients which do not match: one, or a list. For example, `path = "/admin/*"` with
+        /// `except_client = ["10.0.0.0/8"]` and an `answer` with status 403 leaves the path to your internal
+        /// clients.
         except_client: Networks = Networks::default(); r#"["10.0.0.0/8"]"#,
-        /// Header fields that must be there, each with a value: this very one, or one that begins so if
-        /// it ends in `*`; `"*"` is any. `false`: there must be no such field. Of several fields of
-        /// a name one must have the value.
+        /// Header fields which must be present, each with a value: an exact value, or the beginning of a value
+        /// if you end the text in `*`; `"*"` is any value. With `false` the field must be absent. If there are
+        /// several fields of a name, one must have the value.
         headers: Patterns [Text(FIELD)] = Patterns::default(); r#"{ "X-Canary" = "yes", Accept = "text/*" }"#,
-        /// Parameters of the query, in the same way.
+        /// Parameters of the query which must be present, with values as in `headers`.
         query: Patterns [Text(PARAMETER)] = Patterns::default(); r#"{ version = "2" }"#,
-        /// Cookies, in the same way.
+        /// Cookies which must be present, with values as in `headers`.
         cookies: Patterns [Text(FIELD)] = Patterns::default(); r#"{ canary = "*" }"#,
-        /// The group for these requests. Without it, and without `groups`, `redirect` and `answer`, it
-        /// is the one of the rule.
+        /// Group for the requests. If you set none of `group`, `groups`, `redirect` and `answer`, requests go
+        /// to the group of the rule.
         group: String = String::new(); r#""api""#,
-        /// Several groups, each with its weight: which one a request goes to is drawn. A client that is
-        /// bound to a member of one of them stays there.
+        /// Several groups, each with a weight: the group of a request is drawn. A client with a binding to a
+        /// member of one of the groups stays there. Use weights to try a new version with a few of your
+        /// clients.
         groups: Weights = Weights::default(); r#"{ stable = 95, canary = 5 }"#,
-        /// Requests are answered with a redirect to this address. `{scheme}`, `{host}` (without the
-        /// port), `{port}` (with the colon, or nothing), `{path}`, `{query}` (with the question mark) and
-        /// `{client}` stand for what the request has; `{{` is a brace.
+        /// Address of a redirect, which is the answer to the requests. In the address you can use `{scheme}`,
+        /// `{host}` (without the port), `{port}` (with the colon, or nothing), `{path}`, `{query}` (with the
+        /// question mark) and `{client}`, which are filled from the request; `{{` is a brace.
         redirect: Option<String> = None; r#""https://{host}{path}{query}""#,
-        /// The status of the redirect.
+        /// Status of the redirect. Set 301 or 308 for a permanent redirect.
         redirect_status: u16 [Number(301.0, 308.0, "")] = 302; "308",
-        /// Requests are answered by the balancer: a table, see below.
+        /// Answer of the balancer to the requests: a table, see below.
         answer: Option<FixedAnswer> = None; r#"{ status = 503, body = "Back at noon." }"#,
-        /// What the members, or `{path}` of a redirect, get in place of the prefix in `path`: with
-        /// `path = "/api/*"` and `rewrite_prefix = "/v2"`, `/api/x` becomes `/v2/x`.
+        /// Replacement for the prefix in `path`, in requests to members, or in `{path}` of a redirect. For
+        /// example, with `path = "/api/*"` and `rewrite_prefix = "/v2"`, `/api/x` becomes `/v2/x`.
         rewrite_prefix: Option<String> [Text(PREFIX)] = None; r#""/v2""#,
-        /// Changes to the fields of requests, on the way to members: a table, see below.
+        /// Changes to the fields of requests to members: a table, see below.
         request_fields: FieldChanges = FieldChanges::default(); r#"{ set = { "X-Real-IP" = "{client}" }, remove = ["Cookie"] }"#,
-        /// Whose requests it takes, instead of the rule's ([users](routing.md#passwords), or those that [a
-        /// group](routing.md#forward-authentication) lets pass): a table with the
-        /// keys of the rule's, `false` for everybody.
+        /// Authentication for the route, instead of the rule's ([users](routing.md#passwords), or [a
+        /// group](routing.md#forward-authentication) which decides): a table with the keys of the rule's. Set
+        /// `false` to let everybody send requests.
         auth: RouteAuth = RouteAuth::OfRule; r#"{ users_file = "/etc/evenkeel/users" }"#,
-        /// [Limits](limits.md#several-limits) of these requests, in addition to those of the rule: a list of tables with
-        /// the keys of the rule's.
+        /// [Limits](limits.md#several-limits) of the route's requests, in addition to the rule's: a list of
+        /// tables with the keys of the rule's.
         request_limits: Vec<RequestLimit> = Vec::new(); r#"[{ requests = "5/m" }]"#,
-        /// Maximum size of a request's body: instead of the rule's.
+        /// Maximum size of a request's body, instead of the rule's.
         max_body: Option<MaxBody> = None; r#""10MiB""#,
-        /// Statuses of members after which a request that may be repeated is sent to another member,
-        /// within `retries` and the budget for them.
+        /// Statuses of members after which a request is sent to another member, if the request may be repeated.
+        /// Retries stay within `retries` and the budget for retries. List statuses with which your members
+        /// report failures that another member may not have.
         retry_statuses: Vec<Status> = Vec::new(); "[502, 503]",
-        /// Maximum number of retries: instead of the rule's.
+        /// Maximum number of retries, instead of the rule's.
         retries: Option<u32> [Number(0.0, 10.0, "retries")] = None; "0",
-        /// Which requests go first when they [wait for a member](overload.md): instead of the rule's,
-        /// the client's and that of a field.
+        /// Priority of the requests when they [wait for a member](overload.md), instead of the rule's, the
+        /// client's and the field's. The highest number goes first.
         priority: Option<u16> [Number(0.0, 7.0, "")] = None; "6",
-        /// A second group that gets copies of the requests: a table, as in the rule's `http`, and instead
-        /// of that.
+        /// Second group which gets copies of the requests: a table as in the rule's `http`, and instead of the
+        /// rule's.
         mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
-        /// Second requests when the first one takes long: a table, as in the rule's `http`, and instead of
-        /// that.
+        /// Second requests when the first takes long: a table as in the rule's `http`, and instead of the
+        /// rule's.
         hedge: Option<Hedge> = None; r#"{ after = "200ms", percent = 2 }"#,
-        /// Time limits: instead of the rule's.
+        /// Time limit for connecting to a member, instead of the rule's.
         connection_timeout: Option<Duration> [Time(millis(1), secs(600))] = None; r#""500ms""#,
-        /// See the rule's.
+        /// Time limit of a connection without data, instead of the rule's.
         idle_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""1h""#,
-        /// See the rule's.
+        /// Time limit for waiting in the queue, instead of the rule's.
         queue_timeout: Option<Duration> [Time(secs(0), secs(600))] = None; r#""250ms""#,
-        /// See the rule's.
+        /// Time limit for pauses of a body, instead of the rule's.
         body_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""10s""#,
-        /// See the rule's.
+        /// Time limit for a response, instead of the rule's.
         response_timeout: Option<Duration> [Time(millis(1), DAY)] = None; r#""5m""#,
     }
 }
 
 section! {
-    /// An answer of the balancer's own.
+    /// Answer of the balancer's own.
     #[derive(Clone, Debug, PartialEq)]
     pub struct FixedAnswer {}
     keys ANSWER {
-        /// Its status.
+        /// Status of the answer.
         status: u16 [Number(200.0, 599.0, "")] = 200; "503",
-        /// Its body, of at most 64 KiB.
+        /// Body of the answer, of at most 64 KiB.
         body: String [Text(BODY_TEXT)] = String::new(); r#""Back at noon.""#,
-        /// A file with its body, of at most 64 KiB, which is read at the start and at each reload.
+        /// File with the body, of at most 64 KiB, which the balancer reads at the start and at each reload. Use
+        /// a file if you change the text often.
         file: Option<FileName> = None; r#""/etc/evenkeel/maintenance.html""#,
-        /// Its media type.
+        /// Media type of the body.
         content_type: String [Text(VALUE)] = "text/plain; charset=utf-8".into(); r#""text/html; charset=utf-8""#,
     }
 }
@@ -371,7 +375,7 @@ impl Routes {
         self.0.as_ref().map_or(&[], |all| &all.list)
     }
 
-    /// What finds the one for a request; `None` if there are no routes.
+    /// Finder of the route for a request; `None` if there are no routes.
     #[inline]
     pub fn index(&self) -> Option<&Index> {
         self.0.as_ref().map(|all| &all.index)
@@ -420,17 +424,17 @@ impl Route {
         one.into_iter().chain(several)
     }
 
-    /// What copies its requests in a rule where all are copied to `rule`.
+    /// Returns the copies of the route's requests, in a rule with the copies `rule`.
     pub fn mirror<'a>(&'a self, rule: Option<&'a Mirror>) -> Option<&'a Mirror> {
         self.mirror.as_ref().or(rule).filter(|_| !self.answers())
     }
 
-    /// Whether the balancer answers by itself.
+    /// True if the balancer answers by itself.
     pub fn answers(&self) -> bool {
         self.redirect.is_some() || self.answer.is_some()
     }
 
-    /// Whether its requests go to the group of the rule.
+    /// True if the route's requests go to the group of the rule.
     pub fn uses_own(&self) -> bool {
         !self.answers() && self.groups().next().is_none()
     }
@@ -451,14 +455,14 @@ impl Route {
 /// Most pairs of a host and a path in a route.
 const MAX_PAIRS: usize = 10_000;
 
-/// What its routes need to know of a rule.
+/// Facts of a rule that its routes need.
 pub(crate) struct RuleFacts<'a> {
     pub(crate) name: &'a str,
-    /// Whether its clients speak TLS.
+    /// True if clients of the rule speak TLS.
     pub(crate) has_tls: bool,
-    /// Whether it believes what `X-Forwarded-For` says.
+    /// True if the rule trusts `X-Forwarded-For`.
     pub(crate) trusts_forwarded: bool,
-    /// The group that gets what nothing else is said of.
+    /// Group of the requests without another group.
     pub(crate) group: &'a str,
 }
 
@@ -762,11 +766,11 @@ fn check_order(routes: &Routes, places: &[RoutePlace], report: &mut Report<'_>) 
 /// Most bytes of a file with an answer.
 const MAX_ANSWER: u64 = 64 * 1024;
 
-/// What a file with an answer has in it.
+/// Returns the contents of a file with an answer.
 ///
 /// # Errors
 ///
-/// It cannot be read.
+/// The file cannot be read.
 pub fn content_of(file: &FileName) -> Result<Arc<[u8]>, Box<Problem>> {
     let problem = |error: &String| {
         let message = format!("{}: {error}", file.path.display());
@@ -777,12 +781,12 @@ pub fn content_of(file: &FileName) -> Result<Arc<[u8]>, Box<Problem>> {
     content.map_err(|error| problem(&error))
 }
 
-/// What the reference says of the tables.
+/// Reference of the tables.
 pub(crate) fn tables() -> [TableDoc; 3] {
-    let route = "What is done with some of the requests of a rule with `protocol = \"http\"`: \
-                 [routing](routing.md). All conditions must hold. The first route in the order of the \
-                 file counts; requests that none is for go to the group of the rule, and get 404 if \
-                 it has none.";
+    let route = "Routes: special treatment of some requests of a rule with `protocol = \"http\"`, \
+                 see [routing](routing.md). Routes are tried in file order; the first route whose \
+                 conditions all match handles the request. Requests without a matching route go to \
+                 the group of the rule, or get 404 if you set no group.";
     [
         TableDoc::new(
             "[[rule.NAME.routes]]",
@@ -799,8 +803,8 @@ pub(crate) fn tables() -> [TableDoc; 3] {
         ),
         TableDoc::new(
             "[rule.NAME.routes.request_fields]",
-            "Changes to the fields of a head; `response_fields` has the same keys. Fields that frame a message, or are about one \
-             connection, cannot be changed.",
+            "Changes to the fields of a head; `response_fields` has the same keys. You cannot \
+             change fields which frame a message, or belong to one connection.",
             [docs(CHANGES, FieldChanges::default())],
         ),
     ]

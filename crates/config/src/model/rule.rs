@@ -39,75 +39,80 @@ section! {
         name: String = String::new(),
         /// Time limits.
         timeouts: Timeouts = Timeouts::default(),
-        /// What is done with some of its requests.
+        /// Routes: special treatment of some requests.
         routes: Routes = Routes::default(),
         /// Answers of the balancer's own, and changes to responses.
         responses: Responses = Responses::default(),
     }
     keys OWN {
-        /// Addresses to listen on: one, or a list. **Required.** Two rules cannot use the same
-        /// address. With port 0 the system chooses a free port. `unix:` and an absolute path, or
-        /// `unix:@` and a name in the abstract namespace, is a Unix stream socket: see
-        /// [behind Unix sockets](proxy-protocol.md#behind-unix-sockets).
+        /// Addresses to listen on: one, or a list. You cannot use an address in two rules. With port 0 the
+        /// system chooses a free port. `unix:` and an absolute path, or `unix:@` and a name in the abstract
+        /// namespace, is a Unix stream socket: see [behind Unix
+        /// sockets](proxy-protocol.md#behind-unix-sockets). **Required.**
         listen: Vec<Listen> = Vec::new(); r#"["0.0.0.0:8080", "[::1]:8080"]"#,
-        /// Rights of the files of Unix sockets in `listen`: who may write to one may connect. By default
-        /// what the process's file mode mask (umask) leaves of 0777.
+        /// Rights of the files of Unix sockets in `listen`: everybody with the right to write may connect. By
+        /// default 0777 without the bits of the process's file mode mask (umask). Set rights if your proxy runs
+        /// as another user.
         listen_mode: Option<String> [Text(MODE)] = None; r#""0660""#,
-        /// The group that serves the rule, if several rules share one. A rule without it has a
-        /// group of its own, of the same name, and may have all keys of a group.
+        /// Group which serves the rule. Name a group if several of your rules share one. A rule without this
+        /// key has its own group, of the same name, and you may set all keys of a group in the rule.
         group: String = String::new(); r#""backends""#,
-        /// TLS between clients and the rule: a table, see below. Without it clients connect without
+        /// TLS between clients and the rule: a table, see below. Without the table, clients connect without
         /// encryption.
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/www.pem" }"#,
-        /// TCP: groups by the names that clients ask for (SNI), which speak TLS with the members:
-        /// [pass-through](tls.md#pass-through). A name may begin with `*.` for all right below it.
-        /// Clients with other names, or none, are for the group of the rule; without `group` and
-        /// `members` they are refused.
+        /// TCP: groups by the name requested by a client (SNI), for clients which speak TLS with the members:
+        /// [pass-through](tls.md#pass-through). Begin a name with `*.` to match all names right below the
+        /// domain. Clients with other names, or none, go to the group of the rule; if you set neither `group`
+        /// nor `members`, they are refused.
         sni: BTreeMap<String, String> [Text(GROUP)] = BTreeMap::new(); r#"{ "www.example.org" = "backends" }"#,
     }
     keys RULE {
-        /// Whether the rule accepts clients. The admin API can change this at run time.
+        /// Acceptance of clients. Set `false` to keep a rule without serving it. You can change the state at
+        /// run time with the admin API.
         enabled: bool = true; "false",
         /// Protocol of clients and members: HTTP (1.x and 2), balanced per request, TCP, balanced per
         /// connection, or [FTP](ftp.md), balanced per session.
         protocol: Protocol = Protocol::Http; r#""tcp""#,
-        /// Whether open connections are closed when the rule is disabled or removed. Otherwise they
-        /// continue until they end.
+        /// Closes open connections when you disable or remove the rule. With `false` open connections continue
+        /// until they end.
         terminate_on_disable: bool = false; "true",
-        /// TCP and FTP: maximum retries for a client, each at another member, when a member cannot be
-        /// connected to. For HTTP, see `retries`.
+        /// TCP and FTP: maximum retries for a client, each at another member, when a connection to a member
+        /// fails. For HTTP, set `retries`.
         connect_retries: u32 [Number(0.0, 10.0, "retries")] = 2; "4",
-        /// TCP and FTP: whether one side may close its direction while the other still sends. Otherwise the
-        /// first close ends both.
+        /// TCP and FTP: lets one side close its direction while the other still sends. With `false` the first
+        /// close ends both directions.
         half_close: bool = true; "false",
-        /// Networks of proxies that say who the client is, and `unix` for those that connect to Unix
-        /// sockets in `listen`, by a PROXY header (version 1 or 2) before the client's first byte: see [behind another proxy](proxy-protocol.md). Its address then counts as
-        /// the client's, everywhere. Connections from elsewhere, and those without a valid header,
-        /// are closed. Without this key no header is expected.
+        /// Networks of proxies which send a PROXY header (version 1 or 2) with the client's address before the
+        /// client's first byte. Add `unix` for proxies which connect to Unix sockets in `listen`. The address
+        /// in the header then counts as the client's, everywhere: see [behind another
+        /// proxy](proxy-protocol.md). Connections from elsewhere, and connections without a valid header, are
+        /// closed. Set this key only if all your clients come through such proxies; without the key no header
+        /// is expected.
         accept_proxy: Option<Proxies> = None; r#"["10.0.0.0/8"]"#,
-        /// Maximum number of client connections at once, of all workers together. Further ones wait
-        /// in the listen queue.
+        /// Maximum number of client connections at once, of all workers together. Further connections wait in
+        /// the listen queue.
         max_connections: u32 [Number(1.0, 10_000_000.0, "connections")] = 100_000; "20000",
-        /// What a request (HTTP), connection (TCP) or session (FTP) of the rule [costs](strategies.md#costs),
-        /// compared with a usual one of the group: strategies count it so often. For rules of unequal
-        /// work that share a group.
+        /// [Cost](strategies.md#costs) of a request (HTTP), connection (TCP) or session (FTP) of the rule,
+        /// relative to a usual one of the group: strategies count the request as often. Set a cost if your
+        /// rules share a group, but bring unequal work.
         cost: Cost = Cost::ONE; "10",
-        /// Which requests (HTTP) or connections (TCP) go first when they [wait for a
-        /// member](overload.md): those with the highest number.
+        /// Priority of requests (HTTP) or connections (TCP) when they [wait for a member](overload.md): the
+        /// highest number goes first.
         priority: u16 [Number(0.0, 7.0, "")] = PRIORITY; "6",
-        /// Other priorities of some clients: a list of tables, see below. The first that names a client's
-        /// network holds.
+        /// Other priorities for some clients: a list of tables, see below. The first table with the client's
+        /// network applies.
         client_priorities: Vec<ClientPriority> = Vec::new(); r#"[{ networks = ["10.0.0.0/8"], priority = 7 }]"#,
-        /// HTTP: whose requests it takes, those of [users](routing.md#passwords) or those that [a
-        /// group](routing.md#forward-authentication) lets pass: a table, see below, `false` for everybody.
+        /// HTTP: authentication of requests, by [users](routing.md#passwords) with passwords or by [a
+        /// group](routing.md#forward-authentication) which decides: a table (see below). Set `false` to let
+        /// everybody send requests.
         auth: Option<Auth> = None; r#"{ users_file = "/etc/evenkeel/users" }"#,
         /// [Limits](limits.md) for each client: a table, see below.
         limits: Limits = Limits::default(); r#"{ requests = "100/s" }"#,
-        /// HTTP: [further limits](limits.md#several-limits) of requests, each with a key of its own: a list of
-        /// tables, see below. A request must be within all of them.
+        /// HTTP: [further limits](limits.md#several-limits) of requests, each with its own key: a list of
+        /// tables, see below. A request must be within all limits.
         request_limits: Vec<RequestLimit> = Vec::new(); r#"[{ requests = "10/s", key = "header:X-Api-Key" }]"#,
-        /// HTTP: [compression](routing.md#compression) of responses: `true`, or a table, see below. Without it
-        /// they pass as members send them.
+        /// HTTP: [compression](routing.md#compression) of responses: `true`, or a table, see below. If you
+        /// leave the key out, responses pass as members send them.
         compression: Option<Compression> = None; r#"{ codings = ["gzip"] }"#,
         /// Options of HTTP rules: a table, see below.
         http: HttpOptions = HttpOptions::default(); "{ retries = 1 }",
@@ -130,7 +135,7 @@ impl Rule {
         groups(&self.group, named.chain(self.mirrors()).chain(self.asked()))
     }
 
-    /// Whether clients get the responses of a group.
+    /// True if clients get the responses of a group.
     pub fn is_served_by(&self, group: &str) -> bool {
         let mut named = self.sni.values().chain(self.routes.groups());
         self.group == group || named.any(|name| name == group)
@@ -183,12 +188,12 @@ pub fn groups<'a>(own: &'a str, others: impl Iterator<Item = &'a String>) -> Vec
     own.into_iter().chain(groups).collect()
 }
 
-/// What a rule speaks.
+/// Protocol of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Bytes, unread.
     Tcp,
-    /// HTTP/1.x.
+    /// HTTP of versions 1.x and 2.
     Http,
     /// FTP with its data connections.
     Ftp,
@@ -204,85 +209,90 @@ section! {
     /// Options of HTTP rules.
     #[derive(Clone, Debug, PartialEq)]
     pub struct HttpOptions {
-        /// Beginnings of names of fields that are removed from requests: what only the balancer
-        /// says.
+        /// Beginnings of names of fields that are removed from requests, because only the balancer may set such
+        /// fields.
         reserved: Vec<String> = Vec::new(),
     }
     keys HTTP {
-        /// Whether clients may speak HTTP/2 without TLS, by prior knowledge: their first bytes say
-        /// so.
+        /// Lets clients speak HTTP/2 without TLS, by prior knowledge: their first bytes show the protocol.
         http2: bool = true; "false",
         /// Maximum number of requests at once in a connection of HTTP/2.
         http2_streams: u32 [Number(1.0, 10_000.0, "streams")] = 128; "32",
-        /// Maximum size of a request's body. A larger one gets 413: at once if the request says so, else
-        /// when so much has come. Without it there is no limit.
+        /// Maximum size of a request's body. A larger body gets 413: at once if the request states the length,
+        /// else when the limit is exceeded. By default there is no limit. Set a limit if your members cannot
+        /// handle large bodies.
         max_body: Option<MaxBody> = None; r#""10MiB""#,
-        /// Rules with routes: whether paths are let through that servers read differently. They are
-        /// refused with 400 otherwise, so that no spelling of a path gets around a route: those with
-        /// `.` or `..` as a segment, also with dots or spaces behind it, `//`, a backslash, and an encoded slash (`%2F`), backslash,
-        /// semicolon or control character. If they are let through, routes compare them as they are.
+        /// Rules with routes: lets ambiguous paths through, which servers read differently. With `false` such
+        /// requests get 400, so that no spelling of a path gets around your routes. Ambiguous are paths with
+        /// `.` or `..` as a segment, also with dots or spaces behind, with `//`, with a backslash, and with an
+        /// encoded slash (`%2F`), backslash, semicolon or control character. With `true`, routes compare these
+        /// paths unchanged. Set `true` only if your applications need such paths.
         ambiguous_paths: bool = false; "true",
-        /// What members speak: HTTP/1.1 (`http1`), or HTTP/2 (`h2`), with many requests at once in a
-        /// connection. With `member_tls` that is what they are offered (ALPN); `auto` offers both, and
-        /// they choose. Without, it is known before, and `auto` is HTTP/1.1.
+        /// Protocol of members: HTTP/1.1 (`http1`), or HTTP/2 (`h2`), with many requests at once in a
+        /// connection. With `member_tls` the balancer offers the protocol to members (ALPN); with `auto` the
+        /// balancer offers both, and the member chooses. Without `member_tls` you must know the protocol of
+        /// your members, and `auto` is HTTP/1.1.
         member_protocol: MemberProtocol = MemberProtocol::Http1; r#""h2""#,
-        /// HTTP/2 to members: after this time with requests under way a member is asked for a sign of
-        /// life (PING), and again each time.
+        /// HTTP/2 to members: time with requests under way after which the balancer asks the member for a sign
+        /// of life (PING), again and again.
         ping_interval: Duration [Time(millis(100), HOUR)] = secs(30); r#""10s""#,
-        /// Time that it has for that. Then the connection is closed, and its requests have failed.
+        /// Time limit for the answer to a PING. After the limit the connection is closed, and its requests have
+        /// failed.
         ping_timeout: Duration [Time(millis(100), HOUR)] = secs(10); r#""3s""#,
-        /// Maximum size of the head of a request or response. A larger request gets 431, a larger
-        /// response counts as a failure of the member.
+        /// Maximum size of the head of a request or response. A larger request gets 431, a larger response
+        /// counts as a failure of the member. Raise the size if your clients have large cookies.
         max_header_bytes: usize [Bytes(1024, 1024 * 1024)] = 32 * 1024; r#""64KiB""#,
         /// Maximum number of header fields in a head.
         max_header_count: usize [Number(8.0, 256.0, "fields")] = 128; "200",
-        /// Whether members get `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
+        /// Adds `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` to requests, so that your members
+        /// know the client.
         x_forwarded: bool = true; "false",
-        /// Whether members get a `Forwarded` field (RFC 7239).
+        /// Adds a `Forwarded` field (RFC 7239) to requests. Set `true` if your members read this field.
         forwarded: bool = false; "true",
-        /// Name that the balancer adds to `Via` (RFC 9110, section 7.6.3), or `false` for none. With a `Via` servers such as nginx and
-        /// IIS do not compress their responses unless they are told to (`gzip_proxied`, `noCompressionForProxies`).
+        /// Name to add to `Via` (RFC 9110, section 7.6.3), or `false` for none. With a `Via`, servers such as
+        /// nginx and IIS do not compress responses unless you tell them to (`gzip_proxied`,
+        /// `noCompressionForProxies`).
         via: Option<String> [Text(VIA)] = None; r#""edge-1""#,
-        /// Whether these fields are kept as clients send them. Switch it on only behind another
-        /// proxy: otherwise clients can forge their address. If off, the balancer removes them and
-        /// writes its own.
+        /// Keeps the forwarding fields (`X-Forwarded-…`, `Forwarded`) sent by clients. Set `true` only if your
+        /// balancer is behind another proxy: otherwise clients can forge their address. With `false` the
+        /// balancer removes these fields and writes its own.
         trust_forwarded: bool = false; "true",
-        /// Names of further [trailers of requests](routing.md#trailers) that members get. Others are taken
-        /// out, but for those that checksums, signatures and gRPC have: there are servers that take trailers for
-        /// fields of the head.
+        /// Names of further [trailers of requests](routing.md#trailers) for members. Add names which your
+        /// members need. Other trailers are removed, except those of checksums, signatures and gRPC: some
+        /// servers take trailers for fields of the head.
         request_trailers: Vec<String> [Text(TRAILER)] = Vec::new(); r#"["X-Checksum"]"#,
-        /// Whether members are consoles of balancers, which get the cookies of sessions at a console. All others
-        /// do not: whoever has such a cookie is that administrator.
+        /// Marks members as consoles of balancers, which get the session cookies of a console. Set `true` only
+        /// if your members are such consoles: anybody with such a cookie is the administrator. Other members do
+        /// not get these cookies.
         console_members: bool = false; "true",
-        /// A name for each request, in a header field for members and in the access log: `true`, or a table, see below.
-        /// Without it no request gets one. See [request ids](telemetry.md#request-ids).
+        /// Name for each request, in a header field for members and in the access log: `true`, or a table, see
+        /// below. Set this key to follow a request through your systems; by default requests get no name. See
+        /// [request ids](telemetry.md#request-ids).
         request_id: Option<RequestId> = None; "true",
-        /// Name of a field with what a request [costs](strategies.md#costs). Requests without it, and
-        /// those in which it is not a number above 0, cost the rule's `cost`; one beyond 0.01 to 1000
-        /// counts as the bound. Name one only where clients are trusted, or where a proxy in front
-        /// sets it: whoever can set it can make the balancer avoid a member, or crowd one.
+        /// Name of a field with the [cost](strategies.md#costs) of a request. Requests without the field, or
+        /// with a value other than a number above 0, have the rule's `cost`; a value beyond 0.01 to 1000 counts
+        /// as the bound. Set a name only if you trust the clients, or if your proxy in front sets the field:
+        /// anybody who can set the field can make the balancer avoid a member, or crowd one.
         cost_header: Option<String> [Text(FIELD)] = None; r#""X-Cost""#,
         /// Name of a field with the [priority](overload.md#priorities) of a request, a number from 0 to 7.
-        /// Requests without it, and those in which it is something else, have that of the client or
-        /// the rule. Name one only where clients are trusted, or where a proxy in front sets it.
+        /// Requests without the field, or with another value, have the priority of the client or the rule. Set
+        /// a name only if you trust the clients, or if your proxy in front sets the field.
         priority_header: Option<String> [Text(FIELD)] = None; r#""X-Priority""#,
-        /// Maximum retries, each at another member, of a request that may be repeated safely: none
-        /// of it was sent, or it is idempotent (RFC 9110, section 9.2.2) and the member closed the
+        /// Maximum retries, each at another member, of a request which you can repeat safely: none of the
+        /// request was sent, or the request is idempotent (RFC 9110, section 9.2.2) and the member closed the
         /// connection, sent an invalid response or did not answer.
         retries: u32 [Number(0.0, 10.0, "retries")] = 2; "1",
-        /// Maximum share of retries, relative to requests, so that retries cannot overload slow
-        /// members. 0.2 is 20 %.
+        /// Maximum share of retries, relative to requests, so that retries cannot overload your slow members.
+        /// 0.2 is 20 %.
         retry_budget: f32 [Number(0.0, 1.0, "")] = 0.2; "0.1",
-        /// Requests that may be sent to a [second member](routing.md#hedging) when the first one takes
-        /// long: a table, see below.
+        /// Requests to a [second member](routing.md#hedging) when the first takes long: a table, see below.
         hedge: Option<Hedge> = None; r#"{ after = "50ms" }"#,
-        /// A second group that gets [copies](routing.md#mirroring) of the requests: a table, see below.
+        /// Second group which gets [copies](routing.md#mirroring) of the requests: a table, see below.
         mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
-        /// Maximum number of idle connections to a member that each worker keeps for later
-        /// requests.
+        /// Maximum number of idle connections to a member kept by each worker for later requests.
         pool_idle_connections: usize [Number(0.0, 65_536.0, "connections")] = 512; "16",
-        /// How long idle connections to members are kept. Should be shorter than the keep-alive
-        /// timeout of the members.
+        /// Time for which idle connections to members are kept. Set a shorter time than the keep-alive timeout
+        /// of your members.
         pool_idle_timeout: Duration [Time(millis(1), DAY)] = secs(30); r#""4s""#,
     }
 }
@@ -295,7 +305,7 @@ impl AsTable for HttpOptions {
     }
 }
 
-/// What `sni` names.
+/// Name of a group in `sni`.
 const GROUP: Texts = ("the name of a group", is_name);
 
 /// The name of a field.
@@ -321,7 +331,7 @@ const VIA: Texts = (
     },
 );
 
-/// What `[defaults]` says.
+/// Settings from `[defaults]`.
 #[derive(Default)]
 pub(crate) struct Defaults {
     pub rule: Rule,
@@ -640,10 +650,10 @@ fn check_names(
     }
 }
 
-/// What the reference says of the tables.
+/// Reference of the tables.
 pub(crate) fn tables() -> [TableDoc; 2] {
-    let doc = "A rule: a service that clients connect to. `NAME` is any name (letters, digits, \
-               `-`, `_` and `.`, at most 64).";
+    let doc = "A rule: a service for your clients. You choose `NAME` (letters, digits, `-`, `_` and \
+               `.`, at most 64).";
     let rule = [
         docs(OWN, Rule::default()),
         docs(RULE, Rule::default()),

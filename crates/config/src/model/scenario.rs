@@ -1,4 +1,4 @@
-//! What a scenario of `evenkeel sim` means: the world around a configuration.
+//! Scenarios of `evenkeel sim`: the world around a configuration.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +25,8 @@ pub fn load(path: &Path, changes: &[Override]) -> Result<Scenario, Errors> {
     source::load(path, |file, text| parse(file, text, changes))
 }
 
-/// The same of its text. `file` names it in messages, and is where relative paths start.
+/// Reads and checks the scenario in `text`, with the values of `changes` in place of its own. `file` names the
+/// text in messages, and is where relative paths start.
 ///
 /// # Errors
 ///
@@ -52,49 +53,48 @@ section! {
     /// A whole, valid scenario.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Scenario {
-        /// What is asked for.
+        /// Offered load.
         load: Load = Load::default(),
-        /// What it costs.
+        /// Costs of requests.
         service: Service = Service::default(),
-        /// What it is about.
+        /// Keys of requests.
         keys: Keys = Keys::default(),
-        /// How all members are.
+        /// Settings of all members.
         members: Members = Members::default(),
-        /// What is different in some of them, by name.
+        /// Different settings of some members, by name.
         member: Vec<(String, Place, Model)> = Vec::new(),
-        /// What happens to them.
+        /// Events that happen to members.
         events: Vec<Event> = Vec::new(),
         /// Load reports; `None` is none.
         reports: Option<Reports> = None,
         /// Parameters that take several values, one after the other.
         sweeps: Vec<Sweep> = Vec::new(),
-        /// Where the group is named, or would be.
+        /// Place where the group is named, or would be.
         group_place: Place = Place::default(),
-        /// Where a load is said.
+        /// Place where a load is set.
         load_place: Place = Place::default(),
-        /// What is allowed but probably not meant.
+        /// Settings that are allowed but probably not meant.
         warnings: Vec<Problem> = Vec::new(),
     }
     keys TOP {
-        /// The balancers' configuration. **Required.** A relative path starts at the scenario's folder.
+        /// Configuration of the balancers. A relative path starts at the scenario's folder. **Required.**
         config: FileName = FileName::default(); r#""evenkeel.toml""#,
-        /// The group that requests are for. May be left out if there is only one.
+        /// Group for the requests. You may leave out the key if the configuration has only one group.
         group: Option<String> [Text(NAMES)] = None; r#""web""#,
-        /// How long a run lasts, in virtual time. The first tenth is not measured.
+        /// Length of a run, in virtual time. The first tenth is not measured.
         duration: Duration [Time(secs(1), DAY)] = secs(60); r#""5m""#,
-        /// The first seed. The same seed gives every strategy the same arrivals, costs and events.
+        /// First seed. The same seed gives every strategy the same arrivals, costs and events.
         seed: u32 [Number(0.0, 1e9, "")] = 1; "7",
-        /// How many seeds are run. From two on, results come with confidence intervals.
+        /// Number of seeds to run. Set at least two to get results with confidence intervals.
         seeds: usize [Number(1.0, 1000.0, "seeds")] = 1; "20",
-        /// Balancers with this configuration, which share the members and know nothing of each other but what
-        /// `fleet_in_flight` says.
-        /// Each gets as much of the load.
+        /// Number of balancers with this configuration. Balancers share the members, and know nothing of each
+        /// other except by `fleet_in_flight`. Each balancer gets an equal part of the load.
         balancers: usize [Number(1.0, 1000.0, "balancers")] = 1; "2",
-        /// How many of the members each balancer may use: the first one the first so many, the next one
-        /// those after them, and so on around. By default all.
+        /// Number of members which each balancer may use: the first members for the first balancer, the next
+        /// members for the next balancer, and so on around. By default all members.
         view: Option<usize> [Number(1.0, 100_000.0, "members")] = None; "5",
-        /// Balancers tell each other how many of their requests are in flight, as with `in_flight` in
-        /// [`[fleet]`](configuration.md#fleet): for groups whose `load` is `in_flight`.
+        /// Balancers tell each other the number of their requests in flight, as with `in_flight` in
+        /// [`[fleet]`](configuration.md#fleet). Set `true` for groups whose `load` is `in_flight`.
         fleet_in_flight: bool = false; "true",
         /// Time from a balancer to a member, and back.
         network: Duration [Time(Duration::ZERO, secs(10))] = Duration::from_micros(200); r#""1ms""#,
@@ -102,32 +102,32 @@ section! {
 }
 
 section! {
-    /// What is asked for.
+    /// Offered load.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Load {}
     keys LOAD {
-        /// Offered load as a share of the members' capacity at the start: requests arrive at
-        /// random (Poisson) at that rate, whatever becomes of them. Above 1 they ask for more than there
-        /// is.
+        /// Offered load as a share of the members' capacity at the start: requests arrive at random (Poisson)
+        /// at this rate, whatever becomes of them. With a value above 1 you ask for more than the members can
+        /// do.
         utilisation: f64 [Number(0.001, 10.0, "")] = 0.6; "0.8",
-        /// The same as a number of sessions per second.
+        /// Offered load in sessions per second, instead of `utilisation`.
         rate: Option<f32> [Number(0.001, 1e7, "")] = None; "250",
-        /// So many clients instead, which have one session after the other (a closed loop).
+        /// Number of clients, each with one session after the other (a closed loop), instead of an offered
+        /// load.
         clients: Option<usize> [Number(1.0, 1_000_000.0, "clients")] = None; "50",
-        /// Requests of a session, one after the other.
+        /// Number of requests of a session, one after the other.
         requests: usize [Number(1.0, 1_000_000.0, "requests")] = 1; "20",
-        /// Mean time that a client thinks (exponential) before the next request, and before its next
-        /// session.
+        /// Mean thinking time of a client (exponential) before the next request, and before the next session.
         think: Duration [Time(Duration::ZERO, HOUR)] = Duration::ZERO; r#""200ms""#,
-        /// What is balanced: each `request`, or the `connection` of a session, whose requests all go to
-        /// the same member.
+        /// Unit of balancing: each `request`, or the `connection` of a session, whose requests all go to the
+        /// same member.
         level: Level = Level::Request; r#""connection""#,
-        /// Mean time (exponential) that a request stays in flight at the balancer after the member
-        /// has done its work, as with slow clients.
+        /// Mean time (exponential) for which a request stays in flight at the balancer after the member has
+        /// done the work. Set a time to model slow clients.
         linger: Duration [Time(Duration::ZERO, HOUR)] = Duration::ZERO; r#""50ms""#,
         /// Times of many more sessions: a table (see below). Not with `clients`.
         burst: Option<Bursts> = None; r#"{ every = "30s", length = "2s", factor = 5 }"#,
-        /// Whether more may be asked for than members can serve. Otherwise there is a warning.
+        /// Allows an offered load above the capacity of the members. Without `true` you get a warning.
         overload: bool = false; "true",
     }
 }
@@ -137,122 +137,122 @@ section! {
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct Bursts {}
     keys BURSTS {
-        /// Time from the start of a burst to that of the next one.
+        /// Time from the start of a burst to the start of the next burst.
         every: Duration [Time(millis(1), DAY)] = secs(10); r#""30s""#,
-        /// How long one lasts.
+        /// Length of a burst.
         length: Duration [Time(millis(1), DAY)] = secs(1); r#""2s""#,
-        /// How many times more sessions begin in it.
+        /// Factor by which more sessions begin during a burst.
         factor: f64 [Number(0.0, 1000.0, "")] = 3.0; "5",
     }
 }
 
 section! {
-    /// What requests cost.
+    /// Costs of requests.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Service {}
     keys SERVICE {
-        /// How the times are distributed that a member of capacity 1 takes for a request. `lognormal` has
-        /// `sigma`, `pareto` has `alpha`, `file` has `file`.
+        /// Distribution of the time for which a member of capacity 1 works on a request. Set `sigma` for
+        /// `lognormal`, `alpha` for `pareto`, and `file` for `file`.
         distribution: Distribution = Distribution::Exponential; r#""lognormal""#,
-        /// Mean time. That of `file` is as in the file.
+        /// Mean time. The mean of `file` is as in the file.
         mean: Duration [Time(Duration::from_micros(1), HOUR)] = millis(10); r#""25ms""#,
         /// Standard deviation of the logarithm of a lognormal time.
         sigma: f64 [Number(0.0, 5.0, "")] = 1.0; "1.5",
-        /// Exponent of the tail of a Pareto time. From 2 down its variance is infinite.
+        /// Exponent of the tail of a Pareto time. With 2 or less the variance is infinite.
         alpha: f64 [Number(1.01, 100.0, "")] = 2.5; "1.8",
-        /// A file with a time in each line, as in `12.5ms`, of which each request gets one at random.
-        /// Lines that are empty or begin with `#` do not count.
+        /// File with a time in each line, for example `12.5ms`. Each request gets a random time of the file.
+        /// Empty lines and lines with `#` at the beginning do not count.
         file: Option<FileName> = None; r#""times.txt""#,
-        /// Whether members send the head of a response at once and its first byte when the work is done, as
-        /// servers of models and events do. The group's `latency` says which of the two ends a latency.
+        /// Members send the head of a response at once and the first byte when the work is done, as servers of
+        /// models and events do. The group's `latency` decides which of the two ends a latency.
         streams: bool = false; "true",
-        /// Whether requests say what they cost (`cost` of a rule, or of trusted clients), so that
-        /// strategies count it.
+        /// Requests announce their cost (`cost` of a rule, or of trusted clients), so that strategies count the
+        /// cost.
         announced: bool = false; "true",
     }
 }
 
 section! {
-    /// What requests are about.
+    /// Keys of requests.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Keys {}
     keys KEYS {
-        /// How many different keys there are. Strategies that hash go by them; with 1, requests have none.
+        /// Number of different keys. Strategies with a hash choose by the key; with 1, requests have no key.
         count: usize [Number(1.0, 10_000_000.0, "keys")] = 1; "10000",
-        /// Exponent of their popularity: that of rank i is proportional to 1 / i^zipf. 0 is the same
-        /// for all.
+        /// Exponent of the popularity of keys: the popularity of rank i is proportional to 1 / i^zipf. Set 0
+        /// for equal popularity.
         zipf: f64 [Number(0.0, 5.0, "")] = 0.9; "1.1",
-        /// How many keys each member keeps at hand: those that it was asked for most recently. At the
-        /// start, and after it was dead, there are none.
+        /// Number of keys in each member's cache: the most recently requested keys. At the start, and after the
+        /// member was dead, the cache is empty.
         cache: usize [Number(0.0, 10_000_000.0, "keys")] = 0; "1000",
-        /// What a request costs whose key is at hand.
+        /// Cost of a request whose key is in the cache.
         hit: Duration [Time(Duration::ZERO, HOUR)] = millis(1); r#""500us""#,
     }
 }
 
 section! {
-    /// How a member works.
+    /// Behaviour of a member.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct Model {}
     keys MODEL {
-        /// How fast it is: twice the capacity is half the time for a request.
+        /// Speed of the member: twice the capacity is half the time for a request.
         capacity: f64 [Number(0.001, 1000.0, "")] = 1.0; "0.5",
-        /// Requests that it can work on at that speed at once.
+        /// Number of requests on which the member can work at full speed at once.
         concurrency: usize [Number(1.0, 100_000.0, "requests")] = 1; "8",
-        /// What happens to more than that: with `fifo` they wait (a pool of workers); with `sharing` all
-        /// are slower (an event loop, or a thread for each).
+        /// Treatment of more requests than `concurrency`: with `fifo` requests wait (a pool of workers); with
+        /// `sharing` all requests are slower (an event loop, or a thread for each).
         discipline: Discipline = Discipline::Fifo; r#""sharing""#,
-        /// Share of its requests that fail, at once.
+        /// Share of the member's requests which fail, at once.
         failing: f64 [Number(0.0, 1.0, "")] = 0.0; "0.05",
     }
 }
 
 section! {
-    /// How all members are.
+    /// Settings of all members.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Members {
-        /// How each of them works.
+        /// Behaviour of each member.
         model: Model = Model::default(),
     }
     keys MEMBERS {
-        /// So many members instead of those of the configuration: its first ones, or further ones that
-        /// are like its last one.
+        /// Number of members, instead of the members of the configuration: the first members of the
+        /// configuration, or further members like its last one.
         count: Option<usize> [Number(1.0, 100_000.0, "members")] = None; "10",
     }
 }
 
 section! {
-    /// Something that happens to members.
+    /// Event that happens to members.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Event {
-        /// Where it stands.
+        /// Place of the event in the file.
         place: Place = Place::default(),
     }
     keys EVENT {
-        /// When it happens first.
+        /// Time of the first occurrence.
         at: Duration [Time(Duration::ZERO, DAY)] = Duration::ZERO; r#""20s""#,
-        /// How often it happens again. By default never.
+        /// Time between two occurrences. By default the event does not happen again.
         every: Option<Duration> [Time(millis(1), DAY)] = None; r#""10s""#,
-        /// Whether `every` and `length` are only means, of exponential times.
+        /// Makes `every` and `length` means of exponential times.
         random: bool = false; "true",
-        /// How long it lasts. By default for ever.
+        /// Length of the event. By default the event lasts for ever.
         length: Option<Duration> [Time(millis(1), DAY)] = None; r#""2s""#,
-        /// Members that it may happen to, by name or address. By default all.
+        /// Members to which the event may happen, by name or address. By default all.
         members: Vec<String> [Text(LOCATION_NAMES)] = Vec::new(); r#"["10.0.0.1:80"]"#,
-        /// Which of them it happens to each time: to `all` at once, to the `next` one after that of
-        /// the last time, or to one at `random`.
+        /// Members hit each time: `all` at once, the `next` after the member of the last time, or one at
+        /// `random`.
         strikes: Strikes = Strikes::All; r#""next""#,
-        /// They are so many times slower.
+        /// Factor by which the members are slower.
         slowness: f64 [Number(0.01, 1000.0, "")] = 1.0; "5",
-        /// They stand still: connections are accepted, and nothing is done (a pause for garbage
-        /// collection, a process that was stopped).
+        /// Members stand still: connections are accepted, and nothing is done (a pause for garbage collection,
+        /// a stopped process).
         pause: bool = false; "true",
-        /// They have died with all that they were working on, and refuse connections.
+        /// Members have died with all their work, and refuse connections.
         dead: bool = false; "true",
-        /// They fail this share of their requests.
+        /// Share of requests which the members fail.
         failing: f64 [Number(0.0, 1.0, "")] = 0.0; "0.5",
-        /// So many tasks of somebody else want their workers all the time (an antagonist on the
-        /// machine).
+        /// Number of tasks of somebody else which occupy the members' workers all the time (an antagonist on
+        /// the machine).
         tasks: f64 [Number(0.0, 10_000.0, "")] = 0.0; "4",
     }
 }
@@ -264,13 +264,13 @@ section! {
     keys REPORTS {
         /// Time between two reports of a member.
         interval: Duration [Time(millis(1), HOUR)] = secs(1); r#""100ms""#,
-        /// Time that a report travels.
+        /// Travel time of a report.
         delay: Duration [Time(Duration::ZERO, HOUR)] = millis(1); r#""50ms""#,
-        /// How much longer it may take, by chance. Reports may overtake each other.
+        /// Additional travel time of a report, by chance. Reports may overtake each other.
         jitter: Duration [Time(Duration::ZERO, HOUR)] = Duration::ZERO; r#""20ms""#,
-        /// Share of the reports that get lost on the way to a balancer.
+        /// Share of the reports lost on the way to a balancer.
         loss: f64 [Number(0.0, 1.0, "")] = 0.0; "0.1",
-        /// A value is off by up to this share of it, by chance.
+        /// Maximum error of a value, as a share of the value, by chance.
         noise: f64 [Number(0.0, 1.0, "")] = 0.0; "0.2",
     }
 }
@@ -280,15 +280,14 @@ section! {
     #[derive(Clone, Debug)]
     pub(crate) struct SweepKeys {}
     keys SWEEP {
-        /// What is changed: a key of the scenario, or one of the configuration after `config.`.
-        /// **Required.**
+        /// Key to change: a key of the scenario, or a key of the configuration after `config.`. **Required.**
         key: String [Text(PATHS)] = String::new(); r#""config.rule.web.strategy""#,
-        /// The values that it takes. **Required.**
+        /// Values of the key. **Required.**
         values: Any = Any::default(); r#"["adaptive", "round_robin"]"#,
     }
 }
 
-/// What the key of a sweep must be.
+/// Rules for the key of a sweep.
 const PATHS: Texts = (
     "the path of a key, as in \"load.utilisation\" or \"config.group.web.strategy\"",
     |text| path(text).is_some(),
@@ -341,40 +340,40 @@ macro_rules! choices {
     )*};
 }
 choices! {
-    /// What is balanced.
+    /// Unit of balancing.
     Level {
         /// Each request.
         "request" => Request,
         /// Each connection.
         "connection" => Connection,
     }
-    /// How service times are distributed.
+    /// Distribution of service times.
     Distribution {
         /// All the same.
         "constant" => Constant,
-        /// Exponential.
+        /// Exponential times.
         "exponential" => Exponential,
         /// Their logarithms are normal.
         "lognormal" => Lognormal,
         /// A power law.
         "pareto" => Pareto,
-        /// As in a file.
+        /// Times from a file.
         "file" => File,
     }
-    /// What a member does with more requests than it can work on.
+    /// Treatment of more requests than a member can work on.
     Discipline {
-        /// They wait.
+        /// Requests wait.
         "fifo" => Fifo,
         /// All are slower.
         "sharing" => Sharing,
     }
-    /// Whom an event happens to.
+    /// Members hit by an event.
     Strikes {
         /// All at once.
         "all" => All,
-        /// One after the other.
+        /// Next member after the last.
         "next" => Next,
-        /// One by chance.
+        /// Random member.
         "random" => Random,
     }
 }
@@ -384,9 +383,9 @@ choices! {
 pub struct Sweep {
     /// The key, as it was written.
     pub key: String,
-    /// Whether it is one of the configuration.
+    /// True if the key is one of the configuration.
     pub of_config: bool,
-    /// Its values.
+    /// Values of the key.
     pub values: Vec<Override>,
 }
 

@@ -1,7 +1,7 @@
 //! Parts of a configuration that each belong to one subsystem.
 //!
-//! What stands between the file and a subsystem passes them on and compares them, and does
-//! not know what is in them.
+//! Code between the file and a subsystem passes sections on and compares sections, without knowing their
+//! contents.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -14,7 +14,7 @@ use super::config::Config;
 
 /// The settings of one subsystem. It finds them by their type.
 pub trait Section: Any + Debug + Send + Sync {
-    /// Whether the other one is of the same type and says the same.
+    /// True if `other` has the same type and the same settings.
     fn equals(&self, other: &dyn Section) -> bool;
 }
 
@@ -63,7 +63,7 @@ impl PartialEq for Sections {
 }
 
 impl Config {
-    /// What it says to subsystems.
+    /// Sections for subsystems.
     pub fn sections(&self) -> Sections {
         let of_groups = self.groups.iter().filter_map(|g| g.monitor.as_ref());
         let of_locations = self.locations.iter().filter_map(|l| l.monitor.as_ref());
@@ -92,7 +92,7 @@ impl Config {
         clusters.chain(self.steer.iter().map(|steer| &*steer.group))
     }
 
-    /// The addresses on which it says that this process accepts TCP connections.
+    /// Addresses on which subsystems of this process accept TCP connections.
     pub fn listens(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         let rules = self.rules.iter().flat_map(|rule| &rule.listen);
         let rules = rules.filter_map(Address::socket);

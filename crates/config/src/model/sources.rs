@@ -1,5 +1,5 @@
-//! Load sources that a group may have, all in one list. What a source has in the file stands
-//! here, too, unless it needs a language of its own.
+//! Load sources of a group, all in one list. Keys of a source stand here, too, unless the source needs a
+//! language of its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -22,30 +22,28 @@ use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// What a group says of its load sources. Each is off unless it is there.
+    /// Load sources of a group. Each source is off unless it is configured.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Sources {}
     keys SOURCES {
-        /// Whether an agent beside each member is asked for its weight and state: a table (see
-        /// below), `false` for none.
+        /// Agent check, which asks an agent beside each member for weight and state: a table (see below), or
+        /// `false` for none. Use the check if your servers already have agents for HAProxy.
         agent_check: Option<AgentCheck> = None; "{ port = 4040 }",
-        /// Whether members report their load by ORCA: a table (see below), `true` for one with all
-        /// defaults, `false` for none.
+        /// ORCA load reports of members: a table (see below), `true` for all defaults, `false` for none.
         orca: Option<Orca> = None; "true",
-        /// Whether loads are calculated from metrics in Prometheus' text format: a table (see
-        /// below), `false` for none.
+        /// Loads calculated from metrics in Prometheus' text format: a table (see below), or `false` for none.
         prometheus: Option<Prometheus> = None; r#"{ url = "http://{host}:8080/metrics", loads = { utilization = "app_busy / app_workers" } }"#,
-        /// Whether gauges that arrive by StatsD are loads of the group's locations: a table (see
-        /// below), `false` for none.
+        /// Loads of the group's locations from gauges which arrive by StatsD: a table (see below), or `false`
+        /// for none.
         statsd: Option<Statsd> = None; r#"{ listen = "127.0.0.1:8125", loads = { "app.busy" = "utilization" } }"#,
-        /// Whether the loads of the group's locations are read from cgroups of this machine: a
-        /// table (see below), `false` for none.
+        /// Loads of the group's locations read from cgroups of the local machine: a table (see below), or
+        /// `false` for none. Use cgroups if your members run on the balancer's machine.
         cgroup: Option<Cgroup> = None; r#"{ path = "/system.slice/{location}.service" }"#,
     }
 }
 
 impl Sources {
-    /// TLS of all that is asked.
+    /// TLS settings of all sources that ask servers.
     pub(crate) fn tls_mut(&mut self) -> impl Iterator<Item = &mut ClientTls> {
         let streams = self.orca.iter_mut().flat_map(|orca| &mut orca.out_of_band);
         let streams = streams.flat_map(|service| &mut service.tls);
@@ -124,17 +122,17 @@ impl Hosts {
     }
 }
 
-/// What the reference says of the tables.
+/// Reference of the tables.
 pub(crate) fn tables() -> Vec<TableDoc> {
     let mut tables = vec![agent_check::tables()];
     tables.extend(orca::tables());
     tables.push(prometheus::tables());
-    let statsd = "Gauges of StatsD that are loads of a group's locations; off unless the table is \
-                  there. See [load-reports.md](load-reports.md#statsd).";
+    let statsd = "Gauges of StatsD as loads of a group's locations. Off unless you add the table. \
+                  See [load-reports.md](load-reports.md#statsd).";
     let keys = [docs(STATSD, Statsd::default())];
     tables.push(TableDoc::new("[group.NAME.statsd]", statsd, keys));
-    let cgroup = "Loads of containers and services on the balancer's own machine, read from their \
-                  cgroups; off unless the table is there. See \
+    let cgroup = "Loads of containers and services on the balancer's own machine, read from \
+                  cgroups. Off unless you add the table. See \
                   [load-reports.md](load-reports.md#cgroups-of-this-machine).";
     let keys = [docs(CGROUP, Cgroup::default())];
     tables.push(TableDoc::new("[group.NAME.cgroup]", cgroup, keys));
@@ -144,22 +142,22 @@ pub(crate) fn tables() -> Vec<TableDoc> {
 blank!(Statsd, Cgroup);
 
 section! {
-    /// Which gauges of whom are which loads.
+    /// Gauges, their senders, and their loads.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Statsd {}
     keys STATSD {
-        /// UDP addresses at which datagrams of StatsD arrive: one, or a list. Groups may share
-        /// them. **Required.**
+        /// UDP addresses for datagrams of StatsD: one, or a list. You can use an address in several groups.
+        /// **Required.**
         listen: Vec<SocketAddr> = Vec::new(); r#""10.0.0.5:8125""#,
-        /// Networks from which gauges count: StatsD knows no authentication, so name those that
-        /// are yours where others can reach the address. Without it, all do.
+        /// Networks from which gauges count. StatsD knows no authentication, so name your own networks if
+        /// others can reach the address. By default gauges from everywhere count.
         senders: Option<Networks> = None; r#"["10.0.0.0/8"]"#,
-        /// The tag (of DogStatsD) whose value is the name of the location. Without it, the gauges
-        /// of an address are those of the location whose members have it.
+        /// Tag (of DogStatsD) with the name of the location as its value. By default the gauges of an address
+        /// count for the location whose members have the address.
         location_tag: Option<String> [Text(NAME)] = None; r#""host""#,
-        /// A tag that a gauge must have to count, with its value if it has one.
+        /// Tag which a gauge must have to count, with the tag's value if you give one.
         tag: Option<String> [Text(TAG)] = None; r#""env:production""#,
-        /// Which gauge is which load, by its name or number. Others are ignored. **Required.**
+        /// Loads by the name of a gauge, each by name or number. Other gauges are ignored. **Required.**
         loads: NamedLoads [Names(wrong_gauge)] = NamedLoads::default(); r#"{ "app.busy" = "utilization", "app.queue" = 100 }"#,
     }
 }
@@ -189,7 +187,7 @@ impl AsTable for Statsd {
     }
 }
 
-/// What is wrong with the name of a gauge.
+/// Error in the name of a gauge.
 fn wrong_gauge(name: &str) -> Option<(String, String)> {
     let (allowed, is_name) = NAME;
     (!is_name(name)).then(|| ("not a name of a gauge".into(), allowed.into()))
@@ -200,25 +198,24 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Cgroup {}
     keys CGROUP {
-        /// The cgroup of a location, as `/proc/PID/cgroup` calls it, or its folder below
-        /// `/sys/fs/cgroup`; `{location}` stands for the name of the location. Members say with
-        /// `location` where they are.
+        /// Cgroup of a location, as in `/proc/PID/cgroup`, or its folder below `/sys/fs/cgroup`; `{location}`
+        /// stands for the name of the location. Set `location` at your members.
         path: Option<String> [Text(PATH)] = None; r#""/system.slice/docker-{location}.scope""#,
-        /// The cgroups of single locations, in place of `path`.
+        /// Cgroups of single locations, instead of `path`.
         paths: BTreeMap<String, String> [Text(PATH)] = BTreeMap::new(); r#"{ app-1 = "/system.slice/app@1.service" }"#,
-        /// Time between two readings. Use of the CPU and pressure are means over this time.
+        /// Time between two readings. CPU use and pressure are means over this time.
         interval: Duration [Time(millis(10), HOUR)] = secs(1); r#""250ms""#,
     }
 }
 
-/// What a cgroup is called.
+/// Path of a cgroup.
 const PATH: Texts = ("a path that begins with \"/\"", |text| {
     text.starts_with('/') && text.len() <= 4096 && !text.contains(char::is_control)
 });
 
 impl Cgroup {
-    /// The cgroup of a location, if the file says which it is. A location whose name could
-    /// lead elsewhere has none.
+    /// Returns the cgroup of a location, if the file names one. A location whose name could lead elsewhere has
+    /// none.
     pub fn of(&self, location: &str) -> Option<String> {
         if let Some(path) = self.paths.get(location) {
             return Some(path.clone());

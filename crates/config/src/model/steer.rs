@@ -23,44 +23,48 @@ section! {
         name: String = String::new(),
     }
     keys STEER {
-        /// The group whose weights and states the other balancer gets. **Required.** It needs no rule; rules,
-        /// clusters and several `[steer.NAME]` may share it.
+        /// Group whose weights and states the other balancer gets. The group needs no rule; you may use a group
+        /// in rules, clusters and several `[steer.NAME]`. **Required.**
         group: String = String::new(); r#""web""#,
-        /// A backend of HAProxy, told over its stats socket: a table, see below. Either this or `nginx`.
+        /// Backend of HAProxy, changed over its stats socket: a table, see below. Set either this table or
+        /// `nginx`.
         haproxy: Option<SteerHaproxy> = None; r#"{ socket = "unix:/run/haproxy/admin.sock" }"#,
-        /// An upstream of nginx, told by a file: a table, see below.
+        /// Upstream of nginx, changed by a file: a table, see below.
         nginx: Option<SteerNginx> = None; r#"{ file = "/etc/nginx/evenkeel/web.conf" }"#,
         /// Time constant with which weights follow: after this time two thirds of a change have been made.
-        /// What takes a member out, or brings it back, is not damped.
+        /// Taking a member out, or bringing a member back, is not damped. Raise the time if your weights are
+        /// restless.
         damping: Duration [Time(secs(0), HOUR)] = millis(300); r#""2s""#,
-        /// What happens at the end: when the process stops, or the table is no longer in the configuration. With `restore`
-        /// weights go back to those that the other balancer's configuration (HAProxy) or the group's
-        /// (nginx) has; with `keep` all stays as it is. An upgrade is no end.
+        /// Action at the end: when the process stops, or when you remove the table from the configuration. With
+        /// `restore` weights return to the weights in the other balancer's configuration (HAProxy) or in the
+        /// group's (nginx); with `keep` nothing changes. An upgrade is no end.
         on_stop: OnStop = OnStop::Restore; r#""keep""#,
-        /// Whether nothing is changed there: the status and `evenkeel steer` say what would be.
+        /// Changes nothing in the other balancer. The status and `evenkeel steer` show what would change. Set
+        /// `true` to try the table first.
         dry_run: bool = false; "true",
     }
 }
 
 section! {
-    /// How a backend of HAProxy is told.
+    /// Settings of a backend of HAProxy.
     #[derive(Clone, Debug, PartialEq)]
     pub struct SteerHaproxy {}
     keys HAPROXY {
-        /// HAProxy's stats socket (`stats socket` in its section `global`), with `level admin`. **Required.** One at a TCP address
-        /// has no protection but who can reach it.
+        /// HAProxy's stats socket (`stats socket` in its section `global`), with `level admin`. Prefer a Unix
+        /// socket: a socket at a TCP address is open to everybody who can reach the address. **Required.**
         socket: Address [UnixToo] = Address::default(); r#""unix:/run/haproxy/admin.sock""#,
-        /// Name of the backend (or of the section `listen`). Without it, the name of the group.
+        /// Name of the backend (or of the section `listen`). By default the name of the group.
         backend: String [Text(BACKENDS)] = String::new(); r#""web""#,
-        /// Whether members that HAProxy does not have are added, and with which parameters of a line `server`: `false`, or a
-        /// text, which may be empty. Servers that were added are called `evenkeel-` and their address, and are removed
-        /// when they are members no longer. Needs HAProxy 2.4 or newer.
+        /// Adds members unknown to HAProxy: parameters of a line `server`, possibly empty, or `false` to add
+        /// none. Names of added servers are `evenkeel-` and the address. The balancer removes added servers
+        /// when they are no longer members. You need HAProxy 2.4 or newer.
         add_servers: Option<String> [Text(SERVER)] = None; r#""check inter 2s""#,
-        /// Least time between two changes of weights, as long as nothing else changes.
+        /// Minimum time between two changes of weights, as long as nothing else changes.
         interval: Duration [Time(millis(50), HOUR)] = millis(200); r#""1s""#,
-        /// How often HAProxy is asked what it has: a restart, or a change by somebody else, is noticed so soon.
+        /// Time between two queries of HAProxy's state. A restart, or a change by somebody else, is noticed
+        /// within this time.
         check_interval: Duration [Time(millis(100), HOUR)] = secs(1); r#""5s""#,
-        /// Changes of a weight below this share of it are not sent.
+        /// Smallest share by which a weight must change before the change is sent.
         smallest_change: f32 [Number(0.0, 1.0, "")] = 0.03; "0.1",
         /// Time limit of each conversation.
         timeout: Duration [Time(millis(10), secs(60))] = secs(2); r#""500ms""#,
@@ -68,40 +72,42 @@ section! {
 }
 
 section! {
-    /// How an upstream of nginx is told.
+    /// Settings of an upstream of nginx.
     #[derive(Clone, Debug, PartialEq)]
     pub struct SteerNginx {}
     keys NGINX {
-        /// The file that is written: a line `server ADDRESS weight=N;` for each member, to be included within
-        /// `upstream`. **Required.** Nothing else may be in it. A relative path starts at the configuration's folder.
+        /// File to write: a line `server ADDRESS weight=N;` for each member. Include the file within
+        /// `upstream`, and put nothing else into the file. A relative path starts at the configuration's
+        /// folder. **Required.**
         file: PathBuf = PathBuf::new(); r#""/etc/nginx/evenkeel/web.conf""#,
-        /// A program and its arguments, run when the file is new; if its exit code is not 0, the file is put back and
-        /// nginx is not reloaded. An empty list is none.
+        /// Program and arguments which check the new file. If the exit code is not 0, the balancer puts the old
+        /// file back and does not reload nginx. Set an empty list for no check.
         check: Vec<String> [Text(WORDS)] = vec!["nginx".into(), "-t".into()]; r#"["nginx", "-t", "-q"]"#,
-        /// A program and its arguments that reloads nginx. Instead of `pid_file`; with neither of them
-        /// somebody else has to notice that the file has changed.
+        /// Program and arguments which reload nginx. Set either this key or `pid_file`; if you set neither,
+        /// somebody else must notice that the file has changed.
         reload: Vec<String> [Text(WORDS)] = Vec::new(); r#"["systemctl", "reload", "nginx"]"#,
-        /// The file with nginx's process id: it gets SIGHUP.
+        /// File with nginx's process id. The process gets SIGHUP.
         pid_file: Option<PathBuf> = None; r#""/run/nginx.pid""#,
-        /// What is added to each line `server`.
+        /// Text to add to each line `server`.
         parameters: String [Text(PARAMETERS)] = String::new(); r#""max_fails=3 fail_timeout=10s""#,
-        /// Least time between two reloads, as long as only weights change: each reload starts new worker processes.
+        /// Minimum time between two reloads, as long as only weights change. Keep the time long: each reload
+        /// starts new worker processes.
         interval: Duration [Time(millis(100), DAY)] = secs(30); r#""5m""#,
-        /// Least time between two reloads when a member has to be taken out or comes back.
+        /// Minimum time between two reloads when a member must be taken out or comes back.
         urgent_interval: Duration [Time(millis(100), DAY)] = secs(1); r#""10s""#,
-        /// Changes of a weight below this share of it are no reason for a reload.
+        /// Smallest share by which a weight must change to be a reason for a reload.
         smallest_change: f32 [Number(0.0, 1.0, "")] = 0.1; "0.25",
-        /// Time limit of each program that is run.
+        /// Time limit of each program.
         timeout: Duration [Time(millis(10), HOUR)] = secs(10); r#""30s""#,
     }
 }
 
-/// What happens to weights at the end.
+/// Action on weights at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStop {
-    /// They go back to what they were.
+    /// Restore the weights of the configuration.
     Restore,
-    /// They stay as they are.
+    /// Keep the current weights.
     Keep,
 }
 
@@ -182,7 +188,7 @@ impl Steer {
 }
 
 impl SteerHaproxy {
-    /// The socket as it is written.
+    /// Address of the socket as written.
     pub fn at(&self) -> String {
         match self.unix() {
             Some(path) => format!("unix:{path}"),
@@ -265,8 +271,8 @@ pub(crate) fn read(
 
 /// The tables, for the reference.
 pub(crate) fn tables() -> [TableDoc; 3] {
-    let steer = "Another balancer, HAProxy or nginx, that gets the weights and states of a group's members: see \
-                 [steer.md](steer.md).";
+    let steer = "Another balancer, HAProxy or nginx, which gets the weights and states of a group's \
+                 members: see [steer.md](steer.md).";
     let haproxy = "A backend of HAProxy, whose servers get weights over its stats socket.";
     let nginx = "An upstream of nginx, whose servers are written into a file, with a reload.";
     [

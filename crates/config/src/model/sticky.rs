@@ -1,4 +1,4 @@
-//! `[group.NAME.sticky]`: clients that are bound to a member by a cookie of the balancer's.
+//! `[group.NAME.sticky]`: binding of clients to a member by a cookie of the balancer's.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,41 +17,41 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Sticky {}
     keys STICKY {
-        /// Name of the cookie. By default it is made of the group's name: two groups must not share a
-        /// cookie, since each would replace the other's.
+        /// Name of the cookie. By default the name is made of the group's name. Do not use a name for two
+        /// groups, because each group would replace the other's cookie.
         cookie: Option<String> [Text(COOKIE)] = None; r#""shop_server""#,
-        /// File with a secret of at least 32 bytes of text, from which the cookie's values are made, as
-        /// `openssl rand -base64 48` writes one. Balancers with the same one know each other's
-        /// cookies, and a restarted balancer its own. Without it each process makes a key of its
-        /// own, and clients are bound anew after a restart. Others than its owner and group must have
-        /// no access.
+        /// File with a secret of at least 32 bytes of text, from which the cookie's values are made. Write the
+        /// file with `openssl rand -base64 48`. Balancers with the same secret know each other's cookies, and a
+        /// restarted balancer its own. Without a file each process makes a key of its own, and clients are
+        /// bound anew after a restart. Let nobody but the file's owner and group have access.
         key_file: Option<FileName> = None; r#""/etc/evenkeel/sticky.key""#,
-        /// How long browsers keep the cookie (`Max-Age`), from when the client was bound; then it is
-        /// bound anew. Without it they keep it until they are closed.
+        /// Time for which browsers keep the cookie (`Max-Age`), from the client's binding on; then the client
+        /// is bound anew. By default browsers keep the cookie until you close them.
         max_age: Option<Duration> [Time(secs(1), FOUR_HUNDRED_DAYS)] = None; r#""12h""#,
-        /// Which requests from other sites have the cookie (`SameSite`).
+        /// Requests from other sites which carry the cookie (`SameSite`).
         same_site: SameSite = SameSite::Lax; r#""strict""#,
-        /// Whether browsers send the cookie over TLS only (`Secure`), though the client's connection to
-        /// the balancer is not TLS: behind a proxy that ends it. Where it is TLS, they always do.
+        /// Lets browsers send the cookie over TLS only (`Secure`), even if the client's connection to the
+        /// balancer is not TLS. Set `true` if your balancer is behind a proxy which ends TLS. If the connection
+        /// is TLS, the cookie is always secure.
         secure: bool = false; "true",
     }
 }
 
-/// What browsers keep a cookie for at most.
+/// Longest time for which browsers keep a cookie.
 const FOUR_HUNDRED_DAYS: Duration = Duration::from_secs(400 * DAY.as_secs());
 
 const COOKIE: Texts = ("the name of a cookie", key::is_field_name);
 
 blank!(Sticky);
 
-/// Which requests from other sites have a cookie.
+/// Requests from other sites that have a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SameSite {
-    /// None.
+    /// No requests from other sites.
     Strict,
-    /// Those by which users come to the site.
+    /// Requests by which users come to the site.
     Lax,
-    /// All.
+    /// All requests.
     None,
 }
 
@@ -115,10 +115,10 @@ impl Sticky {
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "The [cookie](routing.md#sticky-clients) that binds clients to members, in groups of rules \
-               with `protocol = \"http\"`.";
+    let doc = "The [cookie](routing.md#sticky-clients) which binds clients to members, in groups of \
+               rules with `protocol = \"http\"`.";
     TableDoc::new(
         "[group.NAME.sticky]",
         doc,

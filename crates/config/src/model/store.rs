@@ -1,4 +1,4 @@
-//! `[store]`: where several balancers have their configuration from.
+//! `[store]`: store with the shared configuration of several balancers.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,57 +12,64 @@ use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
 
 section! {
-    /// A store (etcd) that several balancers have their configuration from.
+    /// Store (etcd) with the shared configuration of several balancers.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Store {}
     keys STORE {
-        /// URLs of the servers of one etcd cluster, `http` or `https`: one, or a list. **Required.** One is asked at a
-        /// time; the next one, when that does not answer. A change needs a restart, as do those of all keys of this table.
+        /// URLs of the servers of one etcd cluster, `http` or `https`: one, or a list. The balancer asks one
+        /// server at a time, and the next server if there is no answer. **Required.** A change needs a restart,
+        /// as do changes of all keys of this table.
         endpoints: Vec<Origin> = Vec::new(); r#"["https://etcd-1.example.org:2379", "https://etcd-2.example.org:2379"]"#,
-        /// What all keys in the store begin with. Balancers with the same prefix have the same configuration.
+        /// Prefix of all keys in the store. Balancers with the same prefix have the same configuration. Use
+        /// several prefixes if one etcd serves several of your installations.
         prefix: String [Text(PREFIX)] = "/evenkeel/".into(); r#""/evenkeel/edge/""#,
-        /// The file of the last good copy: what was last in effect is kept there, and is started with while
-        /// the store does not answer. It is made if it is not there; a relative path starts at the configuration's
-        /// folder. It may hold secrets, so only its owner may read it. **Required.**
+        /// File for the last good copy of the configuration in effect. If the store does not answer, the
+        /// balancer starts with the copy. The balancer makes the file if needed; a relative path starts at the
+        /// configuration's folder. Only the owner may read the file, because it may contain secrets.
+        /// **Required.**
         copy_file: PathBuf = PathBuf::new(); r#""/var/lib/evenkeel/store.copy""#,
-        /// The user as whom the store is asked, if it knows users.
+        /// User of the store, if your store has users.
         user: Option<String> [Text(USER)] = None; r#""evenkeel""#,
-        /// The file with the password of `user`; white space around it is ignored. Others than its owner and
-        /// group must have no access. It is read again with each login.
+        /// File with the password of `user`. White space around the password is ignored. Let nobody but the
+        /// file's owner and group have access. The file is read again with each login.
         password_file: Option<FileName> = None; r#""/etc/evenkeel/etcd.password""#,
         /// TLS to servers at `https`: a table with the keys of `[group.NAME.member_tls]`.
         tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/etcd-ca.pem" }"#,
-        /// Time that a server has for an answer, before the next one is asked.
+        /// Time limit for the answer of a server, before the next server is asked.
         timeout: Duration [Time(millis(100), secs(60))] = secs(2); r#""5s""#,
-        /// How a change gets to the balancers: without it, to all at once; with it, to
-        /// [one, then to a share, then to all](store.md#staged-roll-out): a table, or `true`. All balancers with the same prefix should say the same.
+        /// Staged roll-out of changes to [one balancer, then to a share, then to
+        /// all](store.md#staged-roll-out): a table, or `true` for all defaults. By default all balancers get a
+        /// change at once. Set the same on all your balancers with the same prefix.
         rollout: Option<Rollout> = None; "true",
     }
 }
 
 section! {
-    /// How a change gets to some balancers before others.
+    /// Staged roll-out: a change gets to some balancers before others.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Rollout {}
     keys ROLLOUT {
-        /// The share of the balancers that get a change in the second step, in percent, at least two.
+        /// Share of the balancers which get a change in the second step, in percent; at least two balancers.
         percent: f32 [Number(1.0, 100.0, "")] = 25.0; "50",
-        /// How long each step is watched at least.
+        /// Minimum time for which each step is watched.
         watch: Duration [Time(secs(1), HOUR)] = secs(30); r#""2m""#,
-        /// How long a step may last at most, if there are too few requests to judge it sooner. Then it counts as good,
-        /// unless what there is says otherwise.
+        /// Maximum time of a step if there are too few requests for a sooner decision. After the time the step
+        /// counts as good, unless the requests seen so far say otherwise. Raise the time if you have few
+        /// requests.
         limit: Duration [Time(secs(1), DAY)] = secs(600); r#""30m""#,
-        /// How many requests the balancers with the change, and the others, must have had each before a step is good.
+        /// Number of requests which the balancers with the change, and also the others, must have had before a
+        /// step is good.
         min_requests: u32 [Number(10.0, 1_000_000.0, "requests")] = 1000; "200",
-        /// How many more requests than at the others may fail, in percent of all. What chance explains does not count.
+        /// Maximum number of additional failures compared with the other balancers, in percent of all requests.
+        /// Differences explained by chance do not count.
         more_failures: f32 [Number(0.0, 100.0, "")] = 0.5; "0.1",
-        /// How many times as long as at the others the 99th percentile of the latency may be.
+        /// Maximum ratio of the 99th percentile of the latency to the percentile at the other balancers.
         slower: f32 [Number(1.0, 100.0, "")] = 1.5; "2.0",
     }
 }
 
 impl Store {
-    /// Whether and how TLS is spoken with the server at `endpoint`.
+    /// Returns the settings of TLS with the server at `endpoint`, if TLS is used.
     pub fn client_tls(&self, endpoint: &Origin) -> Option<ClientTls> {
         let is_https = endpoint.is_secure();
         is_https.then(|| self.tls.clone().unwrap_or_default())
@@ -139,12 +146,14 @@ pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) 
     (!store.endpoints.is_empty()).then_some(store)
 }
 
-/// What the reference says of the tables.
+/// Reference of the tables.
 pub(crate) fn tables() -> [TableDoc; 2] {
-    let store = "A store (etcd) from which several balancers have their configuration: see [store.md](store.md). \
-                 With this table the file has only what is this balancer's own: `[store]`, `[node]`, `[process]`, `[admin]`.";
-    let rollout = "[Staged roll-out](store.md#staged-roll-out) of changes: each step is compared with the balancers that do not \
-                   have the change yet, and taken back by itself if it is worse.";
+    let store = "A store (etcd) with the configuration shared by several balancers: see \
+                 [store.md](store.md). With the table, keep in the file only the tables of this \
+                 balancer alone: `[store]`, `[node]`, `[process]`, `[admin]`.";
+    let rollout = "[Staged roll-out](store.md#staged-roll-out) of changes: each step is compared \
+                   with the balancers still without the change, and a worse change is taken back \
+                   automatically.";
     [
         TableDoc::new("[store]", store, [docs(STORE, Store::default())]),
         TableDoc::new(

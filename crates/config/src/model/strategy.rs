@@ -113,7 +113,7 @@ fn param_value(param: &Param, item: &Item<'_>) -> Option<f64> {
     Some(duration(text)?.as_nanos() as f64 / nanos as f64)
 }
 
-/// What a parameter of a strategy may be.
+/// Allowed values of a parameter of a strategy.
 fn param_allowed(param: &Param) -> String {
     let what = if param.integer {
         "a whole number"

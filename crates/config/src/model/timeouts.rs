@@ -9,27 +9,31 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Timeouts {}
     keys TIMEOUTS {
-        /// Time limit for connecting to a member. After it another member is tried.
+        /// Time limit for connecting to a member. After the limit another member is tried. Lower the limit if
+        /// your members are near.
         // Long enough for one lost SYN (sent again after 1 s, RFC 6298).
         connect "connection_timeout": Duration [Time(millis(1), secs(600))] = secs(2); r#""500ms""#,
-        /// TCP, upgraded HTTP connections (WebSocket), and FTP (control and data): time without a
-        /// byte in either direction after which the connection is closed.
+        /// TCP, upgraded HTTP connections (WebSocket), and FTP (control and data): time without a byte in
+        /// either direction after which the connection is closed. Raise the time if your clients are silent for
+        /// long.
         idle "idle_timeout": Duration [Time(millis(1), DAY)] = secs(600); r#""1h""#,
-        /// How long a request or connection waits when all members are at their connection limit.
+        /// Time limit for a request or connection which waits because all members are at their connection
+        /// limit.
         queue "queue_timeout": Duration [Time(secs(0), secs(600))] = secs(2); r#""250ms""#,
         /// TCP with `sni`: time limit for a client's first message, from the connection on.
         sni "sni_timeout": Duration [Time(millis(1), secs(600))] = secs(10); r#""5s""#,
         /// With `accept_proxy`: time limit for the PROXY header, from the connection on.
         accept_proxy "accept_proxy_timeout": Duration [Time(millis(1), secs(600))] = secs(5); r#""1s""#,
-        /// HTTP: time from the first byte of a request head to its end.
+        /// HTTP: time limit from the first byte of a request head to its end.
         header "header_timeout": Duration [Time(millis(1), HOUR)] = secs(10); r#""5s""#,
-        /// HTTP: how long a client connection is kept open without a request.
+        /// HTTP: time for which a client connection is kept open without a request.
         keep_alive "keep_alive_timeout": Duration [Time(millis(1), DAY)] = secs(60); r#""15s""#,
-        /// HTTP: longest pause of a client while it sends a request body or receives a response.
+        /// HTTP: longest pause of a client while sending a request body or receiving a response.
         body "body_timeout": Duration [Time(millis(1), DAY)] = secs(30); r#""10s""#,
-        /// HTTP: time from the end of the request to the response head, and longest pause of the
-        /// member within the response. Interim responses (1xx) do not extend it. If the client
-        /// expects a 100 (Continue), the time starts after the request head.
+        /// HTTP: time limit from the end of the request to the response head, and for the longest pause of the
+        /// member within the response. Interim responses (1xx) do not extend the time. If the client expects a
+        /// 100 (Continue), the time starts after the request head. Raise the limit if your members compute for
+        /// longer.
         response "response_timeout": Duration [Time(millis(1), DAY)] = secs(60); r#""2m""#,
     }
 }

@@ -1,5 +1,5 @@
-//! `[rule.NAME.tls]` and the like: certificates, and what clients may say of themselves; and
-//! `[group.NAME.member_tls]`: TLS where the balancer is the client.
+//! `[rule.NAME.tls]` and the like: certificates, and certificates of clients; and `[group.NAME.member_tls]`:
+//! TLS where the balancer is the client.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -23,79 +23,78 @@ section! {
     /// TLS between a rule and its clients.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Tls {
-        /// Files with certificates that are had by ACME; one may not be there yet.
+        /// Files with certificates issued by ACME; a file may not be there yet.
         issued: Vec<CertificateFiles> = Vec::new(),
     }
     keys TLS {
-        /// Certificates: one, or a list. **Required.** Each is the path of a PEM file with the
-        /// certificate, those of the authorities between it and the root, and the private key; or a
-        /// table (see below), if the key has a file of its own. A client gets one for the name that
-        /// it asks for: one with that very name, then one with a wildcard for it. Of several for a
-        /// name it gets one whose kind of key it knows; the one that comes first, if it knows all.
+        /// Certificates: one, or a list. Give the path of a PEM file with the certificate, the intermediate
+        /// certificates, and the private key. If your key is in another file, write a table (see below). A
+        /// client gets a certificate for the requested name: an exact match first, then a wildcard. If several
+        /// match, the client gets one with a known kind of key; the first of your list, if all are known.
+        /// **Required.**
         certificates: Vec<CertificateFiles> = Vec::new(); r#"["/etc/evenkeel/www.pem"]"#,
-        /// Names that certificates are had for by themselves, from the authority of
-        /// [`[acme]`](#acme), one for each. They come after `certificates`, which may then be left
-        /// out.
+        /// Names for which the balancer obtains certificates automatically from the authority of
+        /// [`[acme]`](#acme), one for each name. If you set names, you may leave out `certificates`. With both,
+        /// `certificates` come first.
         acme: Vec<String> [Text(HOST_NAMES)] = Vec::new(); r#"["www.example.org", "example.org"]"#,
-        /// Whether clients that ask for a name without a certificate, or for none, are refused.
-        /// Otherwise they get the first certificate.
+        /// Refuses clients which ask for a name without a certificate, or for no name. With `false` such
+        /// clients get the first certificate.
         strict_sni: bool = false; "true",
-        /// Whether certificates that are no longer valid, or not yet, are used without a warning.
+        /// Uses certificates which are no longer valid, or not yet, without a warning.
         allow_expired: bool = false; "true",
-        /// Oldest version of TLS that clients may use.
+        /// Oldest version of TLS for clients. Set `"1.3"` if all your clients are modern.
         min_version: TlsVersion = TlsVersion::Tls12; r#""1.3""#,
-        /// Protocols that clients are offered (ALPN), the best first; a client that knows none of
-        /// them is refused. By default a rule with `protocol = "http"` offers `h2` and `http/1.1`, one
-        /// with `tcp` nothing, the negotiator and the admin API `http/1.1`, and `[xds]` `h2`.
+        /// Protocols to offer to clients (ALPN), the best first; a client which knows none of the protocols is
+        /// refused. By default a rule with `protocol = "http"` offers `h2` and `http/1.1`, a rule with `tcp`
+        /// nothing, the negotiator and the admin API `http/1.1`, and `[xds]` `h2`. Set a list if your TCP
+        /// clients use ALPN.
         alpn: Vec<String> [Text(ALPN)] = Vec::new(); r#"["postgresql"]"#,
         /// Time limit for the handshake, from the connection on.
         handshake_timeout: Duration [Time(millis(1), secs(600))] = secs(10); r#""5s""#,
-        /// Whether clients may resume a session, which saves most of the handshake: they keep its
-        /// state in a ticket that only the balancer can read.
+        /// Lets clients resume a session, which saves most of the handshake: clients keep the state in a ticket
+        /// readable only by the balancer.
         tickets: bool = true; "false",
-        /// A file with the keys of tickets, so that several balancers can resume each other's
-        /// sessions: a line each, of 64 hexadecimal digits. The first one encrypts, all decrypt.
-        /// Without it the balancer makes keys of its own, and a new one every hour.
+        /// File with the keys of tickets: a line each, of 64 hexadecimal digits. The first key encrypts, all
+        /// decrypt. Set the same keys on all your balancers, so that they can resume each other's sessions.
+        /// Without a file the balancer makes its own keys, and a new key every hour.
         ticket_key_file: Option<FileName> = None; r#""/etc/evenkeel/tickets.key""#,
-        /// Whether clients are asked for a certificate: a table (see below), `false` for no.
+        /// Request for a certificate of the client: a table (see below), or `false` for none.
         client_certificates: Option<ClientCertificates> = None; r#"{ ca_file = "/etc/evenkeel/clients.pem" }"#,
     }
 }
 
 section! {
-    /// A certificate with its key.
+    /// Certificate with its key.
     #[derive(Clone, Debug, PartialEq)]
     pub struct CertificateFiles {}
     keys CERTIFICATE {
-        /// The certificate and those of the authorities between it and the root (PEM).
-        /// **Required.**
+        /// Certificate and intermediate certificates (PEM). **Required.**
         certificate: FileName = FileName::default(); r#""/etc/evenkeel/www.pem""#,
-        /// The private key (PEM; PKCS #8, PKCS #1 or SEC 1, without a password), if it is not in
-        /// the file of the certificate. Others than its owner and group must have no access.
+        /// Private key (PEM; PKCS #8, PKCS #1 or SEC 1, without a password), if your key is not in the file of
+        /// the certificate. Let nobody but the file's owner and group have access.
         key: Option<FileName> = None; r#""/etc/evenkeel/www.key""#,
-        /// Names that it is for. By default those in the certificate. A name that the certificate
-        /// does not have is an error.
+        /// Names for which the certificate is used. By default the names in the certificate. A name missing
+        /// from the certificate is an error.
         names: Vec<String> [Text(SERVER_NAMES)] = Vec::new(); r#"["www.example.org", "*.example.org"]"#,
     }
 }
 
 section! {
-    /// What clients have to show.
+    /// Certificate that clients have to show.
     #[derive(Clone, Debug, PartialEq)]
     pub struct ClientCertificates {}
     keys CLIENT_CERTIFICATES {
-        /// Certificates of the authorities that clients' certificates come from (PEM).
-        /// **Required.**
+        /// Certificates of the authorities of your clients' certificates (PEM). **Required.**
         ca_file: FileName = FileName::default(); r#""/etc/evenkeel/clients.pem""#,
-        /// Lists of revoked certificates (PEM). There must be one of each authority, or its
-        /// certificates are refused.
+        /// Lists of revoked certificates (PEM). Include a list of each authority: otherwise its certificates
+        /// are refused.
         crl_file: Option<FileName> = None; r#""/etc/evenkeel/clients.crl""#,
-        /// Whether a client without a certificate is refused. A bad one is refused in any case.
+        /// Refuses clients without a certificate. A bad certificate is refused in any case.
         required: bool = true; "false",
-        /// Rules with HTTP: beginning of the names of the fields that tell members about the client's
-        /// certificate: `-Verified` (`yes` or `no`), `-Subject`, `-SAN` and `-Fingerprint` (SHA-256) are
-        /// added to it. Fields of clients that begin so are removed from requests of all rules.
-        /// `false` adds none.
+        /// Rules with HTTP: beginning of the names of fields with information for members about the client's
+        /// certificate: `-Verified` (`yes` or `no`), `-Subject`, `-SAN` and `-Fingerprint` (SHA-256) are added
+        /// to the beginning. Client fields with this beginning are removed from requests of all rules. Set
+        /// `false` if you need no such fields.
         header: Option<String> [Text(HEADER)] = Some("X-Client-Cert".into()); r#""X-Peer""#,
     }
 }
@@ -104,34 +103,35 @@ section! {
     /// TLS where the balancer is the client: to members, for checks, polls and the like.
     #[derive(Clone, Debug, PartialEq)]
     pub struct ClientTls {
-        /// Where it is asked for.
+        /// Place of the table in the file.
         place: Place = Place::default(),
     }
     keys CLIENT_TLS {
-        /// Certificates of the authorities that the other side's certificate has to come from (PEM).
-        /// By default those that the system trusts.
+        /// Certificates of the authorities from which the server's certificate must come (PEM). By default the
+        /// authorities trusted by your system.
         ca_file: Option<FileName> = None; r#""/etc/evenkeel/members.pem""#,
-        /// Lists of revoked certificates (PEM). There must be one of each authority, or its
-        /// certificates are refused.
+        /// Lists of revoked certificates (PEM). Include a list of each authority: otherwise its certificates
+        /// are refused.
         crl_file: Option<FileName> = None; r#""/etc/evenkeel/members.crl""#,
-        /// Whether the other side's certificate is verified. If not, whoever is on the way can pretend
-        /// to be it, and read and change everything.
+        /// Verification of the server's certificate. Keep `true` in production: with `false` anybody on the way
+        /// can pretend to be the server, and read and change everything.
         verify: bool = true; "false",
-        /// Name that is asked for (SNI), and that the certificate has to be for. By default the host
-        /// in the address, be it a name or an IP address.
+        /// Name to ask for (SNI), for which the certificate must be valid. By default the host in the address,
+        /// either a name or an IP address. Set a name if you give addresses, but your certificates contain a
+        /// name.
         server_name: Option<String> [Text(HOST_NAME)] = None; r#""backend.example.org""#,
-        /// Certificate to show to the other side, if that asks for one, with those of the
-        /// authorities between it and the root (PEM).
+        /// Certificate to show to the server on request, with the intermediate certificates (PEM). Needed if
+        /// your servers require client certificates.
         certificate: Option<FileName> = None; r#""/etc/evenkeel/balancer.pem""#,
-        /// The private key of `certificate` (PEM), if it is not in the same file. Others than its
-        /// owner and group must have no access.
+        /// Private key of `certificate` (PEM), if the key is not in the same file. Let nobody but the file's
+        /// owner and group have access.
         key: Option<FileName> = None; r#""/etc/evenkeel/balancer.key""#,
-        /// Oldest version of TLS to speak.
+        /// Oldest version of TLS for the connection.
         min_version: TlsVersion = TlsVersion::Tls12; r#""1.3""#,
-        /// Protocols to offer (ALPN), the best first. Where it is HTTP that is spoken, the protocol
-        /// decides, and this key has no effect.
+        /// Protocols to offer (ALPN), the best first. With HTTP the protocol decides, and this key has no
+        /// effect.
         alpn: Vec<String> [Text(ALPN)] = Vec::new(); r#"["postgresql"]"#,
-        /// Whether sessions are resumed, which saves most of a handshake.
+        /// Resumption of sessions, which saves most of a handshake.
         resume: bool = true; "false",
     }
 }
@@ -202,7 +202,7 @@ impl AsTable for ClientCertificates {
     }
 }
 
-/// A table, or `true`.
+/// Table, or `true`.
 impl Field for ClientTls {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         self.place = report.place(item);
@@ -242,7 +242,7 @@ impl ClientTls {
             .chain(&mut self.key)
     }
 
-    /// The files that it names.
+    /// Files named in the settings.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         let authorities = self.ca_file.iter().chain(&self.crl_file);
         let all = authorities.chain(&self.certificate);
@@ -306,7 +306,7 @@ impl Tls {
         true
     }
 
-    /// The files that it names.
+    /// Files named in the settings.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         let certificates = self.certificates.iter().chain(&self.issued);
         let certificates = certificates.flat_map(|c| std::iter::once(&c.certificate).chain(&c.key));
@@ -327,17 +327,17 @@ impl Tls {
     }
 }
 
-/// What the reference says of TLS where the balancer is the client.
+/// Reference of a table for TLS where the balancer is the client.
 pub(crate) fn client_table(header: &'static str, doc: &'static str) -> TableDoc {
     TableDoc::new(header, doc, [docs(CLIENT_TLS, ClientTls::default())])
 }
 
-/// What the reference says of the tables.
+/// Reference of the tables.
 pub(crate) fn tables() -> [TableDoc; 4] {
     let tls = "TLS between a rule and its clients: [tls.md](tls.md). `[negotiator.tls]`, `[admin.tls]` and \
                `[xds.tls]` have the same keys.";
-    let certificate = "A certificate with its key; may also be written in a list, as `certificates \
-                       = [{ certificate = \"www.pem\", key = \"www.key\" }]`.";
+    let certificate = "A certificate with its key. You may also write a list, as in `certificates = \
+                       [{ certificate = \"www.pem\", key = \"www.key\" }]`.";
     let clients = "Certificates of clients.";
     [
         TableDoc::new("[rule.NAME.tls]", tls, [docs(TLS, Tls::default())]),

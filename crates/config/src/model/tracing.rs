@@ -15,35 +15,37 @@ use crate::schema::report::Report;
 use crate::schema::table::Table;
 
 section! {
-    /// Traces of requests, and who gets them.
+    /// Traces of requests, and their collector.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Tracing {}
     keys TRACING {
-        /// The collector that takes the traces, by OTLP over HTTP (protobuf): `http` or `https`, a host and a port.
+        /// Collector of the traces, by OTLP over HTTP (protobuf): `http` or `https`, a host and a port.
         /// **Required.**
         endpoint: Option<Origin> = None; r#""http://127.0.0.1:4318""#,
-        /// The path that they are sent to.
+        /// Path of the collector for traces.
         traces_path: String [Text(PATH)] = "/v1/traces".into(); r#""/otlp/v1/traces""#,
-        /// Share of the requests that are traced, from 0 to 1. A request of a
-        /// client that is [trusted](telemetry.md#who-is-trusted) and has a `traceparent` is traced if that says so.
+        /// Share of the requests to trace, from 0 to 1. Raise the share if you have few requests. If a client
+        /// is [trusted](telemetry.md#who-is-trusted) and sends a `traceparent`, the `traceparent` decides for
+        /// the request.
         sample: f64 [Number(0.0, 1.0, "")] = 0.01; "0.1",
-        /// What the balancer is called in traces (`service.name`).
+        /// Name of the balancer in traces (`service.name`). Set different names if you have several
+        /// installations.
         service_name: String [Text(NAME)] = "evenkeel".into(); r#""edge""#,
         /// Further attributes of the balancer in traces: names and texts.
         attributes: BTreeMap<String, String> = BTreeMap::new(); r#"{ "deployment.environment.name" = "production" }"#,
-        /// Header fields that are sent to the collector, as for a login there. They are secret.
+        /// Header fields to send to the collector, for example a login. The values are secret.
         headers: BTreeMap<String, String> [Text(VALUE)] = BTreeMap::new(); r#"{ Authorization = "Bearer a-token" }"#,
         /// TLS to an `https` collector: a table with the keys of `[group.NAME.member_tls]`.
         tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/collector.pem" }"#,
-        /// How long spans wait at most for others before they are sent together.
+        /// Maximum time for which spans wait for others before they are sent together.
         interval: Duration [Time(millis(10), HOUR)] = secs(5); r#""1s""#,
-        /// Time that the collector has for an answer.
+        /// Time limit for an answer of the collector.
         timeout: Duration [Time(millis(10), HOUR)] = secs(10); r#""3s""#,
     }
 }
 
 impl Tracing {
-    /// Whether and how TLS is spoken with the collector.
+    /// Returns the settings of TLS with the collector, if TLS is used.
     pub fn client_tls(&self) -> Option<ClientTls> {
         let is_https = self.endpoint.as_ref()?.is_secure();
         is_https.then(|| self.tls.clone().unwrap_or_default())
@@ -108,9 +110,9 @@ pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) 
     tracing.endpoint.is_some().then_some(tracing)
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "[Traces](telemetry.md#traces) of requests, sent to a collector of OpenTelemetry. Without this table \
-               there are none.";
+    let doc = "[Traces](telemetry.md#traces) of requests, sent to a collector of OpenTelemetry. Off \
+               unless you add the table.";
     TableDoc::new("[tracing]", doc, [docs(TRACING, Tracing::default())])
 }

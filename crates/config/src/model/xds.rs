@@ -18,68 +18,72 @@ use crate::schema::report::Report;
 use crate::schema::table::Table;
 
 section! {
-    /// Where clients of xDS connect, and what they get.
+    /// Addresses of the server of xDS, and the groups for its clients.
     #[derive(Clone, Debug, PartialEq)]
     pub struct Xds {
-        /// The groups that they get.
+        /// Groups for clients.
         served: Vec<XdsGroup> = Vec::new(),
     }
     keys XDS {
         /// Addresses to listen on: one, or a list. **Required.**
         listen: Vec<SocketAddr> = Vec::new(); r#""0.0.0.0:18000""#,
-        /// TLS between clients and the server: a table with the keys of `[rule.NAME.tls]`. Whoever may connect
-        /// sees all members and may report loads of them: ask for `client_certificates`.
+        /// TLS between clients and the server: a table with the keys of `[rule.NAME.tls]`. Ask for
+        /// `client_certificates`: everybody who may connect sees all your members and may report their loads.
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/xds.pem", client_certificates = { ca_file = "/etc/evenkeel/clients.pem" } }"#,
-        /// The groups that clients may have. By default all of the file.
+        /// Groups for clients. By default all groups of the file. Set a list if your clients must not see all
+        /// groups.
         groups: Vec<String> = Vec::new(); r#"["pool"]"#,
-        /// Who decides which member gets how much: `"weights"`, this process, by the group's strategy and all that it
-        /// knows of the members; or `"client_side_weighted_round_robin"`, each client by itself, by the utilisation that
-        /// members report to it with their responses (ORCA). Health, drain and alerts come from here in any case.
+        /// Place of the decision how much traffic a member gets. With `"weights"` this process decides, by the
+        /// group's strategy and all knowledge of the members. With `"client_side_weighted_round_robin"` each
+        /// client decides, by the utilisation which members report with their responses (ORCA). Choose the
+        /// latter if your members report ORCA and your clients support the policy. Health, drain and alerts
+        /// come from this process in any case.
         policy: XdsPolicy = XdsPolicy::Weights; r#""client_side_weighted_round_robin""#,
-        /// Groups whose members speak HTTP/2 without TLS, as servers of gRPC do: Envoy speaks it with them. Those
-        /// of rules with `member_protocol = "h2"` do so without being named.
+        /// Groups whose members speak HTTP/2 without TLS, such as servers of gRPC: Envoy then speaks HTTP/2
+        /// with these members. You need not list groups of rules with `member_protocol = "h2"`.
         http2: Vec<String> = Vec::new(); r#"["grpc"]"#,
-        /// How often a client is sent changes of a type of resource at most. Weights alone are sent at most five
-        /// times a second for each group.
+        /// Maximum number of updates per second to a client, for each type of resource. Weights alone are sent
+        /// at most five times a second for each group.
         max_pushes_per_second: f64 [Number(0.1, 100.0, "")] = 10.0; "2.0",
-        /// Time constant with which weights approach what they should be; `"0s"` is at once.
+        /// Time constant with which weights approach their targets; `"0s"` is at once.
         damping: Duration [Time(secs(0), secs(60))] = millis(300); r#""1s""#,
-        /// Changes of a weight by less than this share of it are not sent.
+        /// Smallest share by which a weight must change before the change is sent.
         smallest_change: f32 [Number(0.0, 0.5, "")] = 0.03; "0.1",
-        /// How often clients are to report how many requests they have at members (LRS), which become loads of
-        /// the members' locations. `false` is not at all.
+        /// Time between two reports of clients about their requests at members (LRS), which become loads of the
+        /// members' locations. Set `false` for no reports.
         load_report_interval: Option<Duration> [Time(millis(100), secs(600))] = Some(secs(2)); r#""5s""#,
-        /// Time limit within which clients connect to members.
+        /// Time limit for clients to connect to members.
         connect_timeout: Duration [Time(millis(1), secs(600))] = secs(5); r#""1s""#,
-        /// Maximum number of clients (connections) at once. Further ones are closed at once.
+        /// Maximum number of clients (connections) at once. Further connections are closed at once. Raise the
+        /// number if you have more clients.
         max_clients: usize [Number(1.0, 100_000.0, "connections")] = 1000; "100",
-        /// Maximum number of names that a client may want of each type of resource. One that wants more is
-        /// refused.
+        /// Maximum number of names which a client may subscribe to, for each type of resource. A client which
+        /// wants more is refused.
         max_subscriptions: usize [Number(1.0, 1_000_000.0, "names")] = 10_000; "2000",
-        /// Maximum size of a message of a client. One that sends a larger one is refused.
+        /// Maximum size of a message of a client. A client which sends a larger message is refused.
         max_message: usize [Bytes(4096, 64 * 1024 * 1024)] = 1024 * 1024; r#""4MiB""#,
-        /// A client that takes nothing of a message for so long is disconnected.
+        /// Time without progress of a message after which a client is disconnected.
         send_timeout: Duration [Time(millis(100), DAY)] = secs(30); r#""10s""#,
     }
 }
 
-/// A group that clients may have.
+/// Group that clients may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XdsGroup {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// Whether its members speak HTTP/2.
+    /// True if the members speak HTTP/2.
     pub http2: bool,
-    /// Whether its members speak TLS.
+    /// True if the members speak TLS.
     pub tls: bool,
 }
 
-/// Who decides which member gets how much.
+/// Place of the decision how much traffic a member gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XdsPolicy {
-    /// This process.
+    /// The balancer decides.
     Weights,
-    /// Each client, by what members report to it.
+    /// Each client decides, by the reports of members.
     ClientSide,
 }
 
@@ -94,21 +98,21 @@ impl Xds {
         Duration::try_from_secs_f64(1.0 / self.max_pushes_per_second).unwrap_or(secs(1))
     }
 
-    /// Whether clients need a certificate.
+    /// True if clients need a certificate.
     fn knows_clients(&self) -> bool {
         let clients = self.tls.iter().flat_map(|tls| &tls.client_certificates);
         clients.into_iter().any(|clients| clients.required)
     }
 }
 
-/// Whether this build has what serves the section.
+/// True if this build can serve the section.
 const IS_SERVED: bool = cfg!(feature = "fleet");
 
-/// What the file says of groups and rules.
+/// Groups and rules of the file that the section depends on.
 pub(crate) struct Around<'a> {
     /// The groups, with where each stands.
     pub groups: &'a [GroupConfig],
-    /// Where groups that rules may share stand.
+    /// Places of groups that rules may share.
     pub shared: &'a HashMap<String, Span>,
     /// The rules.
     pub rules: &'a [Rule],
@@ -171,10 +175,10 @@ pub(crate) fn read(
     Some(xds)
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Groups for Envoy and for clients of gRPC, by xDS: see [xds.md](xds.md). Off unless the table is \
-               there.";
+    let doc = "Groups for Envoy and for clients of gRPC, by xDS: see [xds.md](xds.md). Off unless \
+               you add the table.";
     TableDoc::new("[xds]", doc, [docs(XDS, Xds::default())])
 }
 

@@ -1,4 +1,4 @@
-//! `[group.NAME.zones]`: which zones come first, and when requests go on to others.
+//! `[group.NAME.zones]`: order of the zones, and limits above which requests go to other zones.
 
 use std::collections::HashSet;
 
@@ -15,17 +15,18 @@ use crate::schema::table::{AsTable, NAMES, Table};
 
 keys! {
     ZONES: ZoneSettings {
-        /// The zones that come after the balancer's own one, in this order, at most six. Zones that are not named
-        /// come last, together, and so do members without a zone.
+        /// Zones which come after the balancer's own zone, in this order, at most six. Zones which you do not
+        /// name come last, together with members without a zone.
         order [Text(NAMES)]; r#"["south", "east"]"#,
-        /// Mean load of a zone's members above which a share of its requests goes to the next zone: as
-        /// much as it takes for the load to be this one again, or to be that of the next zone, if that is higher. It is
-        /// in the unit of `load`. Without it, it is 0.8 where `load` is a utilisation or counts tasks per CPU, and of
-        /// members whose load is not known, requests in flight as a share of `max_connections` count
-        /// instead; with other loads only the latter counts.
+        /// Mean load of a zone's members above which a share of the zone's requests goes to the next zone. The
+        /// share is as large as needed for the load to return to the limit, or to equal the load of the next
+        /// zone, if that load is higher. Set the limit in the unit of `load`. By default 0.8 if `load` is a
+        /// utilisation or counts tasks per CPU, and for members with an unknown load, requests in flight as a share
+        /// of `max_connections` count instead; with other loads only this share counts.
         spill_above [Number(0.001, 1e12, "")]; "0.7",
-        /// Share of the members of a zone, by weight, that must be able to serve for the zone to keep all its
-        /// requests. With half as many it keeps half of them, and so on; 0 keeps all while one can serve.
+        /// Share of the members of a zone, by weight, which must be able to serve for the zone to keep all its
+        /// requests. With half as many the zone keeps half of the requests, and so on. Set 0 to keep all
+        /// requests while one member can serve.
         min_usable [Number(0.0, 1.0, "")]; "0.5",
     }
 }
@@ -86,11 +87,12 @@ pub(crate) fn check(
     }
 }
 
-/// What the reference says of the table.
+/// Reference of the table.
 pub(crate) fn tables() -> TableDoc {
-    let doc = "Which [zones](zones.md) of members come first, and when requests go on to others. Without the \
-               table its defaults hold: where `[node]` says in which zone the balancer is, and members of the \
-               group are in that zone and in others, those in that zone come first.";
+    let doc = "Order of the [zones](zones.md) of members, and the limits above which requests go to \
+               other zones. If you leave the table out, its defaults hold: if you set the \
+               balancer's zone in `[node]`, and the group has members in the same zone and in \
+               others, members in the same zone come first.";
     let keys = docs(ZONES, ZoneSettings::default());
     TableDoc::new("[group.NAME.zones]", doc, [keys])
 }

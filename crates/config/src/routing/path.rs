@@ -7,10 +7,10 @@
 /// Longest segment that a route may name; a longer one of a request equals none.
 pub const MAX_SEGMENT: usize = 255;
 
-/// Why servers may read a path differently.
+/// Reason why servers may read a path differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ambiguous {
-    /// It does not begin with a slash.
+    /// No slash at the beginning.
     #[error("a path that does not begin with /")]
     NotAbsolute,
     /// A segment `.` or `..`, plain, encoded, with parameters, or with dots and spaces behind it, which some servers drop.
@@ -30,7 +30,7 @@ pub enum Ambiguous {
     Percent,
 }
 
-/// Whether servers read `path`, which has no query, alike.
+/// Checks that servers read `path`, which has no query, alike.
 pub fn check(path: &str) -> Result<(), Ambiguous> {
     let Some(rest) = path.strip_prefix('/') else {
         return Err(Ambiguous::NotAbsolute);
@@ -142,7 +142,7 @@ pub(super) fn normal<'a>(segment: &'a str, space: &'a mut [u8; MAX_SEGMENT]) -> 
     space.get(..len)
 }
 
-/// What follows the first `segments` segments of `path`: nothing, or what begins with a slash.
+/// Rest of `path` after the first `segments` segments: empty, or with a slash at the beginning.
 pub fn after(path: &str, segments: usize) -> &str {
     let mut rest = path;
     for _ in 0..segments {

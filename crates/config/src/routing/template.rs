@@ -3,15 +3,15 @@
 /// A part of a request that a text can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Its scheme, `http` or `https`.
+    /// Scheme of the request, `http` or `https`.
     Scheme,
-    /// Its host, without the port.
+    /// Host of the request, without the port.
     Host,
     /// Port of the host with the colon, or nothing.
     Port,
-    /// Its path.
+    /// Path of the request.
     Path,
-    /// Its query with the question mark, or nothing.
+    /// Query of the request with the question mark, or nothing.
     Query,
     /// The client's address.
     Client,
@@ -64,17 +64,17 @@ impl Template {
         Ok(Template(pieces))
     }
 
-    /// Whether it is the same for all requests.
+    /// True if the text is the same for all requests.
     pub fn is_plain(&self) -> bool {
         self.0.iter().all(|(_, part)| part.is_none())
     }
 
-    /// Whether it has this part.
+    /// True if the text has this part.
     pub fn has(&self, wanted: Part) -> bool {
         self.0.iter().any(|(_, part)| *part == Some(wanted))
     }
 
-    /// Its pieces, in order: a text, and a part of the request behind it.
+    /// Pieces of the text, in order: a text, and a part of the request behind it.
     pub fn pieces(&self) -> impl Iterator<Item = (&str, Option<Part>)> {
         self.0.iter().map(|(text, part)| (&**text, *part))
     }

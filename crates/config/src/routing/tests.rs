@@ -44,7 +44,7 @@ impl Asks for Request {
 }
 
 impl Conditions {
-    /// Whether all hold, found without an index.
+    /// Checks all conditions without an index.
     fn are_met(&self, request: &Request, client: Option<IpAddr>) -> bool {
         let host = request
             .host

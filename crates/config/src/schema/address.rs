@@ -8,9 +8,9 @@ use std::str::FromStr;
 /// A host by name or IP address (IPv6 without brackets), and a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
-    /// Host.
+    /// Host name or IP address.
     pub host: String,
-    /// Port.
+    /// Port number.
     pub port: u16,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn host_port(text: &str) -> Result<(String, u16), &'static str> {
 /// Longest path of a Unix socket in bytes, or name in the abstract namespace.
 const MAX_UNIX: usize = 107;
 
-/// What comes before the path of a Unix socket.
+/// Prefix of the path of a Unix socket.
 pub(crate) const UNIX: &str = "unix:";
 
 /// The path of a Unix socket, or `@` and its name in the abstract namespace, if the text is about
@@ -118,8 +118,8 @@ pub(crate) fn unix_path(text: &str) -> Option<Result<&str, &'static str>> {
     })
 }
 
-/// Whether `host` is an IPv4 address or a DNS name (RFC 1123, section 2.1; with the
-/// underscores that container platforms use).
+/// True if `host` is an IPv4 address or a DNS name (RFC 1123, section 2.1; with the underscores that container
+/// platforms use).
 pub(crate) fn is_host_name(host: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -149,17 +149,17 @@ pub fn host(text: &str) -> Option<String> {
     (!name.is_empty() && is_host_name(name)).then(|| name.to_ascii_lowercase())
 }
 
-/// How a member is reached.
+/// Way of connecting to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// Plain.
+    /// Plain HTTP.
     Http,
     /// With TLS, which the member speaks itself.
     Https,
 }
 
 impl Scheme {
-    /// As in a URL.
+    /// Name as in a URL.
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Http => "http",
@@ -192,7 +192,7 @@ pub struct ParseOriginError;
 pub(crate) const ORIGIN: &str = r#"a URL of scheme, host and port alone, as in "https://www-1.example.org" or "http://192.0.2.1:8080""#;
 
 impl Origin {
-    /// Whether it is `https`.
+    /// True for `https`.
     pub fn is_secure(&self) -> bool {
         self.text.starts_with("https:")
     }

@@ -45,7 +45,7 @@ pub(crate) fn show_size(bytes: u64) -> String {
     in_largest_unit(bytes, &SIZE_UNITS, "0B")
 }
 
-/// How many nanoseconds a unit of time has.
+/// Number of nanoseconds in a unit of time.
 pub(crate) fn nanos_of(unit: &str) -> Option<u64> {
     let found = TIME_UNITS.iter().find(|(name, _)| *name == unit);
     found.map(|(_, nanos)| *nanos)

@@ -3,13 +3,13 @@
 /// A language in which a configuration file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// HAProxy's.
+    /// Dialect of HAProxy.
     Haproxy,
-    /// nginx's.
+    /// Dialect of nginx.
     Nginx,
     /// YAML, as Traefik and Envoy have it.
     Yaml,
-    /// JSON.
+    /// Document in JSON.
     Json,
 }
 

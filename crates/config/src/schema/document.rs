@@ -12,7 +12,7 @@ pub(crate) type Span = Range<usize>;
 pub(crate) struct Item<'d> {
     /// Path of its key, for messages.
     pub path: String,
-    /// Where it is in the file.
+    /// Place of the item in the file.
     pub span: Span,
     /// The value.
     pub value: &'d DeValue<'d>,
@@ -103,7 +103,7 @@ pub(crate) fn join(path: &str, key: &str) -> String {
 pub(crate) struct Entry<'d> {
     /// The key.
     pub name: &'d str,
-    /// Where the key is.
+    /// Place of the key in the file.
     pub key_span: Span,
     /// The value.
     pub item: Item<'d>,

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, and where.
+//! Errors of a configuration, with their places.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub struct Errors {
     pub file: String,
     /// The problems, in the order of the file.
     pub problems: Vec<Problem>,
-    /// How many further problems were found but not kept.
+    /// Number of further problems that were found but not kept.
     pub omitted: usize,
 }
 
@@ -32,7 +32,7 @@ impl Errors {
 
 impl std::error::Error for Errors {}
 
-/// One line per problem.
+/// Errors as text, with one line for each problem.
 impl fmt::Display for Errors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.problems.iter().enumerate() {
@@ -48,7 +48,7 @@ impl fmt::Display for Errors {
     }
 }
 
-/// One thing that is wrong with a configuration file.
+/// Single error of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The file as it was named by the caller.
@@ -59,11 +59,11 @@ pub struct Problem {
     pub column: usize,
     /// Path of the key ("rule.web.members[1].weight"); empty for a syntax error.
     pub key: String,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// What was found, as it stands in the file; shortened.
+    /// Value that was found, as it stands in the file; shortened.
     pub found: Option<String>,
-    /// What would be allowed.
+    /// Values that would be allowed.
     pub allowed: Option<String>,
 }
 

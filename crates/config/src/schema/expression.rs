@@ -19,7 +19,7 @@ const MAX_TEXT: usize = 1024;
 /// Deepest nesting of brackets.
 const MAX_DEPTH: usize = 16;
 
-/// How a load is worked out.
+/// Calculation of a load.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expression {
     /// A number.
@@ -30,33 +30,33 @@ pub enum Expression {
     Series(Aggregate, Series),
 }
 
-/// What is done to two values.
+/// Operator between two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
-    /// `+`
+    /// The operator `+`.
     Add,
-    /// `-`
+    /// The operator `-`.
     Subtract,
-    /// `*`
+    /// The operator `*`.
     Multiply,
-    /// `/`
+    /// The operator `/`.
     Divide,
 }
 
-/// How several series become one value.
+/// Aggregation of several series to one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregate {
     /// There must be no more than one.
     Only,
-    /// Their sum.
+    /// The sum of the values.
     Sum,
-    /// Their mean.
+    /// The mean of the values.
     Avg,
     /// The smallest.
     Min,
     /// The largest.
     Max,
-    /// How many there are.
+    /// Number of series.
     Count,
 }
 
@@ -65,30 +65,30 @@ pub enum Aggregate {
 pub struct Series {
     /// Name of the metric.
     pub metric: String,
-    /// What its labels must be.
+    /// Conditions on labels.
     pub labels: Vec<Label>,
-    /// Whether the growth per second since the last time is meant.
+    /// True if the growth per second since the last time is meant.
     pub rate: bool,
 }
 
-/// What a label must, or must not, be. A label that is not there is empty.
+/// Condition on a label. A label that is not there is empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Label {
-    /// Its name.
+    /// Name of the label.
     pub name: String,
-    /// Its value.
+    /// Value of the label.
     pub value: String,
-    /// Whether it must be that, or must be something else.
+    /// True if the label must have the value, false if it must have another one.
     pub equal: bool,
 }
 
-/// What is wrong with an expression, and where (in bytes, from 1).
+/// Error in an expression, with its place (in bytes, from 1).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("not an expression: {message} at character {at}")]
 pub struct InvalidExpression {
-    /// What.
+    /// Description of the error.
     pub message: &'static str,
-    /// Where.
+    /// Place of the error.
     pub at: usize,
 }
 
@@ -278,7 +278,7 @@ impl Parser<'_> {
         Ok(Expression::Series(aggregate, series))
     }
 
-    /// What follows `rate`.
+    /// Parses the part after `rate`.
     fn rate(&mut self) -> Result<Series, InvalidExpression> {
         self.expect(b'(', "\"(\" is missing")?;
         let name = self.name()?;

@@ -1,4 +1,4 @@
-//! What a key can fill: how each type is read, shown and described.
+//! Types of keys: how each type is read, shown and described.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -32,14 +32,14 @@ pub(crate) trait Field {
         None
     }
 
-    /// What may stand in the file.
+    /// Describes the values that are allowed in the file.
     fn allowed(&self, limits: &Limits) -> String;
 }
 
-/// What narrows a type down.
+/// Limits of a type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Limits {
-    /// Nothing does.
+    /// No limits.
     Any,
     /// Shortest and longest time.
     Time(Duration, Duration),
@@ -49,7 +49,7 @@ pub(crate) enum Limits {
     Bytes(u64, u64),
     /// Texts that may be.
     Text(Texts),
-    /// What is wrong with the names in a table, and what they may be.
+    /// Check of the names in a table: the error of a name, and the allowed names.
     Names(fn(&str) -> Option<(String, String)>),
     /// An address may lack its host.
     HostOptional,
@@ -57,12 +57,12 @@ pub(crate) enum Limits {
     UnixToo,
 }
 
-/// What a text must be, and whether it is.
+/// Description of allowed texts, and the check of a text.
 pub(crate) type Texts = (&'static str, fn(&str) -> bool);
 
 /// A value to read into where there is none yet.
 pub(crate) trait Blank {
-    /// That value.
+    /// Returns the blank value.
     fn blank() -> Self;
 }
 
@@ -83,7 +83,7 @@ blank!(
 
 pub(crate) const OUT_OF_RANGE: &str = "out of range";
 
-/// What `read` takes from `item` alone; `None` if it goes to the report.
+/// Reads a value from `item` alone; `None` if it goes to the report.
 pub(crate) fn read_one<F: Field + Blank>(
     item: &Item<'_>,
     limits: &Limits,
@@ -187,7 +187,7 @@ impl Field for Duration {
 const NO_UNIT: &str = "a time needs a unit";
 const UNITS: &str = "ns, us, ms, s, m (minutes), h and d";
 
-/// Why a text is no time.
+/// Reason why a text is no time.
 fn no_time(text: &str) -> String {
     let (number, unit) = split(text);
     match foreign::unit(unit) {
@@ -358,9 +358,9 @@ impl Field for PathBuf {
 /// A file that is read when the configuration is put into effect, and the place that names it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FileName {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Where it is named.
+    /// Place in the configuration that names the file.
     pub place: Place,
 }
 
@@ -415,13 +415,13 @@ impl<F: Field + Blank> Field for Option<F> {
     }
 }
 
-/// What a file can have one of, or a list.
+/// Type of which a file may have one value, or a list.
 pub(crate) trait Element: Field + Blank {
-    /// What an empty list lacks; `None` if one may be empty.
+    /// Name of the missing thing in an empty list; `None` if a list may be empty.
     const NONE: Option<&'static str>;
 }
 
-/// One, or a list.
+/// Single value, or a list.
 impl<E: Element> Field for Vec<E> {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         match (item.one_or_each(), E::NONE) {
@@ -476,7 +476,7 @@ impl Element for SocketAddr {
     const NONE: Option<&'static str> = Some("no address");
 }
 
-/// Where a rule listens.
+/// Listen address of a rule.
 impl Field for Listen {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         read_text(self, item, limits, report, |text| {
@@ -510,7 +510,7 @@ impl Element for Listen {
     const NONE: Option<&'static str> = SocketAddr::NONE;
 }
 
-/// What an address of a host and a port may be.
+/// Description of an address of a host and a port.
 pub(crate) const ADDRESS: &str = r#"a host name or IP address with a port from 1 to 65535, as in "10.0.0.1:80", "app.example:80" or "[::1]:80""#;
 
 impl Field for Address {
@@ -645,7 +645,7 @@ impl Field for Networks {
     }
 }
 
-/// One of a few names; `meant` knows what to say of others.
+/// Reads one of a few names; `meant` describes other names.
 pub(crate) fn choose<T: Copy>(
     item: &Item<'_>,
     choices: &[(&str, T)],

@@ -132,7 +132,7 @@ const UNITS: &str = "
     d: day days D
 ";
 
-/// What a word is compared as: `leastConn`, `least-conn` and `LEAST_CONN` are one.
+/// Form of a word for comparison: `leastConn`, `least-conn` and `LEAST_CONN` are the same.
 fn plain(word: &str) -> String {
     let word = word.trim().chars().take(64);
     word.map(|c| {
@@ -145,7 +145,7 @@ fn plain(word: &str) -> String {
     .collect()
 }
 
-/// What stands in `table` before the words of which `word` is one.
+/// Text in `table` before the words of which `word` is one.
 fn of(table: &'static str, word: &str) -> Option<&'static str> {
     rows(table).find_map(|(ours, theirs)| theirs.split(' ').any(|it| it == word).then_some(ours))
 }
@@ -181,7 +181,7 @@ pub(crate) fn strategy(name: &str) -> Option<&'static str> {
     ours.or_else(|| of(STRATEGIES, &name))
 }
 
-/// What to do for a protocol that is no name here.
+/// Advice for a protocol that is no name here.
 pub(crate) fn protocol(name: &str) -> Option<&'static str> {
     let name = plain(name);
     let is_it = |words: &str| words.split(' ').any(|word| word == name);

@@ -7,10 +7,10 @@ use super::document::{Item, quote};
 use super::field::{Field, Limits, OUT_OF_RANGE, blank, read_text};
 use super::report::Report;
 
-/// So many in a time, as in `100/s`.
+/// Number in a time, as in `100/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frequency {
-    /// How many.
+    /// Number of events.
     pub count: u32,
     /// In this time.
     pub per: Duration,
@@ -78,7 +78,7 @@ impl Field for Frequency {
     }
 }
 
-/// So many bytes per second, as in `10MiB/s`.
+/// Number of bytes per second, as in `10MiB/s`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteRate(pub u64);
 

@@ -124,7 +124,7 @@ pub(crate) fn add<'t>(
     add_but((name, text), document, lookup, report, refused);
 }
 
-/// What only the file of a balancer can say, and no text that it shares with others.
+/// Sections that only the file of a balancer can have, and no text that it shares with others.
 const LOCAL: [&str; 5] = ["store", "node", "process", "admin", INCLUDE];
 
 /// Adds what is shared with other balancers to `document`.
@@ -261,7 +261,7 @@ pub fn included(file: &Path, text: &str) -> Vec<(PathBuf, String)> {
     texts.collect()
 }
 
-/// Where what `path` names stands, if that is in one of these files: its name and line.
+/// File and line of the entry at `path`, if it is in one of these files.
 pub(crate) fn place_in(files: &[(PathBuf, String)], path: &[&str]) -> Option<(PathBuf, usize)> {
     let (section, rest) = path.split_first()?;
     files.iter().find_map(|(file, text)| {

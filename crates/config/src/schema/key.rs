@@ -8,21 +8,21 @@ use super::reference::KeyDoc;
 /// A key of a table that describes a `T`. Its type and its default are those of the place that
 /// it fills, so they cannot drift apart.
 pub(crate) struct Key<T: 'static> {
-    /// Its name.
+    /// Name of the key.
     pub name: &'static str,
-    /// Its name in older files, which is still read.
+    /// Name of the key in older files, which is still read.
     pub alias: Option<&'static str>,
-    /// The place that it fills.
+    /// Place that the key fills.
     pub field: fn(&mut T) -> &mut dyn Field,
-    /// What its type allows, narrowed down.
+    /// Limits within the values that the type allows.
     pub limits: Limits,
-    /// What it means, in Markdown, a line each.
+    /// Meaning of the key, in Markdown, a line each.
     pub doc: &'static [&'static str],
-    /// A value, as it would stand in the file.
+    /// Example of a value, as it would stand in the file.
     pub example: &'static str,
 }
 
-/// What the keys of a table mean, with the values of `default` as theirs.
+/// Documentation of the keys of a table, with the values of `default` as their defaults.
 pub(crate) fn docs<T>(keys: &'static [Key<T>], mut default: T) -> Vec<KeyDoc> {
     let doc = |key: &Key<T>| {
         let field = (key.field)(&mut default);

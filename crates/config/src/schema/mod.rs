@@ -1,11 +1,11 @@
-//! How a configuration file is read, whatever its sections are: the document with the places of
-//! its values, what is wrong with it, the types that keys can have, and tables of keys.
+//! Reading of configuration files, whatever their sections are: the document with the places of its values,
+//! errors, the types that keys can have, and tables of keys.
 //!
-//! In the order in which the files build on each other: [`errors`]; texts with a meaning
-//! ([`amount`], [`address`], [`networks`], [`expression`], [`frequency`]); [`similar`] names and those of other
-//! products ([`foreign`]) and [`dialect`]s; [`reference`]; [`document`], [`overrides`] of its values, and [`report`]; [`field`], the types; [`key`],
-//! how keys are declared; [`variables`] in texts and the files that are [`include`]d ([`bounded`] ones), whose names
-//! are a [`pattern`]; and [`table`], which reads keys.
+//! In the order in which the files build on each other: [`errors`]; texts with a meaning ([`amount`],
+//! [`address`], [`networks`], [`expression`], [`frequency`]); [`similar`] names and those of other products
+//! ([`foreign`]) and [`dialect`]s; [`reference`]; [`document`], [`overrides`] of its values, and [`report`];
+//! [`field`], the types; [`key`], how keys are declared; [`variables`] in texts and the files that are
+//! [`include`]d ([`bounded`] ones), whose names are a [`pattern`]; and [`table`], which reads keys.
 
 pub(crate) mod address;
 pub(crate) mod amount;

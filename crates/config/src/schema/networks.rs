@@ -22,7 +22,7 @@ pub enum ParseNetworkError {
     /// There is no address before the `/`.
     #[error("not an IP address or a network")]
     Address,
-    /// What follows the `/` is no number of bits, or more than the address has.
+    /// Text after the `/` that is no number of bits, or more than the address has.
     #[error("not a number of bits after the \"/\"")]
     Prefix,
     /// Some of the bits that do not count are set, so something else was probably meant.
@@ -42,7 +42,7 @@ impl Network {
         self.prefix <= other.prefix && self.contains(other.address)
     }
 
-    /// Whether `ip` is in it. An IPv4 address that is written as IPv6 is an IPv4 address.
+    /// True if `ip` is in the network. An IPv4 address that is written as IPv6 is an IPv4 address.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         ip.is_ipv4() == self.address.is_ipv4() && masked(ip, self.prefix) == self.address
@@ -111,9 +111,9 @@ pub struct Networks(pub Vec<Network>);
 /// A proxy in front, which is believed what it says of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxy {
-    /// One in this network.
+    /// Proxy in this network.
     In(Network),
-    /// One that connects to a Unix socket.
+    /// Proxy that connects to a Unix socket.
     Unix,
 }
 
@@ -122,7 +122,7 @@ pub enum Proxy {
 pub struct Proxies(pub Vec<Proxy>);
 
 impl Proxies {
-    /// Whether a client at `ip`, or at a Unix socket without an address, is one of them.
+    /// True if a client at `ip`, or at a Unix socket without an address, is one of the proxies.
     pub fn contains(&self, ip: Option<IpAddr>) -> bool {
         self.0.iter().any(|proxy| match (proxy, ip) {
             (Proxy::In(network), Some(ip)) => network.contains(ip),
@@ -132,10 +132,10 @@ impl Proxies {
     }
 }
 
-/// Why an address that the file does not name cannot be a member's.
+/// Reason why an address that the file does not name cannot be a member's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusual {
-    /// The file says which networks may be, and it is in none of them.
+    /// Not among the networks that the file allows.
     #[error("it is in none of allowed_networks")]
     NotListed,
     /// No address at all.
@@ -150,7 +150,7 @@ pub enum Unusual {
     /// Many machines.
     #[error("it is a multicast or broadcast address")]
     Multicast,
-    /// Where clouds tell a machine its credentials.
+    /// Address at which clouds tell a machine its credentials.
     #[error("it is an address of cloud metadata")]
     Metadata,
     /// The balancer would be its own member.
@@ -169,7 +169,7 @@ const METADATA: [IpAddr; 5] = [
 ];
 
 impl Networks {
-    /// Whether an address is in one of them.
+    /// True if an address is in one of the networks.
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(ip))
     }
@@ -187,12 +187,11 @@ impl Networks {
         own.all(|own| !other.0.iter().any(|other| overlaps(own, other)))
     }
 
-    /// Whether a member may be at `ip` where the file lists networks, and where it does
-    /// not (`None`).
+    /// Checks that a member may be at `ip`, with the networks of the file, or without (`None`).
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why not.
     pub fn judge(allowed: Option<&Networks>, ip: IpAddr) -> Result<(), Unusual> {
         match allowed {
             Some(listed) if listed.contains(ip) => Ok(()),
@@ -202,8 +201,7 @@ impl Networks {
     }
 }
 
-/// Why nobody has an ordinary server at `ip`; `None` where somebody may. Private networks
-/// are ordinary.
+/// Reason why nobody has an ordinary server at `ip`; `None` where somebody may. Private networks are ordinary.
 pub fn unusual(ip: IpAddr) -> Option<Unusual> {
     match ip.to_canonical() {
         ip if METADATA.contains(&ip) => Some(Unusual::Metadata),

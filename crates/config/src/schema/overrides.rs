@@ -13,9 +13,9 @@ pub struct Override {
     path: Vec<String>,
     /// The value, as it would stand in the file.
     value: String,
-    /// Where it stands, if in the same document.
+    /// Span of the value, if in the same document.
     span: Span,
-    /// Where it stands.
+    /// Place of the value in its file.
     place: Place,
 }
 
@@ -43,7 +43,7 @@ impl Override {
         names.fold(String::new(), |path, name| join(&path, name))
     }
 
-    /// What is wrong with the value in the document that it was put into, where it really stands.
+    /// Moves a problem of the value from the document that it was put into to its own place.
     pub(crate) fn moved(&self, problem: Problem) -> Problem {
         let Place {
             file, line, column, ..

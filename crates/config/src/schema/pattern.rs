@@ -20,23 +20,23 @@ impl<'a> Pattern<'a> {
         Pattern { folder, name }
     }
 
-    /// Where its files are.
+    /// Folder of the files.
     pub fn folder(&self) -> &'a Path {
         self.folder
     }
 
-    /// Whether it may mean several files.
+    /// True if the pattern may match several files.
     pub fn is_open(&self) -> bool {
         self.name.contains('*')
     }
 
-    /// Whether the file at `path` is meant.
+    /// True if the pattern matches the file at `path`.
     pub fn matches(&self, path: &Path) -> bool {
         let name = path.file_name().and_then(|name| name.to_str());
         path.parent() == Some(self.folder) && name.is_some_and(|name| self.matches_name(name))
     }
 
-    /// Whether a name is meant: `*` stands for anything, but not for a first dot, as in a shell.
+    /// True if the pattern matches a name: `*` stands for anything, but not for a first dot, as in a shell.
     fn matches_name(&self, name: &str) -> bool {
         let mut parts = self.name.split('*');
         let first = parts.next().unwrap_or_default();

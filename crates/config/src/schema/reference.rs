@@ -1,30 +1,30 @@
-//! What tables and their keys mean, and the chapter of the manual that says it.
+//! Documentation of tables and their keys, and the chapter of the manual with it.
 
 /// A table of the file with its keys, as the reference and the hints see it.
 #[derive(Clone, Debug)]
 pub struct TableDoc {
-    /// How it stands in the file; empty for the top.
+    /// Header of the table in the file; empty for the top.
     pub header: &'static str,
-    /// What it is.
+    /// Meaning of the table.
     pub doc: &'static str,
-    /// Its keys.
+    /// Keys of the table.
     pub keys: Vec<KeyDoc>,
 }
 
 /// A key, as the reference sees it.
 #[derive(Clone, Debug)]
 pub struct KeyDoc {
-    /// Its name.
+    /// Name of the key.
     pub name: &'static str,
-    /// Its name in older files, which is still read.
+    /// Name of the key in older files, which is still read.
     pub alias: Option<&'static str>,
-    /// What it may be.
+    /// Description of allowed values.
     pub allowed: String,
-    /// Its default as it would stand in the file.
+    /// Default of the key as it would stand in the file.
     pub default: Option<String>,
-    /// What it means, in Markdown.
+    /// Meaning of the key, in Markdown.
     pub doc: String,
-    /// A value.
+    /// Example of a value.
     pub example: &'static str,
 }
 
@@ -39,7 +39,7 @@ impl TableDoc {
         TableDoc { header, doc, keys }
     }
 
-    /// Whether it has a key of this name, or once had.
+    /// True if the table has, or once had, a key of this name.
     pub(crate) fn has(&self, key: &str) -> bool {
         let names = |known: &KeyDoc| known.name == key || known.alias == Some(key);
         self.keys.iter().any(names)

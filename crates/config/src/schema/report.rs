@@ -12,8 +12,7 @@ use super::document::{Item, Span, shorten};
 use super::errors::{Errors, Place, Problem, WRONG_TYPE};
 use super::reference::TableDoc;
 
-/// What a problem depends on: a broken document must not be blamed for what the
-/// breakage itself has hidden.
+/// Condition of a problem: a broken document must not be blamed for what the breakage itself has hidden.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trust {
     /// True whatever else is wrong.
@@ -24,7 +23,7 @@ enum Trust {
 }
 
 struct Found {
-    /// Its place in the list of problems: after what may have caused it.
+    /// Order in the list of problems: after the possible cause.
     order: usize,
     trust: Trust,
     /// The line that it is about, over all files.
@@ -32,7 +31,7 @@ struct Found {
     problem: Problem,
 }
 
-/// How much was reported at some time.
+/// Number of problems that were reported at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     found: usize,
@@ -64,7 +63,7 @@ pub(crate) struct Report<'s> {
     omitted: usize,
     /// Lines with a syntax error: what else is wrong there follows from it.
     broken_lines: Vec<Range<usize>>,
-    /// Whether parts of the document could not be read at all.
+    /// True if parts of the document could not be read at all.
     incomplete: bool,
 }
 
@@ -114,12 +113,12 @@ impl<'s> Report<'s> {
         self.variables.insert(span.start, whole);
     }
 
-    /// Whether the text at `span` was nothing but a variable.
+    /// True if the text at `span` was nothing but a variable.
     pub(crate) fn is_whole_variable(&self, span: &Span) -> bool {
         self.variables.get(&span.start) == Some(&true)
     }
 
-    /// How much is reported so far.
+    /// Number of problems that are reported so far.
     pub(crate) fn mark(&self) -> Mark {
         Mark {
             found: self.found.len(),
@@ -292,7 +291,7 @@ impl<'s> Report<'s> {
         }
     }
 
-    /// Where `item` stands.
+    /// Place of `item` in its file.
     pub(crate) fn place(&self, item: &Item<'_>) -> Place {
         self.place_of(&item.span, &item.path)
     }
@@ -320,7 +319,7 @@ impl<'s> Report<'s> {
         (self.tables)()
     }
 
-    /// Whether further problems are only counted, and so need no text.
+    /// True if further problems are only counted, and so need no text.
     pub(crate) fn is_full(&self) -> bool {
         self.found.len() >= Errors::MAX_PROBLEMS
     }
@@ -330,7 +329,7 @@ impl<'s> Report<'s> {
         self.omitted += 1;
     }
 
-    /// How many problems there are so far.
+    /// Number of problems so far.
     pub(crate) fn problems(&self) -> usize {
         self.found.len() + self.omitted
     }

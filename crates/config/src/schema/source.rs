@@ -63,11 +63,11 @@ pub(crate) fn load_secret<T>(
     kept::load(make, |error| format!("{} {error}", path.display()))
 }
 
-/// The same of a file that holds secrets: not everybody may access it.
+/// Reads a file that holds secrets: not everybody may access it.
 ///
 /// # Errors
 ///
-/// Why there is none.
+/// The reason why there is no content.
 pub fn read_secret(path: &Path, limit: u64) -> Result<String, String> {
     let mode = std::fs::metadata(path).map(|file| file.permissions().mode());
     if mode.is_ok_and(|mode| mode & 0o007 != 0) {

@@ -29,15 +29,15 @@ pub(crate) fn document<T>(
     document_with(file, text, Reading::default(), tables, read)
 }
 
-/// What a document is read with.
+/// Settings for reading a document.
 pub(crate) struct Reading<'r> {
     /// Values in place of what the text says.
     pub changes: &'r [Override],
-    /// Whether it may include others.
+    /// True if the document may include other files.
     pub includes: bool,
-    /// What is shared with other balancers, if that comes from elsewhere: a name, and the text.
+    /// Text that is shared with other balancers, if it comes from elsewhere: a name, and the text.
     pub shared: Option<(&'r str, &'r str)>,
-    /// Where the values of its variables come from.
+    /// Source of the values of variables.
     pub variables: Lookup<'r>,
 }
 
@@ -52,7 +52,7 @@ impl Default for Reading<'_> {
     }
 }
 
-/// The same, read with this.
+/// Reads the document as [`document`] does, with these settings.
 pub(crate) fn document_with<T>(
     file: &str,
     text: &str,
@@ -102,10 +102,10 @@ pub(crate) fn document_with<T>(
 
 /// A type that is a table of the file wherever it stands.
 pub(crate) trait AsTable: 'static {
-    /// What may stand in the file.
+    /// Description of the values that are allowed in the file.
     const ALLOWED: &'static str = "a table";
 
-    /// Whether `true` stands for a table with all defaults.
+    /// True if `true` stands for a table with all defaults.
     const TRUE: bool = false;
 
     /// Takes what the table says, and reports what is wrong with it beyond single keys.
@@ -133,9 +133,9 @@ impl<T: AsTable> Field for T {
 pub(crate) struct Table<'d> {
     /// Path of the table, for messages.
     path: String,
-    /// Where the table is.
+    /// Span of the table.
     span: Span,
-    /// Where its name is.
+    /// Span of the table's name.
     name_span: Span,
     name: &'d str,
     entries: Vec<Entry<'d>>,
@@ -201,12 +201,12 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// Whether nothing stands in the table.
+    /// True if nothing stands in the table.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether `key` stands in the table.
+    /// True if `key` stands in the table.
     pub(crate) fn given(&self, key: &str) -> bool {
         self.entry(key).is_some()
     }
@@ -243,7 +243,7 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// What a key of another product means here, if it is one.
+    /// Meaning of a key of another product, if it is one.
     fn meant(&self, key: &str, report: &Report<'_>) -> Option<String> {
         let ours = foreign::keys(key);
         let tables = report.tables();
@@ -270,7 +270,7 @@ impl<'d> Table<'d> {
         })
     }
 
-    /// Where the table ends: what is missing in it comes after what is wrong in it.
+    /// End of the table: problems of missing keys come after problems of its contents.
     fn end(&self) -> usize {
         let ends = self.entries.iter().map(|entry| entry.item.span.end);
         ends.fold(self.span.end, usize::max)
@@ -287,17 +287,17 @@ impl<'d> Table<'d> {
         self.entries.iter().find(|entry| entry.name == key)
     }
 
-    /// Where the name of the table is.
+    /// Span of the table's name.
     pub(crate) fn name_span(&self) -> &Span {
         &self.name_span
     }
 
-    /// Its name, of the user's choice.
+    /// Name of the table, chosen by the user.
     pub(crate) fn name(&self) -> String {
         self.name.to_owned()
     }
 
-    /// Where the value of `key` is, or else the table.
+    /// Span of the value of `key`, or else of the table.
     pub(crate) fn span_of(&self, key: &str) -> Span {
         let entry = self.entry(key);
         entry.map_or_else(|| self.span.clone(), |entry| entry.item.span.clone())
@@ -427,18 +427,17 @@ impl<'d> Table<'d> {
 /// Names that end up in metrics, addresses of the admin API and logs.
 pub(crate) const NAMES: Texts = ("1 to 64 letters, digits, \"-\", \"_\" or \".\"", is_name);
 
-/// What a location may be called.
+/// Allowed names of a location.
 pub(crate) const LOCATION_NAMES: Texts = ("1 to 255 characters", |text| {
     (1..=255).contains(&text.len()) && !text.contains(char::is_control)
 });
 
-/// Whether a location may be called so.
+/// True if a location may have this name.
 pub fn is_location_name(name: &str) -> bool {
     (LOCATION_NAMES.1)(name)
 }
 
-/// Whether a group, a rule or a cluster may be called so: 1 to 64 letters, digits, `-`, `_`
-/// or `.`.
+/// True if a group, a rule or a cluster may have this name: 1 to 64 letters, digits, `-`, `_` or `.`.
 pub fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name

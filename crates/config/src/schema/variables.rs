@@ -11,7 +11,7 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::document::{Item, Span, join};
 use super::report::Report;
 
-/// How a variable is looked up.
+/// Lookup of a variable's value.
 pub(crate) type Lookup<'l> = &'l dyn Fn(&str) -> Result<String, VarError>;
 
 /// The environment of the process.
@@ -26,7 +26,7 @@ const MAX_BYTES: usize = 16 << 20;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Expanded {
     text: String,
-    /// Whether it was nothing but one variable.
+    /// True if the text was nothing but one variable.
     whole: bool,
 }
 
@@ -169,7 +169,7 @@ fn value(
     }
 }
 
-/// Whether a table has a text with a variable: most have none, and need no paths.
+/// True if a table has a text with a variable: most have none, and need no paths.
 fn holds_any(table: &DeTable<'_>) -> bool {
     fn any(value: &DeValue<'_>) -> bool {
         match value {
@@ -182,7 +182,7 @@ fn holds_any(table: &DeTable<'_>) -> bool {
     table.iter().any(|(_, value)| any(value.get_ref()))
 }
 
-/// What a text says that was one variable, if that is a number, or true or false.
+/// Value of a text that was one variable, if the value is a number, or true or false.
 pub(crate) fn scalar<'t>(item: &Item<'t>, report: &Report<'_>) -> Option<DeValue<'t>> {
     let DeValue::String(text) = item.value else {
         return None;
