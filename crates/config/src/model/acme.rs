@@ -29,7 +29,7 @@ section! {
         /// E-mail addresses at which the authority may contact you.
         contact: Vec<String> [Text(CONTACT)] = Vec::new(); r#"["ops@example.org"]"#,
         /// Proof to the authority that your names are yours: a file at port 80 (`http-01`, answered by
-        /// any HTTP rule), or in a handshake at port 443 (`tls-alpn-01`, answered by HTTP rules with `tls`).
+        /// any HTTP rule), or a handshake at port 443 (`tls-alpn-01`, answered by HTTP rules with `tls`).
         /// Choose `tls-alpn-01` if your port 80 is closed.
         challenge: AcmeChallenge = AcmeChallenge::Http01; r#""tls-alpn-01""#,
         /// Certificate (PEM) of the authority which signed the certificate of the directory. Set this file if

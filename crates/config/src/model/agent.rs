@@ -330,12 +330,12 @@ const COMMANDS: Texts = ("1 to 4096 characters without zeros", |text| {
 pub(crate) fn tables() -> Vec<TableDoc> {
     let host = || docs(HOST, HostSettings::default());
     let top = "Keys before the first table.";
-    let broker = "A broker to report to. With several, each gets all reports.";
-    let own = "The agent's location, and the host load that it reports at all its locations.";
-    let location = "The same for one location, by its name (in quotes if it has other characters \
-                    than letters, digits, `-` and `_`). Its load is reported even if no server of \
-                    this agent is there.";
-    let server = "A server beside the agent. `NAME` is any name.";
+    let broker = "A broker for the reports. If you name several brokers, each gets all reports.";
+    let own = "Location of the agent, and the host load reported for all locations of the agent.";
+    let location = "Host load of one location, by name (write the name in quotes if you use other characters \
+                    than letters, digits, `-` and `_`). The load is reported even if no server of the agent \
+                    is at the location.";
+    let server = "A server beside the agent. You choose `NAME`.";
     let check = "Answers to HAProxy's agent-check.";
     let host_keys = [docs(HOST_OWN, AgentConfig::default()), host()];
     vec![

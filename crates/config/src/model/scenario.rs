@@ -93,7 +93,7 @@ section! {
         /// Number of members which each balancer may use: the first members for the first balancer, the next
         /// members for the next balancer, and so on around. By default all members.
         view: Option<usize> [Number(1.0, 100_000.0, "members")] = None; "5",
-        /// Balancers tell each other the number of their requests in flight, as with `in_flight` in
+        /// Lets balancers tell each other the number of their requests in flight, as with `in_flight` in
         /// [`[fleet]`](configuration.md#fleet). Set `true` for groups whose `load` is `in_flight`.
         fleet_in_flight: bool = false; "true",
         /// Time from a balancer to a member, and back.
@@ -163,10 +163,10 @@ section! {
         /// File with a time in each line, for example `12.5ms`. Each request gets a random time of the file.
         /// Empty lines and lines with `#` at the beginning do not count.
         file: Option<FileName> = None; r#""times.txt""#,
-        /// Members send the head of a response at once and the first byte when the work is done, as servers of
+        /// Makes members send the head of a response at once and the first byte when the work is done, as servers of
         /// models and events do. The group's `latency` decides which of the two ends a latency.
         streams: bool = false; "true",
-        /// Requests announce their cost (`cost` of a rule, or of trusted clients), so that strategies count the
+        /// Makes requests announce their cost (`cost` of a rule, or of trusted clients), so that strategies count the
         /// cost.
         announced: bool = false; "true",
     }
@@ -244,10 +244,10 @@ section! {
         strikes: Strikes = Strikes::All; r#""next""#,
         /// Factor by which the members are slower.
         slowness: f64 [Number(0.01, 1000.0, "")] = 1.0; "5",
-        /// Members stand still: connections are accepted, and nothing is done (a pause for garbage collection,
+        /// Makes members stand still: connections are accepted, and nothing is done (a pause for garbage collection,
         /// a stopped process).
         pause: bool = false; "true",
-        /// Members have died with all their work, and refuse connections.
+        /// Makes members die with all their work, and refuse connections.
         dead: bool = false; "true",
         /// Share of requests which the members fail.
         failing: f64 [Number(0.0, 1.0, "")] = 0.0; "0.5",
@@ -568,23 +568,21 @@ fn read_sweep(table: &mut Table<'_>, text: &str, report: &mut Report<'_>) -> Opt
 /// The tables, for the reference and the hints.
 pub(crate) fn tables() -> Vec<TableDoc> {
     let top = "Keys before the first table.";
-    let load = "What clients ask for: requests at random, or clients that wait for answers.";
+    let load = "Offered load: requests at random, or clients which wait for answers.";
     let burst = "Times of many more sessions.";
-    let service = "What requests cost the members.";
-    let keys = "What requests are about: keys of different popularity, and what members have at hand of \
-                them.";
-    let members =
-        "How members work. The members, their weights and limits are those of the configuration.";
-    let member = "What is different in one member. It is called as in `evenkeel ctl members`: by its name or its \
-                  address, as in `[member.\"10.0.0.1:80\"]`. Keys that it leaves out are as in `[members]`, \
-                  whose keys it has, but for `count`.";
-    let event = "Something that happens to members, once or again and again. There may be many; what \
-                 overlaps adds up.";
-    let reports = "Load reports: each member tells all balancers the `load` that the group goes by: the \
-                   number of requests for `in_flight`, for others the share of its workers' time that was busy; \
-                   and its requests and errors per second. Without this table nothing is reported.";
-    let sweep = "A parameter that takes several values. There is a run for each, and with two \
-                 `[[sweep]]` one for each pair.";
+    let service = "Costs of requests for the members.";
+    let keys = "Keys of requests, of different popularity, and the members' caches of keys.";
+    let members = "Behaviour of members. Members, weights and limits come from the configuration.";
+    let member = "Different settings of one member. Name the member as in `evenkeel ctl members`: by name or \
+                  address, as in `[member.\"10.0.0.1:80\"]`. You can set the keys of `[members]` except \
+                  `count`; keys which you leave out are as in `[members]`.";
+    let event = "An event of members, once or again and again. You may write many events; overlapping events \
+                 add up.";
+    let reports = "Load reports: each member reports the group's `load` to all balancers: the number of requests \
+                   for `in_flight`, for other loads the busy share of its workers' time; and its requests and \
+                   errors per second. If you leave the table out, nothing is reported.";
+    let sweep = "A parameter with several values. You get a run for each value, and with two `[[sweep]]` a run \
+                 for each pair.";
     vec![
         TableDoc::new("", top, [docs(TOP, Scenario::default())]),
         TableDoc::new("[load]", load, [docs(LOAD, Load::default())]),
