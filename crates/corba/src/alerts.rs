@@ -34,7 +34,7 @@ const RENEWAL: Duration = Duration::from_secs(5);
 /// The longest time between two tries.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// What load alert objects were told.
+/// Counters of the calls that load alert objects get.
 #[derive(Debug, Default)]
 pub struct Counters {
     enabled: AtomicU64,
@@ -56,23 +56,23 @@ impl Counters {
         ]
     }
 
-    /// How often an object was looked at. Only those are of which there is news, or whose time
-    /// has come.
+    /// Number of looks at objects. An object is looked at only if there is news of it, or if its
+    /// time has come.
     pub fn looks(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
     }
 }
 
-/// What is known of the load alert object of a location.
+/// State of the load alert object of a location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertState {
     /// The location.
     pub location: String,
-    /// Whether it should be on.
+    /// True if the alert should be on.
     pub desired: bool,
-    /// What it acknowledged last; `None` is unknown.
+    /// State that the object acknowledged last; `None` if it is unknown.
     pub acknowledged: Option<bool>,
-    /// Why the last call failed, if it did.
+    /// Reason why the last call failed, if it did.
     pub problem: Option<String>,
 }
 
@@ -83,7 +83,7 @@ pub struct Alerts {
     objects: Mutex<BTreeMap<String, Object>>,
 }
 
-/// One load alert object.
+/// A load alert object.
 #[derive(Debug)]
 struct Object {
     name: Arc<str>,
@@ -92,7 +92,7 @@ struct Object {
     /// By which its location is listened to.
     wakeup: Arc<Wakeup>,
     subscription: u64,
-    /// When it is to be looked at again, whatever happens.
+    /// Time at which the object is looked at again, even without news.
     due: Option<Instant>,
     desired: bool,
     acknowledged: Option<bool>,
@@ -142,10 +142,10 @@ impl Changes {
     }
 }
 
-/// When which objects are to be looked at.
+/// Times at which objects are to be looked at.
 type Schedule = BTreeSet<(Instant, Arc<str>)>;
 
-/// What came of a call.
+/// Result of a call to a load alert object.
 struct CallResult {
     name: String,
     reference: Arc<Ior>,
@@ -154,7 +154,7 @@ struct CallResult {
 }
 
 impl Alerts {
-    /// What was told.
+    /// Returns the counters of calls.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -400,7 +400,8 @@ async fn tell(
     }
 }
 
-/// Whether an error says that the server is not there at all.
+/// Returns true if the error says that the object is gone: its server cannot be reached, or does
+/// not know it.
 fn is_gone(error: &CallError) -> bool {
     match error {
         CallError::Unreachable { .. } => true,

@@ -8,13 +8,13 @@ use evenkeel_giop::message::{Message, Request, Version};
 /// A call of an operation of one of our own objects.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Its name.
+    /// Name of the operation.
     pub operation: String,
     /// The arguments.
     pub body: Vec<u8>,
-    /// Where they stand in their message, for alignment.
+    /// Position of the arguments in their message, in bytes, for alignment.
     pub before: usize,
-    /// Where fragments of that message begin, as far as that matters ([`Message::joints`]).
+    /// Positions in the message where fragments begin, as far as they matter ([`Message::joints`]).
     pub joints: Vec<usize>,
     /// The byte order of arguments and results.
     pub endian: Endian,
@@ -62,7 +62,7 @@ impl Call {
     }
 }
 
-/// How a call has ended.
+/// Result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// With these results, written from the start of an alignment in the call's byte order.

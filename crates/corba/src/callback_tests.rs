@@ -26,14 +26,14 @@ use crate::service::LoadManager;
 use crate::service::tests::{settings, start};
 use crate::types::Load;
 
-/// What an object does when it is called.
+/// Behaviour of an object when it is called.
 #[derive(Clone)]
 enum Does {
-    /// It tells these loads; an alert does what it is told.
+    /// A monitor answers these loads; an alert carries out the call.
     Answer(Vec<Load>),
-    /// It raises TRANSIENT.
+    /// The object raises TRANSIENT.
     Fail,
-    /// Nothing.
+    /// The object does not answer.
     Hang,
 }
 

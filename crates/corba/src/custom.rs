@@ -37,12 +37,12 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const MOST_WAITING: usize = 512;
 /// Time between two complaints about answers that cannot be used.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
-/// How often strategies are told what loads have come.
+/// Interval at which new loads are passed on to strategies.
 const ROUND: Duration = Duration::from_millis(200);
 /// The time of a report is known to so much.
 const REPORT_GRAIN: Duration = Duration::from_millis(4);
 
-/// What all custom strategies have in common.
+/// State that all custom strategies share.
 #[derive(Debug)]
 pub struct Customs {
     orb: Orb,
@@ -58,7 +58,7 @@ impl Customs {
         Customs::with_probes(orb, clock, PROBE_INTERVAL)
     }
 
-    /// The same with another time between two probes.
+    /// Creates the same object as [`Customs::new`], with `probe_interval` between two probes.
     pub(crate) fn with_probes(orb: Orb, clock: Clock, probe_interval: Duration) -> Arc<Self> {
         Arc::new(Customs {
             orb,
@@ -101,12 +101,12 @@ impl Customs {
     }
 }
 
-/// What calls of strategies need.
+/// Settings for calls of strategies.
 #[derive(Clone, Debug, Default)]
 struct CallSettings {
     /// The load manager, as strategies are told.
     manager: Arc<Ior>,
-    /// How long they may take.
+    /// Time limit of a call.
     timeout: Duration,
 }
 
@@ -119,14 +119,14 @@ pub struct Custom {
     counts: Counts,
 }
 
-/// What is thought of a strategy.
+/// Health of a strategy, as its answers tell.
 #[derive(Debug, Default)]
 struct Health {
     /// Since it has not answered: when it is probed next; `None` while it is.
     silent: Option<Option<Instant>>,
-    /// When somebody last complained of its answers.
+    /// Time of the last complaint about the strategy's answers.
     complained: Option<Instant>,
-    /// It has said that it does not look at loads.
+    /// True if the strategy has said that it does not use loads.
     not_adaptive: bool,
 }
 
@@ -136,16 +136,16 @@ struct Counts {
     unusable: AtomicU64,
 }
 
-/// Why a strategy has named nobody.
+/// Reason why a strategy has named no member.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    /// It does not answer, or did not the last time.
+    /// The strategy does not answer.
     #[error("{0}")]
     Silent(CallError),
     /// Nobody has asked it: it did not answer the last time, or too many wait for it.
     #[error("it was not asked")]
     NotAsked,
-    /// It has answered, but not with a member that may be used.
+    /// The strategy has answered, but not with a member that may be used.
     #[error("{0}")]
     Unusable(String),
 }
@@ -167,16 +167,16 @@ impl fmt::Debug for Custom {
     }
 }
 
-/// What was decided for a client.
+/// The member chosen for a client, and the strategy that chose it.
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// The group as it was then.
     pub group: Arc<Group>,
     /// The place of the member in it.
     pub index: usize,
-    /// Where the member is.
+    /// Reference of the member.
     pub reference: Arc<Reference>,
-    /// Who has decided: [`Answer::Custom`] or [`Answer::Fallback`].
+    /// Strategy that has decided: [`Answer::Custom`] or [`Answer::Fallback`].
     pub by: Answer,
 }
 
@@ -240,17 +240,18 @@ pub async fn decide(
 }
 
 impl Custom {
-    /// Its reference.
+    /// Returns the strategy's reference.
     pub fn ior(&self) -> &Ior {
         &self.ior
     }
 
-    /// Whether it answers, as far as is known.
+    /// Returns true unless the strategy did not answer the last time.
     pub fn answers(&self) -> bool {
         lock(&self.health).silent.is_none()
     }
 
-    /// How often it has become silent, and how many of its answers could not be used.
+    /// Returns how often the strategy has become silent, and how many of its answers could not be
+    /// used.
     pub fn failures(&self) -> (u64, u64) {
         let Counts { silences, unusable } = &self.counts;
         (
@@ -270,7 +271,7 @@ impl Custom {
         Call::new(&self.ior, operation, deadline).arguments(write)
     }
 
-    /// The same with a group and the load manager as arguments.
+    /// Returns a call of an operation with a group and the load manager as arguments.
     fn call_about(&self, operation: &'static str, group: &Ior) -> Call<'_> {
         let manager = self.common.settings().manager;
         self.call(operation, |writer| {
@@ -306,7 +307,8 @@ impl Custom {
         }
     }
 
-    /// Whether a client is to wait for it. If not, and it is time, it is probed beside.
+    /// Returns true if a client is to wait for the strategy. If not, and if a probe is due, starts
+    /// a probe in the background.
     fn may_ask(self: &Arc<Self>, group: &Ior) -> bool {
         let mut health = self.health();
         let Some(probe) = &mut health.silent else {
@@ -422,7 +424,7 @@ impl Custom {
         lock(&self.health)
     }
 
-    /// Where it is, for logs.
+    /// Returns the strategy's host and port, for logs.
     fn place(&self) -> String {
         match self.ior.iiop_profiles().next() {
             Some(profile) => format!("{}:{}", profile.host, profile.port),
@@ -472,7 +474,7 @@ fn by_strategy(snapshot: &Snapshot) -> HashMap<Ior, (Arc<Custom>, Vec<Arc<Entry>
     work
 }
 
-/// What was reported to a strategy.
+/// Loads that were reported to a strategy.
 #[derive(Debug, Default)]
 struct Reported {
     /// Of each location.
@@ -543,7 +545,8 @@ fn as_reported(load: &load::Load) -> Load {
     }
 }
 
-/// Whether it is the same report. Its time is known to a few milliseconds only.
+/// Returns true if both are the same report. The time of a report is known to a few milliseconds
+/// only.
 fn is_same(before: &load::Load, now: &load::Load) -> bool {
     let same = before.id == now.id && before.value == now.value;
     same && now.at <= before.at.after(REPORT_GRAIN)

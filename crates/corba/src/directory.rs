@@ -50,8 +50,8 @@ impl Reference {
         &self.ior
     }
 
-    /// Whether the other one is of the same object: one of its profiles has the same
-    /// address and object key.
+    /// Returns true if `other` refers to the same object: one of its profiles has the same address
+    /// and object key.
     pub fn is_same_object(&self, other: &Ior) -> bool {
         let is_one = |other: IiopProfile| {
             self.profiles.iter().any(|own| {
@@ -63,8 +63,8 @@ impl Reference {
         other.iiop_profiles().any(is_one)
     }
 
-    /// As it stands in a message of that byte order, wherever that is: nothing in it is
-    /// aligned to more than 4.
+    /// Returns the reference encoded in this byte order. The bytes fit anywhere in a message:
+    /// nothing in them is aligned to more than 4.
     #[inline]
     pub fn bytes(&self, endian: Endian) -> &[u8] {
         match endian {
@@ -74,7 +74,7 @@ impl Reference {
     }
 }
 
-/// How a request to a group ended, unless all of its requests are relayed.
+/// Result of a request to a group that does not relay all of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Forwarded to a member that the group's strategy chose.
@@ -123,7 +123,7 @@ impl Counters {
         self.0.add(answer as usize);
     }
 
-    /// How many requests ended how.
+    /// Returns the number of requests by result.
     pub fn totals(&self) -> [(Answer, u64); Answer::ALL.len()] {
         let mut totals = self.0.totals().into_iter();
         Answer::ALL.map(|answer| (answer, totals.next().unwrap_or(0)))
@@ -133,18 +133,18 @@ impl Counters {
 /// An object group.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its persistent id.
+    /// Persistent id of the group.
     pub id: u64,
-    /// Its reference, which clients have.
+    /// Reference of the group, which clients have.
     pub reference: Ior,
     /// The manager's group.
     pub handle: Arc<GroupHandle>,
     /// The custom strategy that is asked before the manager's group is.
     pub custom: Option<Arc<Custom>>,
-    /// What it counts; the same over all versions of the entry.
+    /// Counters of the group, shared by all versions of the entry.
     pub counters: Arc<Counters>,
-    /// Whether clients are told that the group does not exist when nobody is left in it. The
-    /// load manager's word for all of its groups.
+    /// True if clients are told that the group does not exist when nobody is left in it. The load
+    /// manager sets it for all of its groups.
     pub ends_when_empty: Arc<AtomicBool>,
     name: Arc<str>,
     /// In the order of the manager's group when the entry was made.
@@ -182,8 +182,8 @@ impl Entry {
         Arc::clone(&self.name)
     }
 
-    /// Where the member at `index` of `group` is; `None` for one that has just joined or
-    /// left: the manager hears of it a moment before the directory.
+    /// Returns the reference of the member at `index` of `group`; `None` if the member has just
+    /// joined or left: the manager hears of it a moment before the directory.
     #[inline]
     pub fn member(&self, group: &Group, index: usize) -> Option<&Arc<Reference>> {
         let id = group.members().get(index)?.id;
@@ -202,7 +202,7 @@ impl Entry {
 pub struct Snapshot {
     groups: HashMap<u64, Arc<Entry>>,
     names: HashMap<Arc<str>, u64>,
-    /// Those with a custom strategy.
+    /// Groups with a custom strategy.
     custom: OrdMap<u64, Arc<Entry>>,
 }
 
@@ -228,7 +228,7 @@ impl Snapshot {
         self.groups.values()
     }
 
-    /// Those with a custom strategy, by their id.
+    /// Returns the groups with a custom strategy, ordered by id.
     pub fn with_custom(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.custom.values()
     }

@@ -26,7 +26,7 @@ use crate::service::raise::too_costly;
 use crate::tenure::Tenure;
 use crate::waiting::{WaitQueue, WaitQueues};
 
-/// What carries out the operations of our own objects.
+/// Carries out the operations of our own objects.
 pub trait Objects: 'static {
     /// Carries out an operation of the load manager.
     fn manager(&self, call: Call) -> impl Future<Output = Outcome> + use<Self>;
@@ -35,7 +35,7 @@ pub trait Objects: 'static {
     fn strategy(&self, level: Level<'_>, call: Call) -> impl Future<Output = Outcome> + use<Self>;
 }
 
-/// What the dispatcher counts. The counters only ever grow.
+/// Counters of the dispatcher. They only ever grow.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Operations of the load manager.
@@ -71,9 +71,9 @@ pub struct Dispatcher<O> {
     directory: Arc<Directory>,
     objects: Rc<O>,
     counters: Arc<Counters>,
-    /// When it was last said that a request was refused.
+    /// Time of the last line of log about a refused request.
     said: Rc<Cell<Option<Instant>>>,
-    /// Where clients wait.
+    /// Queues of clients that wait.
     queues: Rc<WaitQueues>,
     /// The right to serve, where several balancers share one state.
     tenure: Option<Arc<Tenure>>,
@@ -110,7 +110,7 @@ impl<O> Dispatcher<O> {
         self
     }
 
-    /// Where clients wait.
+    /// Returns the queues of clients that wait.
     pub fn queues(&self) -> &Rc<WaitQueues> {
         &self.queues
     }
@@ -382,7 +382,7 @@ fn ask_for_key(reply_to: Option<ReplyTo>, out: &Out<'_>) {
     }
 }
 
-/// What is said of keys that name nothing: the client may forget the reference. The minor
+/// Returns the exception for keys that name nothing: the client may forget the reference. The minor
 /// code is the OMG's for an object adapter that is not there.
 fn not_here() -> SystemException {
     SystemException::new(Kind::ObjectNotExist).minor(OMG_MINOR | 2)

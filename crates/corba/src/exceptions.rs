@@ -40,9 +40,9 @@ pub enum UserException {
     /// There is no factory for this type at this location.
     #[error("no factory creates {type_id:?} at {}", shown(the_location))]
     NoFactory {
-        /// Where.
+        /// Location without such a factory.
         the_location: Name,
-        /// What.
+        /// Repository id of the type.
         type_id: String,
     },
     /// Criteria that mean nothing.
@@ -82,7 +82,8 @@ fn shown(name: &Name) -> String {
 }
 
 impl UserException {
-    /// Its repository id, if `CosLoadBalancing` has that prefix.
+    /// Returns the repository id of the exception, where the ids of `CosLoadBalancing` have this
+    /// prefix.
     pub fn repository_id(&self, prefix: &str) -> String {
         use UserException::*;
         let group = interfaces::portable_group_id;

@@ -17,14 +17,14 @@ pub enum Interface {
     ObjectGroupManager,
     GenericFactory,
     LoadManager,
-    /// Also `CustomStrategy`, which is another name for it.
+    /// `Strategy`, and `CustomStrategy`, which is another name for it.
     Strategy,
     LoadAlert,
     LoadMonitor,
 }
 
 impl Interface {
-    /// Its name in IDL.
+    /// Returns the name of the interface in IDL.
     pub fn name(self) -> &'static str {
         match self {
             Interface::PropertyManager => "PropertyManager",
@@ -37,7 +37,8 @@ impl Interface {
         }
     }
 
-    /// Its repository id, if `CosLoadBalancing` has that prefix.
+    /// Returns the repository id of the interface, where the ids of `CosLoadBalancing` have this
+    /// prefix.
     pub fn id(self, prefix: &str) -> String {
         match self {
             Interface::PropertyManager
@@ -56,7 +57,7 @@ impl Interface {
         own || alias || inherited || id == OBJECT_ID
     }
 
-    /// What it inherits.
+    /// Returns the interfaces that this one inherits.
     fn bases(self) -> &'static [Interface] {
         match self {
             Interface::LoadManager => &[
@@ -79,12 +80,13 @@ pub fn load_balancing_id(prefix: &str, name: &str) -> String {
     format!("IDL:{prefix}/CosLoadBalancing/{name}:1.0")
 }
 
-/// Whether two repository ids are the same: `CosLoadBalancing` goes by more than one prefix.
+/// Returns true if both repository ids name the same interface: `CosLoadBalancing` goes by more
+/// than one prefix.
 pub fn same_id(one: &str, other: &str) -> bool {
     one == other || matches!((local(one), local(other)), (Some(one), Some(other)) if one == other)
 }
 
-/// What follows the prefix in a repository id of `CosLoadBalancing`.
+/// Returns the part after the prefix in a repository id of `CosLoadBalancing`.
 pub(crate) fn local(id: &str) -> Option<&str> {
     let id = id.strip_prefix("IDL:")?;
     let mut ids = PREFIXES

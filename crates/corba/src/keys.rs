@@ -3,14 +3,14 @@
 //! They outlive the process: a client may have stored a reference for years. So a key
 //! says everything itself, and its form may be added to, but not changed.
 
-/// Whose strategy: the three levels at which properties are set.
+/// Level of a strategy: one of the three levels at which properties are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Level<'a> {
-    /// That of the group with this id.
+    /// Level of the group with this id.
     Group(u64),
-    /// That of the groups whose interface has this repository id.
+    /// Level of the groups whose interface has this repository id.
     Type(&'a str),
-    /// That of all others.
+    /// Level of all other groups.
     Default,
 }
 
@@ -31,12 +31,11 @@ pub enum Key<'a> {
 /// The key of the load manager: what `corbaloc::host:port/LoadManager` stands for.
 pub const MANAGER: &[u8] = b"LoadManager";
 
-/// What precedes the name of a group.
+/// Prefix before the name of a group.
 const GROUP_NAME: &[u8] = b"group/";
-/// What precedes the id of a group (8 bytes, most significant first).
+/// Prefix before the id of a group (8 bytes, most significant first).
 const GROUP: &[u8; 4] = b"EKG\x01";
-/// What precedes the level of a strategy: `g` and a group's id, `t` and a repository id,
-/// or `d`.
+/// Prefix before the level of a strategy: `g` and a group's id, `t` and a repository id, or `d`.
 const STRATEGY: &[u8; 4] = b"EKS\x01";
 
 impl<'a> Key<'a> {

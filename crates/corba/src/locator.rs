@@ -23,14 +23,14 @@ use evenkeel_giop::exception::{Kind, SystemException};
 use crate::directory::{Answer, Entry, Reference};
 use crate::reply_to::ReplyTo;
 
-/// What the locator knows of a connection.
+/// State that the locator keeps for a connection.
 #[derive(Debug)]
 pub struct Client {
-    /// Where it comes from.
+    /// IP address of the client.
     pub address: IpAddr,
     /// Chance, for strategies.
     pub rng: fastrand::Rng,
-    /// Where it was sent, for alerts that last until enough clients have left.
+    /// Members that the client was sent to, for alerts that last until enough clients have left.
     pub trails: Trails,
 }
 
@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// The same one, for a task that answers later.
+    /// Returns the same client for a task that answers later.
     pub fn fork(&mut self) -> Self {
         Client {
             address: self.address,
@@ -70,20 +70,21 @@ impl Trails {
         does(trails.entry(group).or_default())
     }
 
-    /// How long a client of that group waits, at the most, if nothing changes.
+    /// Returns the longest time that a client of this group waits if nothing changes.
     pub fn longest_wait(&self, group: u64, now: Instant) -> Duration {
         self.with(group, |trail| trail.longest_wait(now))
     }
 }
 
-/// What is to become of a client.
+/// Decision about a client.
 #[derive(Clone, Copy, Debug)]
 pub enum Decision<'a> {
-    /// It goes to a member.
+    /// The client goes to this member.
     Go(Chosen<'a>),
-    /// It goes back to the member where it was, and is not counted again.
+    /// The client goes back to the member that it came from, and is not counted again.
     Back(Chosen<'a>),
-    /// It is decided when something has changed, or after [`Trails::longest_wait`].
+    /// The client waits. It is looked at again when something has changed, or after
+    /// [`Trails::longest_wait`].
     Wait,
 }
 
@@ -93,9 +94,9 @@ const MOST_UNKNOWN: usize = 4;
 /// A member that was chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen<'a> {
-    /// Its place in the group.
+    /// Index of the member in the group.
     pub index: usize,
-    /// Where it is.
+    /// Reference of the member.
     pub reference: &'a Arc<Reference>,
 }
 
@@ -162,7 +163,8 @@ pub fn decide<'a>(
     }
 }
 
-/// What load alerts say of a client, if anything.
+/// Returns the decision that load alerts make about a client; `None` if they leave it to the
+/// strategy.
 #[inline]
 pub fn advised<'a>(
     entry: &'a Entry,
@@ -188,7 +190,7 @@ pub fn advised<'a>(
     }
 }
 
-/// Whether the client has to wait because the member that was chosen sends everybody back.
+/// Returns true if the client has to wait because the chosen member sends everybody back.
 #[inline]
 pub fn must_wait(
     entry: &Entry,
@@ -272,9 +274,10 @@ pub fn refuse(entry: &Entry, reply_to: ReplyTo, out: &mut Vec<u8>) {
     entry.counters.count(Answer::Transient);
 }
 
-/// What a client is told when no member can take it: it may try again. OBJECT_NOT_EXIST is
-/// for ever, and clients throw the group's reference away, so only who has asked for it gets
-/// it ([`WhenEmpty`]), and only from a group in which nobody is left.
+/// Returns the exception for a client that no member can take: the client may try again.
+/// OBJECT_NOT_EXIST is for ever, and makes clients throw the group's reference away. A client gets
+/// it only if the configuration asks for it ([`WhenEmpty`]), and only from a group in which nobody
+/// is left.
 ///
 /// [`WhenEmpty`]: evenkeel_config::WhenEmpty
 #[cold]
@@ -288,8 +291,8 @@ pub fn nobody(entry: &Entry) -> SystemException {
     }
 }
 
-/// How long a client that is forwarded probably stays at its member, from which the cost of
-/// one client is told until the next report ([`Group::assign`]).
+/// Time that a forwarded client will probably stay at its member. The cost of one client is
+/// estimated from it until the next report ([`Group::assign`]).
 ///
 /// Per session, and on demand with feedback, a binding has no end that anybody could know
 /// of: until the client's program ends, or the member sheds it. The interval after which a

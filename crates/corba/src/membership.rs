@@ -11,22 +11,21 @@ use std::time::Duration;
 
 use evenkeel_core::time::Instant;
 
-/// How long all members are overloaded before there is one more. Then the loads have so
+/// Time for which all members must be overloaded before another one is made. The loads then have as
 /// long to settle.
 pub const GROW_AFTER: Duration = Duration::from_secs(10);
 
-/// How long the group could do with one member less before it has to.
+/// Time for which the group must be able to do with one member less before it loses one.
 pub const SHRINK_AFTER: Duration = Duration::from_secs(300);
 
 /// A group can do with one member less if the others would then have at most this share of
 /// the critical load.
 pub const SPARE: f32 = 0.6;
 
-/// How long a member that is to go gets no new clients before it goes.
+/// Time for which a member that is to go gets no new clients before it goes.
 pub const DRAIN: Duration = Duration::from_secs(30);
 
-/// How long a factory is left alone after it has failed for the first time. Each further
-/// failure doubles it.
+/// Pause of a factory after its first failure. Each further failure doubles the pause.
 pub const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest time for which a factory is left alone.
@@ -43,7 +42,7 @@ pub const SILENT_FOR: Duration = Duration::from_secs(300);
 /// Most members of a group that are being made at the same time.
 pub const MOST_AT_ONCE: usize = 16;
 
-/// What a group is to have.
+/// Target of a group: the numbers of its members, its factories and its threshold.
 #[derive(Clone, Debug)]
 pub struct Desired<'a> {
     /// Members that it is to have at least.
@@ -72,17 +71,17 @@ pub enum Health {
 /// A member as it is.
 #[derive(Clone, Debug)]
 pub struct Observed<'a> {
-    /// Where it is.
+    /// Location of the member.
     pub location: &'a str,
-    /// Whether a factory made it.
+    /// True if a factory made the member.
     pub made: bool,
     /// State of the member.
     pub health: Health,
-    /// Its effective load, if that is known.
+    /// Effective load of the member, if it is known.
     pub load: Option<f32>,
 }
 
-/// What is to be done.
+/// Step that changes a group's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Have the factory at this location make a member; [`Membership::made`],
@@ -97,7 +96,7 @@ pub enum Action {
     Remove(String),
 }
 
-/// What a group is going through.
+/// State of a group's membership.
 #[derive(Debug, Default)]
 pub struct Membership {
     factories: HashMap<String, Record>,
@@ -111,7 +110,7 @@ pub struct Membership {
     silent: HashMap<String, Instant>,
 }
 
-/// What is known of a factory.
+/// History of a factory.
 #[derive(Debug, Default)]
 struct Record {
     /// A member is being made.
@@ -120,14 +119,14 @@ struct Record {
     failures: u32,
     /// Not to be used before.
     pause_until: Option<Instant>,
-    /// When it was last used.
+    /// Time at which the factory was last used.
     used: Option<Instant>,
     /// Since when its member is there.
     alive_since: Option<Instant>,
 }
 
 impl Membership {
-    /// What is to be done now. To be called at least every second or so, and after
+    /// Returns the steps that are due. Call it at least every second or so, and after
     /// [`Membership::made`] and [`Membership::not_made`].
     pub fn step(
         &mut self,
@@ -298,7 +297,7 @@ impl Membership {
         since.is_some_and(|since| now >= since.after(SILENT_FOR))
     }
 
-    /// Whether all members have been overloaded for long.
+    /// Returns true if all members have been overloaded for [`GROW_AFTER`].
     fn is_strained(
         &mut self,
         now: Instant,
@@ -314,8 +313,8 @@ impl Membership {
         lasts(&mut self.strained, all, now, GROW_AFTER)
     }
 
-    /// Whether the group could have done with one member less for long, or has more than it
-    /// may.
+    /// Returns true if the group could have done with one member less for [`SHRINK_AFTER`], or has
+    /// more members than it may.
     fn is_idle(&mut self, now: Instant, desired: &Desired<'_>, serving: &[&Observed<'_>]) -> bool {
         let (Some(maximum), None) = (desired.maximum, &self.draining) else {
             self.idle = None;
@@ -371,7 +370,7 @@ impl Record {
     }
 }
 
-/// Whether `holds` has held for a time, since when is kept in `since`.
+/// Returns true if `holds` has been true for `time`. `since` keeps when it became true.
 fn lasts(since: &mut Option<Instant>, holds: bool, now: Instant, time: Duration) -> bool {
     match holds {
         true => now >= since.get_or_insert(now).after(time),

@@ -6,7 +6,7 @@ use evenkeel_manager::exposition::{Exposition, Type};
 
 use crate::subsystem::Corba;
 
-/// What clients and strategies of the CORBA service did.
+/// Writes the metrics of the CORBA service about clients and strategies.
 pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
     let groups = corba.load_manager().map(|service| {

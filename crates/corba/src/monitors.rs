@@ -33,18 +33,18 @@ const SPREAD: f32 = 0.1;
 /// The longest sleep before the settings are looked at again.
 const NAP: Duration = Duration::from_secs(1);
 
-/// Why loads are not taken in: none of them is then.
+/// Reason why a report of loads is refused. If one load is refused, none is taken in.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Refused {
     /// There are none.
     #[error("it contains no load")]
     Empty,
-    /// One is no number, negative, or absurd.
+    /// A load is not a number, is negative, or is absurdly high.
     #[error("load {}: {why}", .id.0)]
     Value {
-        /// Which.
+        /// Id of the load.
         id: LoadId,
-        /// What is wrong with it.
+        /// Error in the value.
         why: InvalidLoad,
     },
     /// The location has other loads already, and no room.
@@ -52,8 +52,7 @@ pub enum Refused {
     TooMany(#[from] TooManyLoads),
 }
 
-/// What was reported of a location, if all of it can be a load. For
-/// [`Location::report_all`].
+/// Returns the loads of a report for [`Location::report_all`], if each of them is valid.
 ///
 /// # Errors
 ///
@@ -79,11 +78,11 @@ pub struct Counters {
     answered: AtomicU64,
     /// The monitor cannot be reached, or the connection was lost.
     unreachable: AtomicU64,
-    /// It did not answer in time.
+    /// The monitor did not answer in time.
     timeout: AtomicU64,
-    /// It raised an exception.
+    /// The monitor raised an exception.
     exception: AtomicU64,
-    /// What it answered is not a list of loads.
+    /// The monitor's answer is not a list of loads.
     not_valid: AtomicU64,
     /// A load is no number, negative, or absurd; or there is none, or there are too many.
     refused: AtomicU64,

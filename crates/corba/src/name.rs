@@ -16,12 +16,12 @@ use evenkeel_giop::typecode::TypeCode;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Name(pub Vec<NameComponent>);
 
-/// `CosNaming::NameComponent`.
+/// A component of a name: `CosNaming::NameComponent`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct NameComponent {
-    /// What it is called.
+    /// Id of the component.
     pub id: String,
-    /// What kind of thing it is; mostly empty.
+    /// Kind of the component; mostly empty.
     pub kind: String,
 }
 

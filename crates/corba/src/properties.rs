@@ -23,7 +23,7 @@ use crate::name::Name;
 use crate::strategies::{self, Refusal};
 use crate::types::{FactoryInfo, Properties, Property, StrategyInfo, value_of};
 
-/// Who makes a group's members.
+/// Membership style: the side that makes a group's members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
     /// The application adds and removes them.
@@ -32,10 +32,10 @@ pub enum Membership {
     Infrastructure,
 }
 
-/// How many members a group has at least, and at first, where nobody says it.
+/// Number of members that a group has at first, and at least, if no property says it.
 const DEFAULT_MEMBERS: u16 = 2;
 
-/// Where properties are set.
+/// Place at which properties are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// For all groups.
@@ -74,9 +74,9 @@ pub const STRATEGY: &str = "org.omg.CosLoadBalancing.Strategy";
 
 /// Names of the properties that say how many members a group has, and who makes them.
 pub const INITIAL_MEMBERS: &str = "org.omg.PortableGroup.InitialNumberMembers";
-/// See [`INITIAL_MEMBERS`].
+/// Name of the property for the largest number of members.
 pub const MAXIMUM_MEMBERS: &str = "org.evenkeel.MaximumNumberMembers";
-/// See [`INITIAL_MEMBERS`].
+/// Name of the property for the factories that make members.
 pub const FACTORIES: &str = "org.omg.PortableGroup.Factories";
 
 /// Name of the property that names a group.
@@ -136,7 +136,7 @@ enum Value {
 struct Entry {
     any: Any,
     value: Value,
-    /// How long `any` is in CDR.
+    /// Size of `any` in CDR, in bytes.
     size: usize,
 }
 
@@ -144,8 +144,8 @@ struct Entry {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PropertySet {
     entries: BTreeMap<PropertyId, Entry>,
-    /// Those that mean nothing here: the application's own, or of other load managers. They
-    /// are kept for whoever asks for them.
+    /// Properties with no meaning for Evenkeel: the application's own, or those of other load
+    /// managers. They are kept for anybody who asks for them.
     others: BTreeMap<Name, Any>,
 }
 
@@ -164,7 +164,7 @@ impl PropertySet {
         known.chain(others).sum()
     }
 
-    /// Whether nothing is set.
+    /// Returns true if no property is set.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.others.is_empty()
     }
@@ -223,7 +223,7 @@ impl PropertySet {
         }
     }
 
-    /// What is set, as it was given.
+    /// Returns the properties that are set, with their values as they were given.
     pub fn properties(&self) -> Properties {
         listed(self.entries.iter(), self.others.iter())
     }
@@ -236,7 +236,7 @@ impl PropertySet {
         }
     }
 
-    /// Who decides about members, if it is set at this level.
+    /// Returns the membership style, if it is set at this level.
     pub fn membership(&self) -> Option<Membership> {
         match self.entries.get(&PropertyId::MembershipStyle)?.value {
             Value::Membership(membership) => Some(membership),
@@ -277,10 +277,10 @@ pub fn merged(group: &PropertySet, of_type: &PropertySet, default: &PropertySet)
     listed(entries.into_iter(), others.into_iter())
 }
 
-/// What counts for a group.
+/// Settings in effect for a group, from the properties of all levels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EffectiveSettings {
-    /// Who makes its members.
+    /// Membership style of the group.
     pub membership: Membership,
     /// Members that are made at first.
     pub initial_members: u16,
@@ -289,7 +289,7 @@ pub struct EffectiveSettings {
     /// Members that it may have while all are overloaded, if it may have more than the
     /// minimum. Never below `minimum_members`.
     pub maximum_members: Option<u16>,
-    /// Who makes members.
+    /// Factories that make members.
     pub factories: Vec<FactoryInfo>,
     /// The name that the creator gave.
     pub group_name: Option<String>,
@@ -298,11 +298,12 @@ pub struct EffectiveSettings {
     pub strategy: Option<Values>,
     /// The custom strategy.
     pub custom_strategy: Option<Ior>,
-    /// When the strategy is asked; `None` is as configured, as in all that follow.
+    /// Granularity at which the strategy is asked. `None` stands for the value in the
+    /// configuration, here and in all fields that follow.
     pub granularity: Option<Granularity>,
-    /// Whether loads and alerts count.
+    /// True if loads and alerts count.
     pub adaptive: Option<bool>,
-    /// How long a binding lasts if they do not.
+    /// Time that a binding lasts if loads and alerts do not count.
     pub rebind_interval: Option<Duration>,
     /// Which load counts.
     pub load_id: Option<LoadId>,
@@ -331,7 +332,8 @@ impl EffectiveSettings {
     }
 }
 
-/// What counts for a group with these properties of its own, of its type and by default.
+/// Returns the settings in effect for a group, from its own properties, those of its type and the
+/// default properties.
 ///
 /// Each property counts at the strongest level that has it. Which strategy is used is one
 /// question: at the strongest level that answers it, a custom strategy is preferred to a
@@ -395,7 +397,8 @@ pub fn effective(
     counts
 }
 
-/// Whether `set` answers which strategy is used by a built-in one.
+/// Returns true if `set` names a built-in strategy, which takes precedence over custom strategies
+/// of weaker levels.
 fn overrides_custom(set: &PropertySet) -> bool {
     set.entries.contains_key(&PropertyId::StrategyInfo)
 }
@@ -415,7 +418,7 @@ fn listed<'a>(
     entries.chain(others).collect()
 }
 
-/// What is said to people of a property that means nothing here.
+/// Text that is shown as the value of a property with no meaning for Evenkeel.
 const NOT_KNOWN: &str = "kept for the application";
 
 fn id_of(name: &Name) -> Option<PropertyId> {
@@ -429,7 +432,7 @@ fn name_of(id: PropertyId) -> &'static str {
     found.map_or("", |&(name, _)| name)
 }
 
-/// What a property's value means; InvalidProperty if nothing.
+/// Returns the meaning of a property's value; InvalidProperty if it has none.
 fn understand(id: PropertyId, property: &Property) -> Result<Value, UserException> {
     let any = &property.val;
     let valid = match id {
@@ -488,15 +491,15 @@ const GRANULARITIES: [(&str, Granularity); 3] = [
     ("on_demand", Granularity::OnDemand),
 ];
 
-/// What the names of groups begin with that were given none.
+/// Prefix of the names of groups that were created without a name.
 pub const GROUP_PREFIX: &str = "corba-";
 
 fn is_group_name(name: &str) -> bool {
     evenkeel_config::is_name(name) && !name.starts_with(GROUP_PREFIX)
 }
 
-/// Whether all are there, each at a location of its own: a group has at most one member
-/// at each.
+/// Returns true if each factory has a reference and a location, and no two have the same location:
+/// a group has at most one member at each.
 fn are_factories(factories: &[FactoryInfo]) -> bool {
     let mut locations: Vec<_> = factories.iter().map(|info| &info.the_location).collect();
     locations.sort_unstable();
@@ -510,18 +513,18 @@ fn are_factories(factories: &[FactoryInfo]) -> bool {
 #[derive(Deserialize, Serialize)]
 struct Stored {
     name: String,
-    /// Whether it means nothing here; then `name` is written as a path in the naming service
-    /// is.
+    /// True if the property has no meaning for Evenkeel; `name` is then a path of the naming
+    /// service.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     other: bool,
-    /// What the value means, for people. Only written.
+    /// Meaning of the value, for people. Written, but never read.
     #[serde(skip_deserializing)]
     means: String,
     /// The value: an Any, as [`Any`] writes itself as text.
     any: String,
 }
 
-/// As a list of properties, each with its value as it was given.
+/// Writes a list of properties, each with its value as it was given.
 impl Serialize for PropertySet {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let stored = self.entries.iter().map(|(&id, entry)| Stored {

@@ -64,16 +64,16 @@ pub struct Settings {
     /// of a worker: the connection that would need more ends. As many bytes of requests may be
     /// under way, which are kept to be sent again; one more gets TRANSIENT.
     pub max_held: usize,
-    /// How long connecting to a member may take.
+    /// Time limit for connecting to a member.
     pub connect_timeout: Duration,
-    /// How long a member may take for a request.
+    /// Time limit for a member's answer to a request.
     pub request_timeout: Duration,
     /// A connection to a member that is not used for so long is closed.
     pub idle_timeout: Duration,
     /// Most connections of one worker to a member, for clients with the same version of GIOP
     /// and the same code sets.
     pub connections: usize,
-    /// How often a request is sent, at most, with the first time.
+    /// Most times that a request is sent, the first time included.
     pub attempts: u8,
 }
 
@@ -91,7 +91,7 @@ impl Default for Settings {
     }
 }
 
-/// What the relays of all workers have done.
+/// Counters of the relays of all workers.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Requests that were passed on.
@@ -100,7 +100,7 @@ pub struct Counters {
     pub again: AtomicU64,
     /// Requests that got an exception of the balancer's own.
     pub failed: AtomicU64,
-    /// Those of them that the member did not answer in time.
+    /// Failed requests that the member did not answer in time.
     pub timeouts: AtomicU64,
     /// Connections to members that were opened.
     pub connects: AtomicU64,
@@ -112,7 +112,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often time limits are looked at.
+/// Interval at which time limits are checked.
 const TICK: Duration = Duration::from_millis(100);
 
 /// The relay of one worker. It lives in one thread, within a
@@ -138,8 +138,8 @@ impl fmt::Debug for Relay {
     }
 }
 
-/// What the relay knows of a client's connection. When it is dropped, members are told that
-/// nobody waits for what is outstanding.
+/// State that the relay keeps for a client's connection. When it is dropped, members are told that
+/// nobody waits for the outstanding answers.
 #[derive(Debug)]
 pub struct Client {
     relay: Rc<Relay>,
@@ -357,8 +357,8 @@ impl Relay {
     }
 }
 
-/// Whether these code sets are among those that a group's reference offers, or that clients
-/// fall back to. Each pair has connections of its own, so there must not be any number of them.
+/// Returns true if a group's reference offers these code sets, or if clients fall back to them.
+/// Each pair has connections of its own, so the number of pairs must be limited.
 fn are_offered(sets: &CodeSets) -> bool {
     [0, ISO_8859_1, UTF_8].contains(&sets.chars) && [0, UCS_2, UTF_16].contains(&sets.wchars)
 }

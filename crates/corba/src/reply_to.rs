@@ -8,8 +8,7 @@ use evenkeel_giop::message::{
 
 use crate::call::Outcome;
 
-/// Where an answer goes, and in which form: of a Request that expects one, or of a
-/// LocateRequest.
+/// Address and form of an answer to a Request that expects one, or to a LocateRequest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyTo {
     /// The client's number for it.
@@ -18,12 +17,12 @@ pub struct ReplyTo {
     pub version: Version,
     /// The byte order of its message.
     pub endian: Endian,
-    /// Whether it is a LocateRequest.
+    /// True for a LocateRequest.
     pub locates: bool,
 }
 
 impl ReplyTo {
-    /// That of a Request; `None` if it expects no answer.
+    /// Returns the address of the answer to a Request; `None` if the Request expects no answer.
     pub fn of_request(request: &Request<'_>, version: Version, endian: Endian) -> Option<Self> {
         request.response_expected().then_some(ReplyTo {
             request_id: request.request_id,
@@ -33,7 +32,7 @@ impl ReplyTo {
         })
     }
 
-    /// That of a LocateRequest.
+    /// Returns the address of the answer to a LocateRequest.
     pub fn of_locate(request: &LocateRequest<'_>, version: Version, endian: Endian) -> Self {
         ReplyTo {
             request_id: request.request_id,

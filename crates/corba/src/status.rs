@@ -1,4 +1,4 @@
-//! How it goes with the CORBA service, for the admin API.
+//! Status of the CORBA service, for the admin API.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -21,21 +21,21 @@ pub type Word = Cow<'static, str>;
 /// The CORBA service.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CorbaStatus {
-    /// Where it listens; nowhere while it is switched off.
+    /// Addresses that the service listens on; empty while it is switched off.
     pub listen: Vec<SocketAddr>,
     /// The load manager's reference, as in the IOR file; empty while another balancer serves.
     pub reference: String,
-    /// Why the last change is not in the state file, or not in the store that balancers share;
-    /// `null` if it is.
+    /// Reason why the last change is not in the state file, or not in the store that balancers
+    /// share; `null` if it is there.
     pub state_problem: Option<String>,
-    /// How it goes with this balancer as one of several; `null` if it is the only one.
+    /// Standby status of this balancer; `null` if no other balancer shares its state.
     #[serde(default)]
     pub standby: Option<StandbyStatus>,
     /// Connections of clients and servers that are open.
     pub connections: usize,
     /// Requests, by whom they were for.
     pub requests: BTreeMap<Word, u64>,
-    /// What became of requests that were relayed.
+    /// Relayed requests, by result.
     pub relayed: BTreeMap<Word, u64>,
     /// Object groups, by id.
     pub groups: Vec<ObjectGroupStatus>,
@@ -48,58 +48,58 @@ pub struct CorbaStatus {
 /// An object group.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct ObjectGroupStatus {
-    /// Its id, for ever.
+    /// Id of the group. It never changes.
     pub id: u64,
-    /// What it is called elsewhere in the admin API.
+    /// Name of the group elsewhere in the admin API.
     pub name: String,
     /// Repository id of its interface.
     pub type_id: String,
-    /// Its reference, for clients.
+    /// Reference of the group, for clients.
     pub reference: String,
-    /// Who makes its members: `application` or `infrastructure`.
+    /// Membership style: `application` or `infrastructure`.
     pub membership: Word,
-    /// What is set, at which level, whether or not a stronger one counts.
+    /// Properties that are set, each with its level, even if a stronger level overrides it.
     pub properties: Vec<PropertyStatus>,
-    /// Its custom strategy.
+    /// The group's custom strategy.
     pub custom_strategy: Option<CustomStatus>,
     /// Requests that were not relayed, by how they were answered.
     pub requests: BTreeMap<Word, u64>,
-    /// Its members, in the order in which they came.
+    /// Members of the group, in the order of joining.
     pub members: Vec<MemberStatus>,
 }
 
 /// A property of a group.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct PropertyStatus {
-    /// Its name.
+    /// Name of the property.
     pub name: String,
-    /// What its value means.
+    /// Meaning of the property's value.
     pub value: String,
-    /// Where it is set: `group`, `type` or `default`.
+    /// Level at which the property is set: `group`, `type` or `default`.
     pub level: Word,
 }
 
 /// A strategy in another process.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CustomStatus {
-    /// Its reference.
+    /// Reference of the strategy.
     pub reference: String,
-    /// Whether it has answered the last time; its fallback decides while it does not.
+    /// True if the strategy answered the last time. While it does not, its fallback decides.
     pub answers: bool,
-    /// How often it has not answered in time.
+    /// Number of times that the strategy did not answer in time.
     pub silences: u64,
-    /// How often its answer could not be used.
+    /// Number of answers that could not be used.
     pub unusable: u64,
 }
 
 /// A member of an object group. More about it is in the group of the same name.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// Where it is, and its name.
+    /// Location of the member, which is also its name.
     pub location: String,
-    /// Where clients reach it.
+    /// Reference of the member, for clients.
     pub reference: String,
-    /// Whether a factory has made it.
+    /// True if a factory has made the member.
     pub made: bool,
 }
 
@@ -119,16 +119,16 @@ pub struct AlertObjectStatus {
     pub location: String,
     /// The object.
     pub reference: String,
-    /// Whether it is to be on.
+    /// True if the alert is to be on.
     pub wanted: bool,
-    /// What it has acknowledged; `null` if nothing yet.
+    /// State that the object has acknowledged; `null` if it has acknowledged none.
     pub acknowledged: Option<bool>,
-    /// Why it has not acknowledged the last thing that it was told.
+    /// Reason why the object has not acknowledged the last call.
     pub problem: Option<String>,
 }
 
 impl Corba {
-    /// How it goes; `None` if the service has never been switched on.
+    /// Returns the status of the service; `None` if it has never been switched on.
     pub fn status(&self) -> Option<CorbaStatus> {
         let standby = self.standby();
         let Some(service) = self.load_manager() else {
@@ -388,7 +388,7 @@ pub fn tables(corba: &CorbaStatus) -> String {
     all.join("\n")
 }
 
-/// Whether a load alert is on, and whether its object knows.
+/// Returns text that says if a load alert is on, and if its object knows.
 fn alert_words(alert: &AlertObjectStatus) -> String {
     let wanted = if alert.wanted { "on" } else { "off" };
     let known = match (alert.acknowledged, &alert.problem) {

@@ -10,7 +10,7 @@ use evenkeel_core::strategy::{Kind, Param, REGISTRY, Values};
 use crate::name::Name;
 use crate::types::{Properties, Property, StrategyInfo, value_of};
 
-/// What the names of parameters begin with.
+/// Prefix of the names of parameters.
 const PREFIX: &str = "org.omg.CosLoadBalancing.Strategy.";
 
 /// A StrategyInfo that is refused.
@@ -18,8 +18,8 @@ const PREFIX: &str = "org.omg.CosLoadBalancing.Strategy.";
 pub enum Refusal {
     /// There is no such strategy.
     Unknown,
-    /// This one of its properties: given twice, of another type than `float`, out of its
-    /// range, or at odds with another one.
+    /// A property that is given twice, has another type than `float`, is out of its range, or
+    /// contradicts another one.
     Property(Box<Property>),
 }
 
@@ -33,7 +33,7 @@ fn camel(name: &str) -> String {
     words.collect()
 }
 
-/// What CORBA clients call a strategy.
+/// Returns the name of a strategy for CORBA clients.
 pub fn name(kind: &Kind) -> String {
     camel(kind.name)
 }

@@ -53,8 +53,8 @@ pub use standby::StandbyStatus;
 use standby::{Standby, Taken, Ticket};
 use supervisor::Supervisor;
 
-/// How long a predecessor may keep its state file: until its clients have their answers, and
-/// what they have changed is written.
+/// Time for which a predecessor may keep its state file: until its clients have their answers, and
+/// their changes are written.
 const HANDOVER: Duration = Duration::from_secs(15);
 
 /// The CORBA service from outside. Cheap to clone; all clones are the same one.
@@ -76,14 +76,14 @@ struct Inner {
     alerts: Arc<Alerts>,
 }
 
-/// What the last configuration has been prepared to.
+/// State prepared for the last configuration.
 #[derive(Default)]
 struct Prepared {
     settings: Option<Arc<Settings>>,
     /// A socket for each worker.
     listeners: Listeners,
-    /// What cannot change as long as the process lives: the number of workers, and the
-    /// state file, which has been read.
+    /// Values that cannot change as long as the process lives: the number of workers, and the state
+    /// file, which has been read.
     fixed: Option<(usize, Option<PathBuf>, String)>,
     /// Once a configuration has wanted it.
     thread: Option<Thread>,
@@ -91,16 +91,15 @@ struct Prepared {
     manager: Weak<Manager>,
     /// The last one that was put into effect.
     current: Option<Arc<Snapshot>>,
-    /// What the process before, or this one before it let go of it, knew where there is no state
-    /// file.
+    /// State without a state file: from the process before, or from this one before it handed over.
     known: Option<State>,
     /// Another process serves with the state file.
     rests: bool,
     /// Several balancers are one load manager, and this one follows who serves.
     standby: Option<Standby>,
-    /// This one serves, or is about to.
+    /// True if this balancer serves, or is about to.
     is_owner: bool,
-    /// What it is to serve.
+    /// State that this balancer is to serve.
     taken: Option<Taken>,
     /// The right of the process before.
     ticket: Option<Ticket>,
@@ -108,7 +107,7 @@ struct Prepared {
     stopped: bool,
 }
 
-/// Whose the listeners are.
+/// Name of the listeners' owner.
 const WHOSE: &str = "corba";
 
 /// The part of a [`Handover`] with the state, where there is no state file, and its version.
@@ -123,20 +122,20 @@ struct Thread {
     handle: JoinHandle<()>,
 }
 
-/// What the service's thread is told.
+/// Command to the service's thread.
 enum Command {
-    /// This is the manager; the answer is whether the service could start.
+    /// Starts the service with this manager; the answer says if it could start.
     Start(Arc<Manager>, oneshot::Sender<Result<(), ServeError>>),
     /// Another configuration counts.
     Apply(Option<Box<Desired>>),
-    /// End.
+    /// Ends the thread.
     Stop,
 }
 
-/// Why the service does not follow its configuration.
+/// Reason why the service does not follow its configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Its groups cannot be put into effect.
+    /// The groups cannot be put into effect.
     #[error(transparent)]
     Groups(#[from] ApplyError),
     /// The file for its own reference cannot be written.
@@ -158,13 +157,13 @@ struct Desired {
     settings: Arc<Settings>,
     /// For each worker.
     listeners: Vec<Vec<StdListener>>,
-    /// Where references say that we are.
+    /// Address of the load manager in references.
     address: Address,
-    /// What the state file says, if it has been read for this.
+    /// State from the state file, if it has been read for this configuration.
     stored: Option<StoredState>,
 }
 
-/// What the state file says.
+/// State from the state file, with the right to write it.
 struct StoredState {
     state: Arc<State>,
     /// Nobody else writes it; without a file there is none.
@@ -233,7 +232,7 @@ impl Corba {
         Ok(())
     }
 
-    /// How it goes with this balancer as one of several; `None` if it is the only one.
+    /// Returns the standby status; `None` if no other balancer shares the state.
     pub fn standby(&self) -> Option<StandbyStatus> {
         self.inner.prepared().standby.as_ref().map(Standby::status)
     }
@@ -243,17 +242,17 @@ impl Corba {
         self.inner.service.load_full()
     }
 
-    /// What the dispatcher counts.
+    /// Returns the counters of the dispatcher.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
     }
 
-    /// What the relays have done.
+    /// Returns the counters of the relays.
     pub fn relayed(&self) -> &relay::Counters {
         &self.inner.relayed
     }
 
-    /// What load monitors have answered.
+    /// Returns the counters of load monitors' answers.
     pub fn monitors(&self) -> &monitors::Counters {
         &self.inner.monitors
     }
@@ -268,7 +267,8 @@ impl Corba {
         self.inner.server.load_full()
     }
 
-    /// Where it really listens, in the order of their configured addresses.
+    /// Returns the addresses that the service really listens on, in the order of the configured
+    /// addresses.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         let prepared = self.inner.prepared();
         let settings = prepared.settings.iter();
@@ -767,7 +767,7 @@ impl Inner {
 }
 
 impl StoredState {
-    /// What is shared by balancers; the file at `path` is a copy.
+    /// Takes the state that balancers share; the file at `path` is a copy.
     fn of_taken(path: Option<&Path>, taken: Taken) -> Result<Self, StoreError> {
         let Taken { state, replica } = taken;
         Ok(StoredState {
@@ -799,7 +799,8 @@ impl StoredState {
     }
 }
 
-/// Where references say that we are: as the configuration says, or where we listen first.
+/// Returns the address of the load manager in references: the configured one, or the first that the
+/// service listens on.
 fn address_of(settings: &Settings, listeners: &Listeners) -> Address {
     let first = settings.listen.first();
     let real = first.and_then(|first| listeners.local_address(*first));

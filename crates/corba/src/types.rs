@@ -8,12 +8,12 @@ use evenkeel_giop::typecode::{Kind, TypeCode};
 use crate::interfaces;
 use crate::name::Name;
 
-/// `PortableGroup::Property`.
+/// A property: `PortableGroup::Property`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Property {
-    /// What it is called.
+    /// Name of the property.
     pub nam: Name,
-    /// Its value, as it was given.
+    /// Value of the property, as it was given.
     pub val: Any,
 }
 
@@ -35,27 +35,27 @@ pub type Properties = Vec<Property>;
 pub struct FactoryInfo {
     /// The factory.
     pub the_factory: Ior,
-    /// Where its members are.
+    /// Location of the members that the factory makes.
     pub the_location: Name,
-    /// What it is given with each call, unchanged.
+    /// Criteria that the factory gets with each call, unchanged.
     pub the_criteria: Properties,
 }
 
-/// `CosLoadBalancing::Load`.
+/// A load: `CosLoadBalancing::Load`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
-    /// What is measured: a `CosLoadBalancing::LoadId`.
+    /// Kind of load: a `CosLoadBalancing::LoadId`.
     pub id: u32,
-    /// How much.
+    /// Value of the load.
     pub value: f32,
 }
 
 /// `CosLoadBalancing::StrategyInfo`: a built-in strategy and its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StrategyInfo {
-    /// Its name, such as `LeastLoaded`.
+    /// Name of the strategy, such as `LeastLoaded`.
     pub name: String,
-    /// Its parameters.
+    /// Parameters of the strategy.
     pub props: Properties,
 }
 

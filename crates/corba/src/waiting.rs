@@ -20,7 +20,7 @@ use crate::directory::Entry;
 #[derive(Debug, Default)]
 pub struct WaitQueues {
     queues: RefCell<HashMap<u64, Weak<WaitQueue>>>,
-    /// How often clients that wait were looked at again.
+    /// Number of further looks at clients that wait.
     looks: Cell<u64>,
 }
 
@@ -44,13 +44,13 @@ impl WaitQueues {
         self.looks.set(self.looks.get() + 1);
     }
 
-    /// How often clients that wait were looked at again.
+    /// Returns the number of further looks at clients that wait.
     pub fn looks(&self) -> u64 {
         self.looks.get()
     }
 }
 
-/// Where the clients of a group wait for news of its members and their locations.
+/// Queue in which the clients of a group wait for news of its members and their locations.
 #[derive(Debug)]
 pub struct WaitQueue {
     handle: Arc<GroupHandle>,
@@ -91,7 +91,7 @@ impl WaitQueue {
         }
     }
 
-    /// How much has happened so far. To be asked before one looks whether to wait.
+    /// Returns the number of changes so far. Call it before deciding to wait.
     pub fn news(&self) -> u64 {
         self.follow();
         self.wakeup.count.load(Ordering::Acquire)

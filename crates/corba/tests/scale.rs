@@ -1,4 +1,4 @@
-//! What a change of a group costs does not depend on how many groups there are: counted in
+//! The cost of a change to a group does not depend on the number of groups. Cost is counted in
 //! allocations, since the work of a change is to make things anew.
 
 #![allow(clippy::unwrap_used)]
@@ -110,9 +110,9 @@ async fn add(manager: &Arc<LoadManager>, group: &Ior, at: &str) {
     .await;
 }
 
-/// What allocations one of each kind of change takes: how many, and of how many bytes.
+/// Returns the allocations of one change of each kind: their number, and their bytes.
 async fn cost(manager: &Arc<LoadManager>) -> [(u64, u64); 5] {
-    /// What is done in one go is counted from here.
+    /// Counts the allocations of one change.
     async fn counted(change: impl Future<Output = ()>) -> (u64, u64) {
         // What other tasks have to do because of the last change comes first.
         for _ in 0..50 {

@@ -101,7 +101,7 @@ impl House {
         Self::under(None).await
     }
 
-    /// One that serves by that right only.
+    /// Starts a balancer that serves only while it has this right.
     async fn under(tenure: Option<Arc<Tenure>>) -> Self {
         let (clock, directory) = (Clock::start(), Arc::new(Directory::default()));
         let counters = Arc::new(Counters::default());
@@ -319,7 +319,7 @@ fn everything_is_answered_by_whom_it_is_for() {
     });
 }
 
-/// What a strategy does.
+/// Behaviour of a strategy.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     /// Names the member with that number; 0 is nil.

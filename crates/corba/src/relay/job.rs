@@ -23,22 +23,22 @@ pub(super) struct Job {
     pub(super) client: u64,
     pub(super) address: IpAddr,
     pub(super) code_sets: Option<CodeSets>,
-    /// How it is answered.
+    /// Address and form of the answer.
     pub(super) reply_to: ReplyTo,
-    /// Where; none for a oneway.
+    /// Handle for the later answer; `None` for a oneway request.
     pub(super) later: Option<Later>,
     /// The whole message as it came.
     pub(super) message: Vec<u8>,
-    /// Where its fragments were joined.
+    /// Positions at which the fragments of the message were joined.
     pub(super) joints: Vec<usize>,
     _kept: Kept,
     _of_client: Rc<()>,
     /// The member that has it.
     pub(super) bound: Option<(MemberId, Ticket)>,
     pub(super) tried: Tried,
-    /// How often it was sent.
+    /// Number of times that the request was sent.
     pub(super) attempts: u8,
-    /// How often it was forwarded, or readdressed.
+    /// Number of times that the request was forwarded or readdressed.
     pub(super) hops: u8,
     pub(super) deadline: Instant,
 }
@@ -86,7 +86,7 @@ impl Job {
         }
     }
 
-    /// Whether nobody waits for an answer.
+    /// Returns true if nobody waits for an answer.
     pub(super) fn is_unwanted(&self) -> bool {
         self.later.as_ref().is_none_or(Later::is_gone)
     }

@@ -14,9 +14,9 @@ use super::Relay;
 use super::upstream::{Upstream, spoken};
 use crate::directory::Reference;
 
-/// One endpoint to an object: a profile of its reference.
+/// An endpoint of an object: a profile of its reference.
 pub(super) struct Endpoint {
-    /// Where it is, best first; never empty.
+    /// Hosts and ports of the endpoint, best first; never empty.
     pub(super) addresses: Vec<(String, u16)>,
     pub(super) version: Version,
     key: Vec<u8>,
@@ -45,7 +45,7 @@ pub(super) fn endpoints(ior: &Ior) -> Vec<Rc<Endpoint>> {
     endpoints.collect()
 }
 
-/// How a server wants its objects to be named.
+/// Way in which a server wants its objects to be named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Addressing {
     #[default]
@@ -55,7 +55,7 @@ pub(super) enum Addressing {
 }
 
 impl Addressing {
-    /// What the discriminator in a NEEDS_ADDRESSING_MODE stands for.
+    /// Returns the addressing that the discriminator in a NEEDS_ADDRESSING_MODE stands for.
     pub(super) fn of(discriminator: u16) -> Option<Self> {
         let all = [Addressing::Key, Addressing::Profile, Addressing::Reference];
         all.get(usize::from(discriminator)).copied()
@@ -63,7 +63,7 @@ impl Addressing {
 }
 
 impl Endpoint {
-    /// What a request names as its target. Before 1.2 there is only the key.
+    /// Returns the target of a request. Before GIOP 1.2 it can only be the key.
     pub(super) fn target(&self, addressing: Addressing) -> Target<'_> {
         match (addressing, self.ior.profiles.get(self.selected)) {
             (Addressing::Profile, Some(profile)) => Target::Profile {
@@ -85,14 +85,14 @@ pub(super) struct Member {
     endpoints: Vec<Rc<Endpoint>>,
     /// Which of them is used.
     current: Cell<usize>,
-    /// Where it says that it is, which counts until that place fails.
+    /// Endpoint that the member forwards to. It is used until it fails.
     forwarded: RefCell<Option<Rc<Endpoint>>>,
     addressing: Cell<Addressing>,
     /// The connections on its endpoints, per version and code sets.
     pools: RefCell<Vec<(Rc<Endpoint>, Rc<Pool>)>>,
 }
 
-/// Where a request goes.
+/// Route of a request.
 pub(super) struct Route {
     pub(super) member: Rc<Member>,
     pub(super) endpoint: Rc<Endpoint>,
@@ -111,7 +111,7 @@ impl Member {
         }
     }
 
-    /// Whether the directory knows it still.
+    /// Returns true if the directory still knows the member.
     pub(super) fn is_known(&self) -> bool {
         Arc::strong_count(&self.reference) > 1
     }
@@ -120,12 +120,12 @@ impl Member {
         self.addressing.get()
     }
 
-    /// It wants to be named in this way; answers whether that is new.
+    /// Notes the addressing that the member wants. Returns true if it is new.
     pub(super) fn readdress(&self, addressing: Addressing) -> bool {
         self.addressing.replace(addressing) != addressing
     }
 
-    /// It says that it is elsewhere; answers whether that can be gone to.
+    /// Notes where the member forwards requests. Returns true if the reference has an endpoint.
     pub(super) fn forward(&self, ior: &Ior) -> bool {
         let mut forwarded = self.forwarded.borrow_mut();
         // Many requests may be under way when it says so.
@@ -220,7 +220,7 @@ impl Pool {
         self.connections.borrow().is_empty()
     }
 
-    /// Whether it has connections, or a member that may want one.
+    /// Returns true if the pool has connections, or if a member may want one.
     pub(super) fn is_used(self: &Rc<Self>) -> bool {
         !self.is_empty() || Rc::strong_count(self) > 1
     }

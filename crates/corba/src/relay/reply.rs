@@ -1,4 +1,4 @@
-//! What members answer.
+//! Answers of members.
 
 use evenkeel_core::group::Outcome;
 use evenkeel_core::time::Instant;
@@ -147,13 +147,13 @@ impl Relay {
     }
 }
 
-/// Whether a member says that it does not want the request, but somebody else may.
+/// Returns true if a member does not want the request, but another member may.
 fn is_overloaded(exception: &SystemException) -> bool {
     exception.kind == Kind::Transient && exception.completed == Completion::No
 }
 
-/// What a system exception tells about the member: some are the client's fault, or part of
-/// what the object does.
+/// Returns the outcome that a system exception means for the member: some exceptions are the
+/// client's fault, or part of the object's own behaviour.
 fn judge(kind: Kind) -> Outcome {
     match kind {
         Kind::Unknown

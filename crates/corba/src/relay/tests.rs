@@ -50,7 +50,7 @@ async fn serve(service: Rc<impl Service>) -> SocketAddr {
     address
 }
 
-/// What a member does with requests.
+/// Behaviour of a member when requests come.
 #[derive(Clone, Default)]
 enum Does {
     /// Answers with its number and the arguments.
@@ -704,7 +704,7 @@ async fn send(stream: &mut TcpStream, id: u32, contexts: &[ServiceContext<'_>]) 
     send_in(Version::V1_2, stream, id, contexts).await
 }
 
-/// The same in a version of GIOP.
+/// Sends a request in this version of GIOP.
 async fn send_in(
     version: Version,
     stream: &mut TcpStream,

@@ -46,19 +46,19 @@ pub(super) struct Upstream {
 #[derive(Default)]
 struct State {
     out: Vec<u8>,
-    /// How many bytes were ever appended to `out`, and sent from it.
+    /// Bytes ever appended to `out`, and bytes sent from it.
     appended: u64,
     sent: u64,
     slots: Vec<Slot>,
     /// Places that are free.
     free: Vec<u16>,
     oneways: u32,
-    /// Whether the server knows the code sets.
+    /// True if the server knows the code sets.
     settled: bool,
-    /// When it was last in use, as far as a tick has seen, and how much had been appended.
+    /// Time of the last use, as far as a tick has seen, and the bytes appended by then.
     used: Instant,
     appended_then: u64,
-    /// Whether it is to be closed because nobody uses it.
+    /// True if the connection is to be closed because nobody uses it.
     closing: bool,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct UnderWay {
     pub(super) job: Job,
     pub(super) member: Rc<Member>,
     pub(super) endpoint: Rc<Endpoint>,
-    /// Where its message begins, in all that was ever appended.
+    /// Position at which the message begins, in all bytes ever appended.
     begins: u64,
 }
 
@@ -92,15 +92,15 @@ pub(super) fn spoken(client: Version, endpoint: &Endpoint) -> Version {
     }
 }
 
-/// Why a connection ends.
+/// Reason why a connection ends.
 pub(super) enum End {
-    /// It could not be made.
+    /// The connection could not be made.
     NotConnected(io::Error),
     /// The server closes it in good order: it has not begun what it has not answered.
     Closed,
-    /// It broke.
+    /// The connection broke.
     Broken(String),
-    /// It broke for want of something here.
+    /// The connection broke because this process ran out of something.
     Exhausted(Shortage),
     /// Nobody used it.
     Idle,
@@ -115,7 +115,8 @@ impl End {
         }
     }
 
-    /// What has run out here, if it ended for that: nothing that the member did.
+    /// Returns the shortage in this process that ended the connection, if there was one: the member
+    /// is not to blame.
     fn shortage(&self) -> Option<Shortage> {
         match self {
             End::NotConnected(error) => Shortage::of(error),
@@ -124,7 +125,7 @@ impl End {
         }
     }
 
-    /// What it says about the member whose requests were under way.
+    /// Returns the outcome for the members whose requests were under way.
     fn outcome(&self) -> Outcome {
         match self.shortage() {
             Some(_) => Outcome::Cancelled,
@@ -315,7 +316,7 @@ impl Upstream {
         }
     }
 
-    /// One turn: sends, reads and handles what is there, up to a bound.
+    /// Runs one turn: sends, reads and handles what is there, up to a bound.
     fn turn(&self, wire: &mut Wire, cx: &mut Context<'_>) -> Poll<End> {
         let Some(relay) = self.relay.upgrade() else {
             return Poll::Ready(End::Idle);
@@ -508,8 +509,8 @@ async fn connect(endpoint: &Endpoint) -> io::Result<TcpStream> {
 mod tests {
     use super::*;
 
-    /// What runs out here is no failure of the member, whether it is met when the connection
-    /// is made or later.
+    /// A shortage in this process is no failure of the member, whether it is met when the
+    /// connection is made or later.
     #[test]
     fn s5_what_runs_out_here_is_held_against_no_member() {
         let error = io::Error::from_raw_os_error;

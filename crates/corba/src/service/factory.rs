@@ -27,11 +27,10 @@ use crate::properties::{
 };
 use crate::types::{FactoryInfo, Properties, Property};
 
-/// How long a factory that does not delete a member is left alone, at first. Each further
-/// try doubles it.
+/// First pause after a factory has failed to delete a member. Each further try doubles it.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// How often a factory is asked to delete a member, when it does not answer.
+/// Number of times that a factory which does not answer is asked to delete a member.
 const DELETE_TRIES: u32 = 4;
 
 impl LoadManager {
@@ -284,8 +283,9 @@ fn warn_of_member(member: &GroupMember) {
     warn_of_wildcard(&member.location, "member", member.reference.ior());
 }
 
-/// What cannot be met when a group is to have more members at first than factories could
-/// make, or than it may have: as it counts, whether or not it was said with the group.
+/// Returns the criteria that cannot be met when a group is to have more members at first than
+/// factories could make, or than it may have. They are the values in effect, even those that were
+/// not given with the group.
 fn unmet(counts: &EffectiveSettings) -> Properties {
     let mut unmet = vec![
         Property::new(INITIAL_MEMBERS, &counts.initial_members),

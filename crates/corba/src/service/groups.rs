@@ -200,7 +200,7 @@ impl LoadManager {
         }
     }
 
-    /// Whether a reference leads to a group here: as a member it would forward clients in
+    /// Returns true if a reference leads to a group here: as a member it would forward clients in
     /// circles.
     pub(super) fn is_group_of_ours(&self, member: &Ior) -> bool {
         let state = self.state();
@@ -322,8 +322,8 @@ pub(super) async fn check_type(
     }
 }
 
-/// Whether an object may be alive that has not given the results of a call: it sheds its
-/// load, by TRANSIENT or by forwarding its clients, or is slow.
+/// Returns true if an object that gave no results to a call may be alive: it sheds its load, by
+/// TRANSIENT or by forwarding its clients, or is slow.
 pub(super) fn may_be_alive(error: &CallError) -> bool {
     match error {
         CallError::System(SystemException { kind, .. }) => *kind == Kind::Transient,

@@ -56,7 +56,7 @@ struct Change {
     type_properties: BTreeMap<String, Option<PropertySet>>,
 }
 
-/// What has come or changed in a map, and what has gone (`None`).
+/// Returns the values of a map that were added or changed, and the keys that were removed (`None`).
 pub(super) fn changed<V: Clone + PartialEq, T>(
     before: &OrdMap<String, V>,
     next: &OrdMap<String, V>,
@@ -158,7 +158,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// What a line says, without its end; `None` if it is not whole.
+/// Returns the content of a line without its end; `None` if the line is not whole.
 fn content(line: &[u8]) -> Option<&[u8]> {
     let (sum, json) = line.split_at_checked(17)?;
     let expected = format!("{:016x} ", checksum(json));
@@ -234,14 +234,14 @@ struct Open {
     size: u64,
     /// The longest that it may become.
     limit: u64,
-    /// What is written.
+    /// State that is written.
     state: Arc<State>,
     /// Which file it is about.
     about: Identity,
 }
 
-/// What tells a file from all others, and from itself after it was changed: device, number,
-/// and the time of its last change, since numbers are used again.
+/// Identity of a file, which tells it from all others, and from itself after a change: device,
+/// number, and the time of the last change, since numbers are used again.
 type Identity = (u64, u64, i64, i64);
 
 fn identity(meta: &Metadata) -> Identity {
@@ -293,7 +293,7 @@ impl Writer {
 }
 
 impl Open {
-    /// Whether nobody has taken the file or the journal away.
+    /// Returns true if nobody has taken the file or the journal away.
     fn is_in_place(&self, path: &Path) -> bool {
         let same = |meta: Metadata| identity(&meta) == self.about;
         fs::symlink_metadata(path).is_ok_and(same)

@@ -1,4 +1,4 @@
-//! Whether members are there: asked of them by `_non_existent`.
+//! Liveness of members: each is asked by `_non_existent`.
 //!
 //! A member that sheds its load answers TRANSIENT or sends the question on: it is there.
 //! One is gone when it says so, when its server does not know it (OBJECT_NOT_EXIST), or
@@ -37,7 +37,7 @@ const PATIENCE: u32 = 5;
 /// Members that are asked at the same time.
 const AT_ONCE: usize = 256;
 
-/// How often it is looked whether members are to be asked at all.
+/// Interval at which the service checks if members are to be asked at all.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Time between questions to members that are gone, if the interval is not shorter.
@@ -47,20 +47,21 @@ const GONE_INTERVAL: Duration = Duration::from_secs(1);
 /// longer than the settings say.
 const MOST_ASKED: u32 = 2000;
 
-/// What an answer, or none, says about a member.
+/// Evidence that an answer, or a missing answer, gives about a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Evidence {
-    /// It is there.
+    /// The member is there.
     Alive,
-    /// It is not, for sure: it says so, its server does not know it, or there is no server.
+    /// The member is gone for certain: it says so, its server does not know it, or there is no
+    /// server.
     Gone,
     /// Nobody answers.
     Silent,
-    /// It could not be asked, for want of something here.
+    /// The member could not be asked, because this process ran out of something.
     NotAsked,
 }
 
-/// What is known of a member.
+/// Record of a member's answers.
 #[derive(Clone, Debug, Default)]
 struct Known {
     /// Questions in a row to which nobody answered.
@@ -69,16 +70,16 @@ struct Known {
     is_slow: bool,
     /// The reference that was asked, while the answer is out.
     asked: Option<Arc<Reference>>,
-    /// What was said of it, with the reference that was asked.
+    /// The finding that was reported, with the reference that was asked.
     said: Option<(Finding, Arc<Reference>)>,
 }
 
-/// What is said of a member that is gone.
+/// Finding about a member that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
     /// Nobody answers.
     Silent,
-    /// It is certain.
+    /// The member is gone for certain.
     Dead,
 }
 
@@ -306,8 +307,8 @@ impl LoadManager {
         self.say(id, at, Source::Liveness, None);
     }
 
-    /// Whether nobody is there who could serve an object: connections are refused, or its
-    /// server does not know it. One that takes its time may be busy: it is there.
+    /// Returns true if nobody is there who could serve an object: connections are refused, or its
+    /// server does not know it. A slow server may be busy, so it counts as there.
     pub(super) async fn is_nowhere(&self, object: &Ior) -> bool {
         let deadline = Instant::now() + self.settings().call_timeout;
         let call = Call::new(object, "_non_existent", deadline);

@@ -46,13 +46,13 @@ impl Pushed {
         }
     }
 
-    /// When loads of a location came last.
+    /// Returns the time at which loads of a location came last.
     #[cfg(test)]
     pub(super) fn last(&self, at: &str) -> Option<Instant> {
         self.0.get(at).copied()
     }
 
-    /// Whether there is one of that name.
+    /// Returns true if there is a location of that name.
     pub(super) fn has(&self, at: &str) -> bool {
         self.0.contains_key(at)
     }

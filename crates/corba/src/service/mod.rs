@@ -52,21 +52,21 @@ use replica::Replica;
 use state::{ObjectGroup, State};
 use store::{Sink, Store};
 
-/// Who owns the groups, in the manager's words.
+/// Name of the groups' owner for the manager.
 pub const OWNER: &str = "corba";
 
 /// Room for calls that are being carried out, in KiB: arguments are kept while objects of the
 /// application are asked, and that goes on when the caller has left.
 const MOST_CALLED: usize = 64 << 10;
 
-/// What a call takes of it at least.
+/// Least room that a call takes, in KiB.
 const LEAST_CALLED: usize = 4;
 
 /// Most that is kept, by [`State::size`]: well below what can be read back from the file,
 /// where references take twice as much.
 const MOST_KEPT: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
-/// Where references say that the load manager is.
+/// Address of the load manager in references.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Host name or IP address.
@@ -92,7 +92,7 @@ pub struct LoadManager {
     directory: Arc<Directory>,
     client: Client,
     customs: Arc<Customs>,
-    /// Where operations are carried out.
+    /// Runtime in which operations are carried out.
     runtime: Handle,
     settings: ArcSwap<Settings>,
     address: ArcSwap<Address>,
@@ -101,31 +101,31 @@ pub struct LoadManager {
     shared: Option<(Store, Arc<Tenure>)>,
     /// Room for calls that are being carried out, in KiB.
     room: Arc<Semaphore>,
-    /// What pings have found out.
+    /// Members that pings have found to be gone.
     gone: liveness::Gone,
-    /// See [`Entry::ends_when_empty`].
+    /// True if clients are told that an empty group does not exist: [`Entry::ends_when_empty`].
     ends_when_empty: Arc<AtomicBool>,
     /// Strategies of other levels than a group's own.
     variants: strategy::Variants,
     owned: Mutex<Owned>,
-    /// What is done without being asked, while the service is on.
+    /// Background tasks that run while the service is on.
     background: Mutex<JoinSet<()>>,
     /// Each new state, once it counts.
     states: watch::Sender<Arc<State>>,
 }
 
-/// What the lock protects. It may be held while the manager is called.
+/// Data that the lock protects. It may be held while the manager is called.
 struct Owned {
     state: Arc<State>,
     /// Number of the last change.
     version: u64,
     /// Locations that only a push of loads has named, with the number of the push.
     pushed: loads::Pushed,
-    /// Whether the service is off: what changes is kept, but has no effect.
+    /// True if the service is off: changes are kept, but have no effect.
     off: bool,
     /// The groups by the ids with which their creators delete them.
     creations: HashMap<u32, u64>,
-    /// [`State::size`].
+    /// Size of the state: [`State::size`].
     size: usize,
 }
 
@@ -135,16 +135,16 @@ impl fmt::Debug for LoadManager {
     }
 }
 
-/// What a load manager works with.
+/// Parts that a load manager works with.
 #[derive(Clone)]
 pub struct Parts {
     /// Evenkeel's manager.
     pub manager: Arc<Manager>,
-    /// Where requests find groups.
+    /// Directory in which requests find groups.
     pub directory: Arc<Directory>,
     /// By which objects of the application are called.
     pub client: Client,
-    /// Where operations are carried out.
+    /// Runtime in which operations are carried out.
     pub runtime: Handle,
 }
 
@@ -164,7 +164,8 @@ impl LoadManager {
         Self::open_shared(parts, settings, address, Arc::new(state), None)
     }
 
-    /// The same for a state that several balancers share: `replica` writes it.
+    /// Opens a load manager as [`LoadManager::open`] does, for a state that several balancers
+    /// share: `replica` writes it.
     ///
     /// # Errors
     ///
@@ -321,12 +322,12 @@ impl LoadManager {
         self.settings.load_full()
     }
 
-    /// What it has been told, as it is now.
+    /// Returns the current state.
     pub fn state(&self) -> Arc<State> {
         Arc::clone(&self.lock().state)
     }
 
-    /// What it has been told, and each new version of it once it counts.
+    /// Returns a receiver of the current state, and of each new version once it is in effect.
     pub fn states(&self) -> watch::Receiver<Arc<State>> {
         self.states.subscribe()
     }
@@ -336,12 +337,12 @@ impl LoadManager {
         &self.client
     }
 
-    /// Where requests find groups.
+    /// Returns the directory in which requests find groups.
     pub fn directory(&self) -> &Arc<Directory> {
         &self.directory
     }
 
-    /// Where references say that it is.
+    /// Returns the address of the load manager in references.
     pub fn address(&self) -> Arc<Address> {
         self.address.load_full()
     }
@@ -381,7 +382,7 @@ impl LoadManager {
         self.shared.as_ref().map(|(_, tenure)| tenure)
     }
 
-    /// Its own reference.
+    /// Returns the load manager's own reference.
     pub fn reference(&self) -> Ior {
         let type_id = Interface::LoadManager.id(&self.settings().repository_prefix);
         self.reference_of(&type_id, MANAGER)
@@ -506,7 +507,7 @@ impl LoadManager {
         Ok(())
     }
 
-    /// The same from the beginning: all groups anew.
+    /// Publishes all groups anew.
     fn publish_all(&self, owned: &mut Owned, next: Arc<State>) -> Result<(), ApplyError> {
         let settings = self.settings();
         self.ends_when_empty.store(
@@ -601,7 +602,7 @@ struct Difference {
     changed: Vec<(u64, Arc<ObjectGroup>)>,
     /// Locations whose monitors or alerts have come or gone.
     registered: Vec<String>,
-    /// What all groups are made of is different.
+    /// True if the properties that concern all groups differ.
     all_groups: bool,
     /// [`State::size`] of what has come, and of what has gone.
     more: usize,
@@ -658,7 +659,7 @@ impl Difference {
     }
 }
 
-/// What a group is for Evenkeel's manager.
+/// Returns a group's configuration for Evenkeel's manager.
 fn config_of(id: u64, group: &ObjectGroup, state: &State, settings: &Settings) -> GroupConfig {
     let members = group.members.iter();
     let members = members.map(|member| MemberConfig::referred(&member.location));

@@ -108,7 +108,7 @@ impl LoadManager {
         Ok(())
     }
 
-    /// What counts for a group, at whatever level it was set.
+    /// Returns the properties in effect for a group, at whatever level they were set.
     pub(super) fn get_properties(&self, group: &Ior) -> Result<Properties, Raise> {
         let state = self.state();
         let id = self.group_id(&state, group)?;
@@ -162,8 +162,8 @@ impl LoadManager {
         Ok(set)
     }
 
-    /// Whether an object is a strategy: by its type, by its own word, or because it may be
-    /// alive and does not say.
+    /// Returns true if an object is a strategy: by its type, by its own answer, or because it may
+    /// be alive and does not say.
     async fn is_strategy(&self, object: &Ior) -> bool {
         if Interface::Strategy.is_a(&object.type_id) && !object.type_id.contains("CORBA/Object") {
             return true;

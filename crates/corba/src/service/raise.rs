@@ -1,4 +1,4 @@
-//! Why an operation has no results.
+//! Reasons why an operation has no results.
 
 use evenkeel_giop::cdr::CdrError;
 use evenkeel_giop::exception::{Completion, Kind, SystemException};
@@ -6,13 +6,13 @@ use evenkeel_giop::exception::{Completion, Kind, SystemException};
 use crate::call::{Call, Outcome};
 use crate::exceptions::UserException;
 
-/// What an operation raises.
+/// Exception that an operation raises.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Raise {
     /// Any operation may raise it.
     #[error(transparent)]
     System(#[from] SystemException),
-    /// It is in the operation's interface.
+    /// Exception of the operation's interface.
     #[error(transparent)]
     User(#[from] UserException),
 }
@@ -34,19 +34,19 @@ impl From<CdrError> for Raise {
     }
 }
 
-/// What is said of arguments that take more work than their bytes may: its minor code tells it
-/// from other limits.
+/// Returns the exception for arguments that take more work than their bytes may. The minor code
+/// tells it from other limits.
 pub fn too_costly() -> SystemException {
     SystemException::new(Kind::ImpLimit).minor(1)
 }
 
 impl Raise {
-    /// Whether what was to be changed has changed all the same.
+    /// Returns true if the change was made in spite of the exception.
     pub fn has_changed(&self) -> bool {
         matches!(self, Raise::System(exception) if exception.completed == Completion::Yes)
     }
 
-    /// As the answer to `call`, where ids of `CosLoadBalancing` have that prefix.
+    /// Returns the answer to `call`, where the ids of `CosLoadBalancing` have this prefix.
     pub fn answer(&self, call: &Call, prefix: &str) -> Outcome {
         match self {
             Raise::System(exception) => Outcome::System(*exception),

@@ -24,10 +24,11 @@ use crate::exceptions::UserException;
 use crate::membership::{Action, Desired, Membership, Observed};
 use crate::properties::{self, EffectiveSettings};
 
-/// How often groups are looked at.
+/// Least interval at which groups are looked at.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// How many times as long as it took there is from the beginning of a round to the next.
+/// Least time from the beginning of a round to the next, as a multiple of the time that the round
+/// took.
 const REST: u32 = 8;
 
 /// Groups that are looked at before others get their turn.
@@ -35,7 +36,7 @@ const AT_ONCE: usize = 64;
 
 type Groups = OrdMap<u64, Arc<ObjectGroup>>;
 
-/// What is kept of groups whose members the load manager makes.
+/// State of the groups whose members the load manager makes.
 #[derive(Default)]
 struct Reconciler {
     groups: HashMap<u64, Membership>,
@@ -98,7 +99,7 @@ impl Reconciler {
         }
     }
 
-    /// The same for those groups that are not as they were.
+    /// Does what is to be done for the groups that have changed.
     async fn follow(&mut self, this: &Arc<LoadManager>, known: &Groups, state: &State) {
         for item in known.diff(&state.groups) {
             match item {
@@ -113,7 +114,7 @@ impl Reconciler {
         }
     }
 
-    /// The same for one group.
+    /// Does what is to be done for one group.
     async fn look(&mut self, this: &Arc<LoadManager>, state: &State, id: u64, group: &ObjectGroup) {
         if state.membership(group) == properties::Membership::Application {
             // From now on the application says who goes.
@@ -227,8 +228,8 @@ impl Reconciler {
     }
 }
 
-/// Whether a factory was not called, for want of something here: nothing else of
-/// [`call_factory`] is this exception.
+/// Returns true if a factory was not called because this process ran out of something: nothing else
+/// of [`call_factory`] is this exception.
 fn is_our_shortage(raise: &Raise) -> bool {
     matches!(raise, Raise::System(exception) if exception.kind == Kind::NoResources)
 }

@@ -1,5 +1,5 @@
-//! What an administrator takes away: members and objects that nobody else removes any more,
-//! because the process that would have done it has died.
+//! Removals by an administrator: members and objects that nobody else removes any more, because the
+//! process that would have done it has died.
 
 use std::sync::Arc;
 
@@ -24,18 +24,18 @@ pub enum Registered {
     Member {
         /// Name of the group in the admin API.
         group: String,
-        /// Where the member is.
+        /// Location of the member.
         location: String,
     },
 }
 
-/// Why it was not taken away.
+/// Reason why something was not taken away.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoveError {
     /// There is no such thing.
     #[error("there is no {0}")]
     NotThere(String),
-    /// It is gone, and will be there again after a restart.
+    /// The object is gone, and will be there again after a restart.
     #[error("it is removed, but the state file could not be written: see the log")]
     NotKept,
     /// Another reason, in words.

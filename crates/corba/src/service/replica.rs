@@ -107,7 +107,7 @@ fn put_ids(keys: &StateKeys, state: &State) -> Result<Write, String> {
     put(keys.ids(), &ids)
 }
 
-/// What makes `next` of `before`, without the next ids.
+/// Returns the writes that turn `before` into `next`, without the next ids.
 fn parts(keys: &StateKeys, before: &State, next: &State) -> Result<Vec<Write>, String> {
     let mut writes = Vec::new();
     for item in before.groups.diff(&next.groups) {
@@ -148,7 +148,8 @@ fn parts(keys: &StateKeys, before: &State, next: &State) -> Result<Vec<Write>, S
     Ok(writes)
 }
 
-/// What makes `next` of `before`: the ids first, so that none is used twice if not all is written.
+/// Returns the writes that turn `before` into `next`: the ids first, so that no id is used twice if
+/// not all is written.
 fn difference(keys: &StateKeys, before: &State, next: &State) -> Result<Vec<Write>, String> {
     let ids = |state: &State| (state.next_group, state.next_creation);
     let mut writes = Vec::new();
@@ -214,7 +215,7 @@ fn length(value: &impl Serialize) -> usize {
     serde_json::to_vec(value).map_or(usize::MAX, |json| json.len())
 }
 
-/// What the store has.
+/// State found in the store.
 #[derive(Debug, Default)]
 pub struct FoundState {
     /// The state; `None` if there is none, or it was never written to the end.
@@ -356,9 +357,9 @@ pub async fn read_state(etcd: &mut Etcd, keys: &StateKeys) -> Result<FoundState,
     }
 }
 
-/// What writes transactions that compare a key.
+/// Writes transactions that compare a key.
 pub trait Guarded: Send {
-    /// As [`Etcd::write_if`].
+    /// Writes with a guard, as [`Etcd::write_if`] does.
     fn write_if(
         &mut self,
         guard: (&str, i64),
@@ -386,7 +387,7 @@ pub struct Replica<E = Etcd> {
     tenure: Arc<Tenure>,
     /// The state that the store has, but for `pending`.
     written: Arc<State>,
-    /// What is being written: all of it is, before anything else.
+    /// State that is being written. All of it is written before anything else.
     pending: Option<Pending>,
 }
 

@@ -1,5 +1,5 @@
-//! What the load manager has been told: object groups with their members, properties,
-//! monitors and alerts. All of it is kept in the [state file](super::store).
+//! State of the load manager: object groups with their members, properties, monitors and alerts.
+//! All of it is kept in the [state file](super::store).
 
 use std::sync::Arc;
 
@@ -40,29 +40,29 @@ pub struct ObjectGroup {
     pub type_id: String,
     /// By which its creator deletes it.
     pub creation: u32,
-    /// Its own properties.
+    /// Properties of the group itself.
     pub properties: PropertySet,
-    /// Its members, in the order in which they came.
+    /// Members of the group, in the order of joining.
     pub members: Vec<GroupMember>,
 }
 
 /// A member of an object group.
 #[derive(Clone, Debug)]
 pub struct GroupMember {
-    /// Where it is, and what it is called: see [`Name`](crate::name::Name).
+    /// Location of the member, which is also its name: see [`Name`](crate::name::Name).
     pub location: String,
-    /// Where clients reach it, exactly as it was given.
+    /// Reference of the member for clients, exactly as it was given.
     pub reference: Arc<Reference>,
     /// The factory that made it.
     pub made: Option<Made>,
 }
 
-/// How a member was made, for the one who is to delete it.
+/// Origin of a member, for the factory that is to delete it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Made {
     /// The factory.
     pub factory: Ior,
-    /// What the factory calls it.
+    /// Creation id that the factory has given the member.
     pub creation: Any,
 }
 
@@ -74,12 +74,12 @@ impl PartialEq for GroupMember {
     }
 }
 
-/// What is valid as a property equals itself, so that two versions of a group that are the
-/// same object are not looked at any further.
+/// Valid property values equal themselves, so two versions of a group that are the same object need
+/// not be compared any further.
 impl Eq for ObjectGroup {}
 
 impl ObjectGroup {
-    /// As [`State::size`].
+    /// Returns the size of the group, counted as in [`State::size`].
     pub fn size(&self) -> usize {
         let member = |member: &GroupMember| {
             let made = member.made.as_ref();
@@ -105,8 +105,8 @@ impl State {
         registered.chain(groups).sum::<usize>() + self.size_of_few()
     }
 
-    /// The same of what there is little of: default properties, those of types, and alerts that
-    /// are forced.
+    /// Returns the size of the small parts: default properties, those of types, and alerts that are
+    /// forced.
     pub fn size_of_few(&self) -> usize {
         let types = self.types.iter().map(|(id, set)| id.len() + set.size());
         let forced = self.forced.keys().map(|at| at.len() + 1);
@@ -125,13 +125,13 @@ impl State {
         self.types.get(type_id).map_or(&NONE, |set| set)
     }
 
-    /// What counts for a group.
+    /// Returns the settings in effect for a group.
     pub fn effective(&self, group: &ObjectGroup) -> EffectiveSettings {
         let of_type = self.of_type(&group.type_id);
         properties::effective(&group.properties, of_type, &self.defaults)
     }
 
-    /// Who decides about the members of a group: [`EffectiveSettings::membership`].
+    /// Returns the membership style in effect for a group: [`EffectiveSettings::membership`].
     pub fn membership(&self, group: &ObjectGroup) -> Membership {
         let of_type = self.of_type(&group.type_id);
         let levels = [&group.properties, of_type, &self.defaults];

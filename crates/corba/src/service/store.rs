@@ -32,7 +32,7 @@ use crate::directory::Reference;
 use crate::name::Name;
 use crate::properties::PropertySet;
 
-/// What this program writes.
+/// Version of the file that this program writes.
 const VERSION: u32 = 2;
 
 /// The journal may grow to the size of the file, and to so much in any case.
@@ -45,7 +45,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Larger ones are not read.
 pub(super) const MAX_SIZE: u64 = 1 << 30;
 
-/// What is opened must not be a link to elsewhere.
+/// Flag that refuses to open a link to elsewhere.
 pub(super) const NO_LINK: i32 = OFlags::NOFOLLOW.bits() as i32;
 
 /// Permissions of files that only this user reads.
@@ -59,7 +59,7 @@ pub const PUBLIC: u32 = 0o666;
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
     version: u32,
-    /// What the journal says in its first line that is about this file.
+    /// Id in the first line of the journal that belongs to this file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     journal: Option<String>,
     next_group: u64,
@@ -99,18 +99,18 @@ struct FactoryEntry {
     creation: String,
 }
 
-/// Why there is no state to go on with. The file is left as it is.
+/// Reason why there is no state to go on with. The file is left as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     Read {
         /// Which file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It is not what this program writes.
+    /// The file is not what this program writes.
     #[error(
         "{} is damaged: {reason}; put a good copy there, or move it away to start without \
          object groups",
@@ -119,7 +119,7 @@ pub enum StoreError {
     Damaged {
         /// Which file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// Error in the file, and its place.
         reason: String,
     },
     /// A later program wrote it.
@@ -131,7 +131,7 @@ pub enum StoreError {
     Later {
         /// Which file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         version: u32,
     },
     /// Another process has it.
@@ -149,13 +149,13 @@ pub enum StoreError {
     Lock {
         /// The lock's own file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
-/// What keeps other processes from a state file, as long as it is there: a lock on a file
-/// beside it, which stays. The state file itself is another one after each change.
+/// Lock that keeps other processes from a state file, as long as it is there. It is on a file
+/// beside the state file, which stays: the state file itself is another one after each change.
 #[derive(Debug)]
 pub struct Lock {
     // Closed by the system at the latest when the process ends, however it ends.
@@ -190,7 +190,7 @@ impl Lock {
     }
 }
 
-/// Whether another process has the state file at `path`.
+/// Returns true if another process has the state file at `path`.
 pub fn is_taken(path: &Path) -> bool {
     matches!(Lock::take(path), Err(StoreError::InUse { .. }))
 }
@@ -455,7 +455,7 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
 /// Place that states are written to.
 #[derive(Debug)]
 pub enum Sink {
-    /// They are kept nowhere.
+    /// States are kept nowhere.
     Nowhere,
     /// A state file.
     File(PathBuf),
@@ -579,7 +579,7 @@ impl Store {
         saved.0 >= version && saved.1.is_ok()
     }
 
-    /// Why the last change is not in the file.
+    /// Returns the reason why the last change is not in the file.
     pub fn problem(&self) -> Option<Arc<str>> {
         self.saved.borrow().1.clone().err()
     }

@@ -524,7 +524,7 @@ async fn what_was_told_outlives_the_process() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// What the manager says of the only group.
+/// Returns the manager's status of the only group.
 fn only_group(lm: &LoadManager) -> evenkeel_manager::status::GroupStatus {
     let mut groups = lm.manager().status().groups;
     assert_eq!(groups.len(), 1);
@@ -955,7 +955,7 @@ async fn tao_2_a_critical_threshold_alerts_until_the_load_is_lower() {
     control.abort();
 }
 
-/// That one was dead is not known of another one at its location.
+/// A new member at the location of a dead one is not taken for dead.
 #[tokio::test]
 async fn a_member_that_takes_the_place_of_a_dead_one_gets_clients() {
     let lm = start(configured("round_robin")).await;
@@ -975,7 +975,7 @@ async fn a_member_that_takes_the_place_of_a_dead_one_gets_clients() {
     assert_eq!(next, "2 1 2 1");
 }
 
-/// Who uses round robin counts on an order that can be told.
+/// Applications that use round robin count on an order that can be told.
 #[tokio::test]
 async fn members_take_turns_in_the_order_of_joining_t7() {
     let lm = start(configured("round_robin")).await;

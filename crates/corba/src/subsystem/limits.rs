@@ -1,4 +1,4 @@
-//! What the service may use of connections and memory, and how long things may take.
+//! Limits of the service: connections, memory and times.
 
 use evenkeel_config::Corba as Settings;
 use evenkeel_giop::{client, server};
@@ -7,8 +7,7 @@ use evenkeel_limits::memory;
 
 use crate::relay;
 
-/// What a connection takes beside messages that are not complete and output that is not sent,
-/// in bytes.
+/// Memory of a connection in bytes, without incomplete messages and output that is not sent.
 const CONNECTION_BYTES: usize = 16 << 10;
 
 /// The share of memory, in eighths: two are for connections, two for their output, one for
@@ -58,7 +57,7 @@ pub(super) fn relay_settings(settings: &Settings) -> relay::Settings {
     }
 }
 
-/// Whether clients may stay connected when one configuration follows the other.
+/// Returns true if clients may stay connected when one configuration replaces the other.
 pub(super) fn is_served_alike(one: &Settings, other: &Settings) -> bool {
     one.listen == other.listen
         && server_settings(one) == server_settings(other)

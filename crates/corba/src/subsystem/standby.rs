@@ -60,7 +60,7 @@ struct Owner {
     lease: i64,
 }
 
-/// What a process needs to go on as the owner in place of another one.
+/// Data that a process needs to go on as the owner in place of another one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Ticket {
     instance: String,
@@ -68,7 +68,7 @@ pub(super) struct Ticket {
     revision: i64,
     /// End of the right to serve, in nanoseconds of the clock that both processes have.
     until: u64,
-    /// Whether the state that is handed over is the one in the store.
+    /// True if the state that is handed over is the one in the store.
     pub(super) has_state: bool,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Taken {
     pub(super) replica: Box<Replica>,
 }
 
-/// What the thread is told.
+/// Order to the standby's thread.
 enum Order {
     /// The service is wanted: serve if nobody else does.
     Follow,
@@ -103,7 +103,7 @@ enum Order {
     End,
 }
 
-/// How it goes with a balancer that is one of several.
+/// Standby status: the state of a balancer that shares a state with others.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct StandbyStatus {
     /// True if this balancer serves, false if it stands by.
@@ -112,9 +112,9 @@ pub struct StandbyStatus {
     pub owner: Option<String>,
     /// Seconds for which this balancer has been serving or standing by.
     pub for_seconds: f64,
-    /// How often this process has taken over.
+    /// Number of times that this process has taken over.
     pub takeovers: u64,
-    /// Why this balancer cannot serve or stand by; `null` if it can.
+    /// Reason why this balancer cannot serve or stand by; `null` if it can.
     pub problem: Option<String>,
 }
 
@@ -241,19 +241,19 @@ struct Held {
     serves: bool,
 }
 
-/// How it went with the key of the owner.
+/// Result of claiming the owner's key.
 enum Claim {
-    /// This balancer holds it.
+    /// The balancer holds the key.
     Held(Held),
     /// Another one does, or it is to be looked again at once.
     Not,
 }
 
-/// Why this balancer serves no more.
+/// Reason why this balancer has stopped serving.
 enum Outcome {
-    /// It has lost the right, or cannot serve.
+    /// The balancer has lost the right to serve, or cannot serve.
     Over,
-    /// It was told to; `None` is: to end.
+    /// An order arrived; `None` means to end.
     Told(Option<Order>),
 }
 
@@ -268,9 +268,9 @@ struct Keeper {
     /// The last lease, until it is known to have ended.
     lease: Option<i64>,
     view: Arc<Mutex<View>>,
-    /// When a problem was told in the log, as long as it lasts.
+    /// Time of the last line of log about a problem that lasts.
     told: Option<Instant>,
-    /// When it was told last that this balancer cannot serve.
+    /// Time of the last line of log about this balancer being unable to serve.
     failed: Option<Instant>,
 }
 

@@ -19,10 +19,10 @@ use crate::directory::Directory;
 use crate::monitors;
 use crate::service::{LoadManager, Parts, store};
 
-/// How long the last changes may take to be written at the end.
+/// Time limit for writing the last changes at the end.
 const LAST_WRITE: Duration = Duration::from_secs(5);
 
-/// What the service's thread owns.
+/// State of the service's thread.
 pub(super) struct Supervisor {
     pub(super) clock: Clock,
     pub(super) outside: Weak<Inner>,
@@ -36,7 +36,7 @@ pub(super) struct Supervisor {
 /// The service, switched on at least once.
 pub(super) struct Running {
     service: Arc<LoadManager>,
-    /// What the workers serve with; `None` while it is switched off.
+    /// Settings that the workers serve with; `None` while the service is switched off.
     serving: Option<Arc<Settings>>,
     /// Asks load monitors, and tells load alerts, while it is switched on.
     tasks: JoinSet<()>,

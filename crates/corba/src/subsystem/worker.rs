@@ -25,7 +25,7 @@ pub(super) struct Worker {
     ended: oneshot::Receiver<()>,
 }
 
-/// What a worker serves.
+/// Assignment of a worker: a server, listeners and a load manager.
 pub(super) struct Serving {
     pub(super) server: Arc<Server>,
     pub(super) listeners: Vec<StdListener>,

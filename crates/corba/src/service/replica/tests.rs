@@ -63,7 +63,7 @@ struct Table {
     keys: BTreeMap<String, Vec<u8>>,
     /// Revision of the owner's key.
     owner: i64,
-    /// What the next calls answer.
+    /// Answers to the next calls.
     answers: VecDeque<Answer>,
     calls: usize,
 }
@@ -71,7 +71,7 @@ struct Table {
 #[derive(Clone, Copy, PartialEq)]
 enum Answer {
     Usual,
-    /// It is written, and the answer is lost.
+    /// The transaction is written, and the answer is lost.
     Lost,
     Unreachable,
     Refused,

@@ -280,7 +280,7 @@ async fn nobody_is_sent_to_who_refuses_connections_t1() {
     control.abort();
 }
 
-/// What a factory gives is checked as what an application adds.
+/// A factory's member is checked in the same way as a member that an application adds.
 #[tokio::test]
 async fn a_factory_that_gives_something_else_has_made_no_member_s15() {
     let (lm, peer) = (start(settings()).await, Peer::start());
@@ -378,7 +378,7 @@ async fn who_is_not_reachable_is_replaced_t3() {
     assert_eq!(places(&lm), ["host1"]);
 }
 
-/// What `ctl corba remove` does.
+/// Removal by an administrator, as `ctl corba remove` does it.
 #[tokio::test]
 async fn an_administrator_removes_what_was_left_t3() {
     use crate::service::registered::{Registered, RemoveError};

@@ -18,10 +18,10 @@ use crate::reply_to::ReplyTo;
 use crate::service::raise::Raise;
 use crate::types::Properties;
 
-/// What the server has done, and does.
+/// Actions and behaviour of the server.
 #[derive(Default)]
 pub(super) struct Doings {
-    /// How many members it has made.
+    /// Number of members that the server has made.
     made: u32,
     /// Creation ids of the members that are there.
     pub there: BTreeSet<u32>,
@@ -29,15 +29,15 @@ pub(super) struct Doings {
     pub criteria: BTreeMap<String, Properties>,
     /// Factories that make nothing.
     pub refuses: BTreeSet<String>,
-    /// What objects raise to whatever they are asked, by their keys.
+    /// Exceptions that objects raise to any request, by their keys.
     pub raises: BTreeMap<String, Kind>,
     /// Objects that do not answer, by their keys.
     pub silent: BTreeSet<String>,
-    /// How often anything was asked.
+    /// Number of requests.
     pub asked: u32,
-    /// What factories give instead of a member that they make.
+    /// Reference that factories return instead of the member that they make.
     pub gives: Option<Ior>,
-    /// Whether objects say that they have any type.
+    /// True if objects say that they have any type.
     pub has_type: bool,
 }
 
