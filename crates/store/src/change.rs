@@ -1,28 +1,28 @@
-//! Heads that come of changes: by people, and by a roll-out that goes on. No I/O; tags are arguments.
+//! Heads that result from changes: by a person, and by a roll-out in progress. No I/O; tags are arguments.
 
 use crate::model::{
     FORMAT, Failed, Head, MAX_PAST, MAX_TEXT, Mark, Pointer, Revision, Step, Trial,
 };
 
-/// What a person writes.
+/// A new text of the configuration that a person writes to the store.
 #[derive(Clone, Debug)]
 pub struct Push {
-    /// The text. It is valid.
+    /// The text, checked already.
     pub text: String,
-    /// Who writes it.
+    /// Name of the person who writes the text.
     pub who: String,
-    /// Why, in their words.
+    /// The person's reason for the change, in their words.
     pub message: String,
-    /// Whether it is rolled out step by step.
+    /// True if the text is rolled out step by step.
     pub staged: bool,
-    /// When, in seconds since 1970.
+    /// Time of the change, in seconds since 1970.
     pub at: u64,
 }
 
-/// Why it is not written.
+/// Reason for which a push is not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// Another one is being rolled out.
+    /// Another revision is being rolled out.
     #[error(
         "{0} is being rolled out: wait until that is over, or end it with `evenkeel store rollback`"
     )]
@@ -32,15 +32,16 @@ pub enum PushError {
     TooLong(usize),
 }
 
-/// What a balancer goes by and runs, as it has reported.
+/// The head that a balancer goes by and the revision that it runs, as in its report.
 pub type GoesBy = (Mark, Option<Pointer>);
 
-/// The head after a push, and the revision. `nodes` is what balancers go by: those that know more than the
-/// store does, because that was taken back to a backup, follow it, too; and no number is used twice.
+/// Returns the head after a push, and the new revision. `nodes` has the heads that balancers go by: balancers that know
+/// more than the store does, because the store was restored from a backup, accept the new head, too; and no number is
+/// used twice.
 ///
 /// # Errors
 ///
-/// Why there is none.
+/// A [`PushError`], if the push cannot be written.
 pub fn push(
     head: Option<&Head>,
     nodes: &[GoesBy],
@@ -78,12 +79,12 @@ pub fn push(
     Ok((next, revision))
 }
 
-/// The head with which a person says that what the store has is what balancers are to have.
+/// Returns the head with which a person confirms the store's content after the store has gone back in time.
 pub fn confirm(head: &Head, nodes: &[GoesBy], tag: String) -> Head {
     by_a_person(Some(head), nodes, tag)
 }
 
-/// The head with which balancers go back to what they had before; `None` if that is not known.
+/// Returns the head with which balancers go back to their previous revision; `None` if that revision is not known.
 pub fn go_back(head: &Head, nodes: &[GoesBy], tag: String) -> Option<Head> {
     let mut next = by_a_person(Some(head), nodes, tag);
     if next.trial.take().is_none() {
@@ -93,7 +94,7 @@ pub fn go_back(head: &Head, nodes: &[GoesBy], tag: String) -> Option<Head> {
     Some(next)
 }
 
-/// A head in which nothing else has changed yet.
+/// Returns the next head of a change by a person, with nothing else changed yet.
 fn by_a_person(head: Option<&Head>, nodes: &[GoesBy], tag: String) -> Head {
     let mut next = match head {
         Some(head) => after(head, tag),
@@ -124,7 +125,8 @@ fn by_a_person(head: Option<&Head>, nodes: &[GoesBy], tag: String) -> Head {
     next
 }
 
-/// The head of a roll-out that has come to that step, with those balancers; `None` if there is none.
+/// Returns the head of a roll-out that has come to the step `step`, with the balancers `nodes`; `None` if no roll-out
+/// is on.
 pub fn advance(head: &Head, step: Step, nodes: Vec<String>, tag: String) -> Option<Head> {
     let mut next = after(head, tag);
     let trial = next.trial.as_mut()?;
@@ -133,7 +135,7 @@ pub fn advance(head: &Head, step: Step, nodes: Vec<String>, tag: String) -> Opti
     Some(next)
 }
 
-/// The head of a roll-out that has gone well; `None` if there is none.
+/// Returns the head of a roll-out that has gone well; `None` if no roll-out is on.
 pub fn finish(head: &Head, tag: String) -> Option<Head> {
     let mut next = after(head, tag);
     let trial = next.trial.take()?;
@@ -141,7 +143,7 @@ pub fn finish(head: &Head, tag: String) -> Option<Head> {
     Some(next)
 }
 
-/// The head of a roll-out that was taken back; `None` if there is none.
+/// Returns the head of a roll-out that was taken back; `None` if no roll-out is on.
 pub fn take_back(head: &Head, why: String, at: u64, tag: String) -> Option<Head> {
     let mut next = after(head, tag);
     let to = next.trial.take()?.to;

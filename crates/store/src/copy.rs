@@ -1,4 +1,5 @@
-//! The last good copy: what was last in effect, on disk, to be started with while the store does not answer.
+//! The last good copy: the revision that was last in effect, on disk. A balancer starts with it while the store does
+//! not answer.
 
 use std::io;
 use std::path::Path;
@@ -9,24 +10,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{FORMAT, MAX_DOCUMENT, Mark, Revision};
 
-/// What the file has.
+/// Content of the file of the last good copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {
-    /// [`FORMAT`].
+    /// Version of the format ([`FORMAT`]).
     pub format: u32,
-    /// The prefix in the store that it is from.
+    /// The store's prefix from which the copy was made.
     pub prefix: String,
     /// The head that the balancer went by.
     pub mark: Option<Mark>,
-    /// What was in effect.
+    /// The revision that was in effect.
     pub revision: Revision,
 }
 
-/// Reads the copy; `None` if there is none of that prefix yet.
+/// Reads the copy; `None` if the file does not exist or belongs to another prefix.
 ///
 /// # Errors
 ///
-/// Why it is of no use.
+/// The file cannot be read, or is no copy.
 pub fn load(path: &Path, prefix: &str) -> Result<Option<Copy>, String> {
     if !path.try_exists().map_err(|error| error.to_string())? {
         return Ok(None);
@@ -37,11 +38,11 @@ pub fn load(path: &Path, prefix: &str) -> Result<Option<Copy>, String> {
     Ok((copy.prefix == prefix).then_some(copy))
 }
 
-/// What a file with that text has.
+/// Parses the text of a copy's file.
 ///
 /// # Errors
 ///
-/// Why it is no copy.
+/// The text is no copy, or has a later format.
 pub fn read(text: &str) -> Result<Copy, String> {
     let copy: Copy = serde_json::from_str(text).map_err(|error| error.to_string())?;
     match copy.format <= FORMAT {
@@ -53,11 +54,11 @@ pub fn read(text: &str) -> Result<Copy, String> {
     }
 }
 
-/// Writes it in one step. Only the owner of a new file may read it.
+/// Writes the copy in one step. Only the owner of a new file may read it.
 ///
 /// # Errors
 ///
-/// It cannot be written.
+/// The file cannot be written.
 pub fn save(path: &Path, copy: &Copy) -> io::Result<()> {
     let text = serde_json::to_string(copy)?;
     Replacement::write_or_create(path, &text)?.commit()

@@ -1,4 +1,4 @@
-//! What a person does with the store: `evenkeel store`, and changes through the admin API.
+//! The store's operations for a person: `evenkeel store`, and changes through the admin API.
 
 use std::fmt::Write as _;
 
@@ -9,33 +9,33 @@ use crate::change::{self, GoesBy, Push, PushError};
 use crate::etcd::{Entry, Etcd, EtcdError, Keys, Write};
 use crate::model::{BadDocument, Head, Pointer, Report, Revision, Step};
 
-/// How many revisions a history lists at most.
+/// Most revisions that a history lists.
 pub const MAX_HISTORY: i64 = 1000;
 
-/// Most bytes of revisions that are read at once: some at a time.
+/// Most revisions that are read from the store at once.
 const AT_ONCE: i64 = 10;
 
-/// Why something was not done. Nothing has changed, unless it says otherwise.
+/// Reason for which an operation failed. Nothing was written, unless the error says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum DeskError {
-    /// The store does not do it.
+    /// The store does not answer, or refuses.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
-    /// What stands there cannot be read.
+    /// A document in the store cannot be read.
     #[error("{key} in the store: {error}")]
     Document {
-        /// Which key.
+        /// The document's key.
         key: String,
-        /// What is wrong with it.
+        /// The document's fault.
         error: BadDocument,
     },
-    /// It cannot be written.
+    /// The push cannot be written.
     #[error(transparent)]
     Push(#[from] PushError),
-    /// It is a change of something else than what is there.
+    /// The store has changed: the change is based on another revision than the current one.
     #[error("{0}")]
     ChangedMeanwhile(String),
-    /// There is nothing that it could be about.
+    /// The store has nothing that the operation could apply to.
     #[error("{0}")]
     Nothing(String),
 }
@@ -45,47 +45,47 @@ pub enum DeskError {
 pub struct Names(pub String);
 
 impl Names {
-    /// The head.
+    /// Key of the head.
     pub fn head(&self) -> String {
         format!("{}head", self.0)
     }
 
-    /// What all revisions begin with.
+    /// Common prefix of the keys of all revisions.
     pub fn revisions(&self) -> String {
         format!("{}revisions/", self.0)
     }
 
-    /// A revision: in the order of their numbers.
+    /// Key of a revision. Keys sort in the order of the revisions' numbers.
     pub fn revision(&self, number: u64) -> String {
         format!("{}revisions/{number:020}", self.0)
     }
 
-    /// What all reports begin with.
+    /// Common prefix of the keys of all reports.
     pub fn nodes(&self) -> String {
         format!("{}nodes/", self.0)
     }
 
-    /// The report of a balancer.
+    /// Key of a balancer's report.
     pub fn node(&self, name: &str) -> String {
         format!("{}nodes/{name}", self.0)
     }
 }
 
-/// What a push is a change of.
+/// The revision that a push must be based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base<'a> {
-    /// Whatever is there.
+    /// Any revision, or none.
     Any,
     /// An empty store.
     Empty,
     /// The revision with that number.
     Number(u64),
-    /// The one whose text is known by that.
+    /// The revision whose text has this identifier.
     Id(&'a str),
 }
 
 impl Base<'_> {
-    /// Whether that is what all balancers have; or else why not.
+    /// Checks that the current revision of all balancers is this one; the error says why not.
     fn fits(self, current: Option<&Pointer>) -> Result<(), String> {
         let fits = match (self, current) {
             (Base::Any, _) | (Base::Empty, None) => true,
@@ -111,14 +111,14 @@ impl Base<'_> {
     }
 }
 
-/// What is there.
+/// Content of the store, without revisions.
 #[derive(Debug)]
 pub struct Loaded {
     /// The head, if there is one.
     pub head: Option<Head>,
-    /// What a transaction compares.
+    /// The revision of etcd in which the head was changed last: a transaction compares it (0: there is no head).
     pub changed: i64,
-    /// The balancers that report.
+    /// Reports of the balancers.
     pub nodes: Vec<Report>,
 }
 
@@ -139,13 +139,13 @@ impl Loaded {
 pub struct Written {
     /// The revision that balancers get.
     pub to: Pointer,
-    /// Whether they get it step by step.
+    /// True if balancers get the revision step by step.
     pub staged: bool,
-    /// Balancers that had waited, because the store had gone back in time.
+    /// Balancers that had waited for a person, because the store had gone back in time.
     pub waited: Vec<String>,
 }
 
-/// A store, as a person sees it.
+/// The store's operations for a person.
 #[derive(Debug)]
 pub struct Desk<'e> {
     etcd: &'e mut Etcd,
@@ -176,7 +176,7 @@ fn shown(at: u64) -> String {
 }
 
 impl<'e> Desk<'e> {
-    /// The store behind `etcd`, at that prefix.
+    /// Operations on the store behind `etcd`, at the prefix `prefix`.
     pub fn new(etcd: &'e mut Etcd, prefix: &str) -> Self {
         Desk {
             etcd,
@@ -184,11 +184,11 @@ impl<'e> Desk<'e> {
         }
     }
 
-    /// What is there.
+    /// Reads the head and the balancers' reports.
     ///
     /// # Errors
     ///
-    /// Why that is not known.
+    /// The store does not answer, or its head cannot be read.
     pub async fn load(&mut self) -> Result<Loaded, DeskError> {
         let key = self.names.head();
         let read = self.etcd.read(Keys::One(&key)).await?;
@@ -201,11 +201,11 @@ impl<'e> Desk<'e> {
         })
     }
 
-    /// What balancers say of themselves. One that is not understood is left out.
+    /// Reads the balancers' reports. A report that cannot be read is left out.
     ///
     /// # Errors
     ///
-    /// The store does not answer.
+    /// The store does not answer, or refuses.
     pub async fn nodes(&mut self) -> Result<Vec<Report>, DeskError> {
         let prefix = self.names.nodes();
         let read = self.etcd.read(Keys::Under(&prefix)).await?;
@@ -215,11 +215,11 @@ impl<'e> Desk<'e> {
             .collect())
     }
 
-    /// The revision that a head refers to.
+    /// Reads the revision that a head refers to.
     ///
     /// # Errors
     ///
-    /// It is not there, or not that one.
+    /// The store does not have the revision, or has another text under its number.
     pub async fn revision(&mut self, to: &Pointer) -> Result<Revision, DeskError> {
         let (key, entry) = self.entry(to.number).await?;
         Revision::read(&entry.value, to).map_err(bad(&key))
@@ -238,12 +238,12 @@ impl<'e> Desk<'e> {
         Ok((key, entry.ok_or_else(none)?))
     }
 
-    /// Writes a text, which is valid, if `base` is what all balancers have. With `end_trial` a roll-out that is on
-    /// is ended.
+    /// Writes a text, checked already, if `base` is the current revision. With `end_trial`, a roll-out in progress is
+    /// ended.
     ///
     /// # Errors
     ///
-    /// Why it was not written, or why that is not known.
+    /// The text was not written; or the store does not answer, and it is not known whether the text was written.
     pub async fn push(
         &mut self,
         base: Base<'_>,
@@ -269,11 +269,12 @@ impl<'e> Desk<'e> {
         })
     }
 
-    /// Ends a roll-out; or goes back to what balancers had before, or to the revision with that number.
+    /// Ends a roll-out in progress. Otherwise, goes back to the previous revision, or to the revision with the number
+    /// `to`.
     ///
     /// # Errors
     ///
-    /// Why nothing was written, or why that is not known.
+    /// Nothing was written; or the store does not answer, and it is not known whether the head was written.
     pub async fn roll_back(
         &mut self,
         to: Option<u64>,
@@ -316,11 +317,11 @@ impl<'e> Desk<'e> {
         })
     }
 
-    /// Says that what the store has is what balancers are to have, though it went back in time.
+    /// Confirms that balancers are to have the store's content, though the store went back in time.
     ///
     /// # Errors
     ///
-    /// Why nothing was written, or why that is not known.
+    /// Nothing was written; or the store does not answer, and it is not known whether the head was written.
     pub async fn confirm(&mut self) -> Result<Written, DeskError> {
         let loaded = self.load().await?;
         let current = loaded.current().cloned();
@@ -339,7 +340,7 @@ impl<'e> Desk<'e> {
         })
     }
 
-    /// Writes a head in place of the one that was loaded, and more.
+    /// Replaces the loaded head by `next`, and makes the other writes in the same transaction.
     async fn write(
         &mut self,
         loaded: &Loaded,
@@ -351,7 +352,7 @@ impl<'e> Desk<'e> {
         let written = self.etcd.write_if((&key, loaded.changed), writes).await;
         let is_written = match written {
             Ok(is_written) => is_written,
-            // The answer was lost, and perhaps only that.
+            // The answer was lost, but the head may be written.
             Err(error @ EtcdError::Unreachable(_)) => {
                 let read = self.etcd.read(Keys::One(&key)).await;
                 let there = read.ok().and_then(|read| read.entries.into_iter().next());
@@ -371,7 +372,7 @@ impl<'e> Desk<'e> {
         }
     }
 
-    /// Writes the next head of a roll-out, if nothing has changed meanwhile.
+    /// Writes the next head of a roll-out, if the head has not changed meanwhile. Returns true if it was written.
     ///
     /// # Errors
     ///
@@ -382,11 +383,11 @@ impl<'e> Desk<'e> {
         self.etcd.write_if((&key, changed), writes).await
     }
 
-    /// The text that balancers have, or that of a revision.
+    /// Reads the current revision, or the revision with this number.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// The store has no such revision, or does not answer.
     pub async fn pull(&mut self, number: Option<u64>) -> Result<Revision, DeskError> {
         match number {
             Some(number) => self.any_revision(number).await,
@@ -401,11 +402,12 @@ impl<'e> Desk<'e> {
         }
     }
 
-    /// What differs between two revisions, as `diff -u` writes it; or between what balancers have and a text.
+    /// Returns the difference between two revisions, or between a revision and a text, in the format of `diff -u`.
+    /// Without `from`, the current revision is compared.
     ///
     /// # Errors
     ///
-    /// There is no such revision.
+    /// The store has no such revision, or does not answer.
     pub async fn diff(&mut self, from: Option<u64>, to: Other<'_>) -> Result<String, DeskError> {
         let from = self.pull(from).await?;
         let name = |number: u64| format!("revision {number}");
@@ -419,7 +421,7 @@ impl<'e> Desk<'e> {
         ))
     }
 
-    /// The last revisions, a line each, the last one first; and what balancers run.
+    /// Lists the last revisions, one a line, the newest first; then what each balancer runs.
     ///
     /// # Errors
     ///
@@ -464,16 +466,16 @@ impl<'e> Desk<'e> {
     }
 }
 
-/// What something is compared with.
+/// The second text of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub enum Other<'a> {
-    /// A revision.
+    /// The revision with this number.
     Revision(u64),
-    /// A text, with its name.
+    /// Name and text.
     Text(&'a str, &'a str),
 }
 
-/// A text of others on one line.
+/// Puts a text written by others on one line of at most 300 characters, without control characters.
 fn plain(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     text.chars().map(plain).take(300).collect()

@@ -1,48 +1,49 @@
-//! What a balancer does when it sees what the store has. No I/O.
+//! A balancer's reaction to each head that it reads from the store. No I/O.
 //!
-//! A store can be taken back to an older backup. What it has then is no reason to go back in time: the
-//! balancer keeps what it runs, until a person has written to the store after that, or until the store has
-//! again what this balancer knew. A head says which heads it comes from, so that no clock, and no number of
-//! etcd's own, is needed to tell the two apart.
+//! A store can be restored from an older backup. The older head is no reason for the balancer to go back in time: the
+//! balancer keeps its running revision, until a person has written to the store after the restore, or until the store
+//! has again a head that follows the balancer's head. Each head lists the heads that it comes from, so that neither a
+//! clock nor a revision number of etcd is needed to tell an old head from a new one.
 
 use crate::model::{Head, Mark, Pointer, Refused};
 
-/// How many heads a balancer knows to be older than the one that it goes by.
+/// Most heads that a balancer remembers as older than its own.
 const MAX_OLDER: usize = 256;
 
-/// What a head is for a balancer.
+/// Verdict about a head read from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// It goes by it now.
+    /// The head is new: the balancer goes by it from now on.
     News,
-    /// It has gone by it already.
+    /// The balancer goes by this head already.
     Known,
-    /// There is nothing in the store, and there never was.
+    /// The store has no head, and never had one.
     Empty,
-    /// The store has gone back in time: the balancer goes by what it had. Said once for each.
+    /// The store has gone back in time: the balancer keeps its own head. Returned once for each older state of the
+    /// store.
     WentBack,
-    /// It still has.
+    /// The store is still back in time.
     StillBack,
 }
 
 /// A balancer's view of the store.
 #[derive(Clone, Debug)]
 pub struct Follower {
-    /// What it is called.
+    /// Name of the balancer.
     name: String,
-    /// The head that it goes by, or went by when the process before it ended.
+    /// Mark of the head that the balancer goes by, or that the process before it went by.
     mark: Option<Mark>,
-    /// The head that it goes by; `None` until there is one.
+    /// The head that the balancer goes by; `None` until the store was read.
     head: Option<Head>,
-    /// What the store had when it turned out to have gone back: a head, or nothing.
+    /// Content of the store when it turned out to have gone back: a head, or nothing. `None` while the store has not
+    /// gone back.
     back: Option<Option<Head>>,
     running: Option<Pointer>,
     refused: Option<(Refused, u64)>,
 }
 
 impl Follower {
-    /// The balancer called `name`, which goes by that head and runs that revision: what its last good copy
-    /// says.
+    /// A follower for the balancer called `name`, with the head's mark and the running revision of its last good copy.
     pub fn new(name: &str, mark: Option<Mark>, running: Option<Pointer>) -> Self {
         Follower {
             name: name.into(),
@@ -54,7 +55,7 @@ impl Follower {
         }
     }
 
-    /// Takes in what the store has: a head, or none.
+    /// Takes in the head read from the store, or `None` if the store has no head.
     pub fn see(&mut self, head: Option<Head>) -> Seen {
         let Some(mark) = &self.mark else {
             return match head {
@@ -80,7 +81,7 @@ impl Follower {
     fn accept(&mut self, head: Head) -> Seen {
         self.back = None;
         let mut mark = head.mark();
-        // What it went by before is older, even where a person has begun anew.
+        // The head before is older, even if a person has begun with an empty store.
         for old in self
             .mark
             .iter()
@@ -97,7 +98,7 @@ impl Follower {
     }
 
     fn went_back(&mut self, head: Option<Head>) -> Seen {
-        // One that this balancer's own comes from is older, whatever the store had meanwhile.
+        // A head that this balancer's own head comes from is older, whatever the store had meanwhile.
         let is_older = |head: &Head| {
             let mark = self.mark.as_ref();
             mark.is_some_and(|mark| mark.past.contains(&head.tag))
@@ -114,16 +115,16 @@ impl Follower {
                 self.back = Some(Some(head));
                 Seen::WentBack
             }
-            // Whoever has written to an empty store has seen that it is.
+            // A person who has written to an empty store has seen that it is empty.
             (None, Some(head)) => self.accept(head),
             (Some(base), Some(head)) if head.follows(&base.mark()) => {
                 match head.pushes > base.pushes {
                     true => self.accept(head),
-                    // What goes on by itself there is no word of a person.
+                    // A roll-out that continues there is no decision of a person.
                     false => Seen::StillBack,
                 }
             }
-            // Further back, or elsewhere.
+            // A head further back, or of another line.
             (_, head) => {
                 self.back = Some(head);
                 Seen::WentBack
@@ -131,7 +132,7 @@ impl Follower {
         }
     }
 
-    /// What is to be put into effect now, if that is another one than what runs.
+    /// The revision to be put into effect now; `None` if it runs already or was refused.
     pub fn wants(&self) -> Option<&Pointer> {
         if self.back.is_some() {
             return None;
@@ -145,45 +146,45 @@ impl Follower {
         (!is_done && !is_refused).then_some(target)
     }
 
-    /// That revision is in effect.
+    /// Notes that a revision is in effect.
     pub fn applied(&mut self, to: Pointer) {
         self.refused = None;
         self.running = Some(to);
     }
 
-    /// That revision cannot be put into effect. It is not tried again until a person has changed the store, or
-    /// says so ([`Follower::retry`]).
+    /// Notes that a revision cannot be put into effect. The revision is not tried again until a person has changed the
+    /// store, or [`Follower::retry`] is called.
     pub fn refused(&mut self, to: Pointer, why: String) {
         let pushes = self.head.as_ref().map_or(0, |head| head.pushes);
         self.refused = Some((Refused { to, why }, pushes));
     }
 
-    /// What was refused is worth another try.
+    /// Allows another attempt at the refused revision.
     pub fn retry(&mut self) {
         self.refused = None;
     }
 
-    /// The head that it goes by.
+    /// The head that the balancer goes by; `None` while the store is back in time.
     pub fn head(&self) -> Option<&Head> {
         self.head.as_ref().filter(|_| self.back.is_none())
     }
 
-    /// What that is known by, over restarts.
+    /// Mark of the head that the balancer goes by, which is kept over restarts.
     pub fn mark(&self) -> Option<&Mark> {
         self.mark.as_ref()
     }
 
-    /// What runs.
+    /// The running revision.
     pub fn running(&self) -> Option<&Pointer> {
         self.running.as_ref()
     }
 
-    /// What was refused, unless something else runs since.
+    /// The refused revision, unless another one runs since.
     pub fn refusal(&self) -> Option<&Refused> {
         self.refused.as_ref().map(|(refused, _)| refused)
     }
 
-    /// Whether it waits for a person, because the store has gone back in time.
+    /// True while the balancer waits for a person, because the store has gone back in time.
     pub fn waits(&self) -> bool {
         self.back.is_some()
     }
@@ -347,7 +348,7 @@ mod tests {
         assert_eq!(apply(&mut follower), None);
     }
 
-    /// What happens to a store.
+    /// An event of the store or of the follower.
     #[derive(Clone, Debug)]
     enum Event {
         Push,
@@ -357,9 +358,9 @@ mod tests {
         Finish,
         Backup(usize),
         Restore(usize),
-        /// The follower sees what the store has: as an event of a watch, or because it asks.
+        /// The follower reads the store: after an event of a watch, or by polling.
         Look,
-        /// It sees this once more.
+        /// The follower reads the store once more.
         LookTwice,
         Refuse,
         Restart,

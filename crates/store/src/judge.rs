@@ -1,9 +1,8 @@
-//! Whether balancers that try a change do worse than those without it. No I/O.
+//! Comparison of balancers that try a change with balancers without the change. No I/O.
 //!
-//! Failures are compared by Wilson's score interval (Edwin B. Wilson, "Probable Inference, the Law of
-//! Succession, and Statistical Inference", 1927), and 99th percentiles by an interval of ranks, so that chance is no reason
-//! to take a change back. As a step is judged again and again while it lasts, the intervals are wide: 4 standard
-//! deviations.
+//! Failures are compared by Wilson's score interval (Edwin B. Wilson, "Probable Inference, the Law of Succession, and
+//! Statistical Inference", 1927), and 99th percentiles by an interval of ranks, so that a change is not taken back by
+//! chance. The intervals are wide, 4 standard deviations, because a step is judged again and again while it lasts.
 
 use std::time::Duration;
 
@@ -13,29 +12,29 @@ use serde::{Deserialize, Serialize};
 /// Half the width of the intervals, in standard deviations.
 const DEVIATIONS: f64 = 4.0;
 
-/// Limits of the latencies that are counted: each is 15 % above the one before, from 100 µs to 98 s.
+/// Number of latency limits: each limit is 15 % above the limit before, from 100 µs to 98 s.
 pub const LIMITS: usize = 100;
 
-/// What a balancer, or several, have counted.
+/// Counts of one balancer, or the sum over several.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Requests of which it is known how they ended; sessions, for TCP.
+    /// Requests whose end is known; sessions, for TCP.
     pub requests: u64,
-    /// Those of them that failed.
+    /// Requests that failed.
     pub failed: u64,
-    /// How many latencies were in each interval between [`limit`]s: the interval, and how many.
+    /// Number of latencies in each interval between two [`limit`]s: the interval, and the number.
     #[serde(default)]
     pub latencies: Vec<(u16, u64)>,
 }
 
-/// The largest latency of an interval.
+/// Largest latency of an interval.
 pub fn limit(interval: usize) -> Duration {
     let power = i32::try_from(interval).unwrap_or(i32::MAX);
     Duration::try_from_secs_f64(1e-4 * 1.15_f64.powi(power)).unwrap_or(Duration::MAX)
 }
 
 impl Counts {
-    /// Makes it such counts as this program writes, whatever it has read.
+    /// Brings counts that were read from the store within the bounds of this program.
     pub(crate) fn bound(&mut self) {
         self.failed = self.failed.min(self.requests);
         self.latencies
@@ -44,7 +43,7 @@ impl Counts {
         self.latencies.truncate(LIMITS);
     }
 
-    /// What was counted since `earlier`, by the same process.
+    /// Counts since `earlier`, an earlier state of the same process.
     pub fn since(&self, earlier: &Counts) -> Counts {
         let requests = self.requests.saturating_sub(earlier.requests);
         let before = |interval: u16| {
@@ -63,7 +62,7 @@ impl Counts {
         }
     }
 
-    /// Adds what another balancer has counted.
+    /// Adds the counts of another balancer.
     pub fn add(&mut self, other: &Counts) {
         self.requests = self.requests.saturating_add(other.requests);
         self.failed = self.failed.saturating_add(other.failed);
@@ -76,7 +75,7 @@ impl Counts {
         self.latencies.sort_unstable();
     }
 
-    /// The share of requests that failed, as it may truly be: the least, and the most.
+    /// Confidence interval of the share of failed requests: lower and upper bound.
     fn failing(&self) -> (f64, f64) {
         if self.requests == 0 {
             return (0.0, 1.0);
@@ -94,7 +93,7 @@ impl Counts {
         )
     }
 
-    /// The 99th percentile of the latency, as it may truly be: the least, and the most. `None` without latencies.
+    /// Confidence interval of the latency's 99th percentile: lower and upper bound. `None` without latencies.
     fn slowest(&self) -> Option<(Duration, Duration)> {
         let count: u64 = self
             .latencies
@@ -114,28 +113,28 @@ impl Counts {
             interval.map(|(interval, _)| usize::from(*interval))
         };
         let (least, most) = (at(0.99 - spread)?, at(0.99 + spread)?);
-        // The smallest of its interval, and the largest.
+        // The lower limit of the first interval, and the upper limit of the last one.
         let least = least.checked_sub(1).map_or(Duration::ZERO, limit);
         Some((least, limit(most)))
     }
 }
 
-/// What becomes of a step.
+/// Verdict about a step of a roll-out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The balancers with the change do as well as the others.
     Good,
-    /// They do worse, and how.
+    /// The balancers with the change do worse; the text says how.
     Worse(String),
-    /// There are too few requests to say so.
+    /// There are too few requests for a verdict.
     Unsure,
 }
 
-/// Compares balancers with a change, and others or themselves before it.
+/// Compares the counts of balancers with a change with those of other balancers, or of the same balancers before it.
 pub fn judge(with: &Counts, without: &Counts, rules: &Rollout) -> Verdict {
     let least = u64::from(rules.min_requests);
     let ((with_least, _), (_, without_most)) = (with.failing(), without.failing());
-    // However few there are: this is no chance.
+    // Significant even with few requests.
     if without.requests > 0 && with_least > without_most + f64::from(rules.more_failures) / 100.0 {
         let percent =
             |counts: &Counts| 100.0 * counts.failed as f64 / counts.requests.max(1) as f64;

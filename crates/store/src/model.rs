@@ -1,4 +1,4 @@
-//! What stands in the store. All of it is JSON, comes from the network, and is bounded before it is read.
+//! Documents of the store. All are JSON, come from the network, and are bounded before they are parsed.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -7,52 +7,52 @@ use evenkeel_config::edit;
 
 use crate::judge::Counts;
 
-/// The version of these documents. A later one is not understood.
+/// Version of the documents' format. Documents with a later version are refused.
 pub const FORMAT: u32 = 1;
 
-/// Longest text of a configuration, in bytes: etcd takes requests of at most 1.5 MiB, in which it is escaped.
+/// Longest text of a configuration, in bytes: etcd takes requests of at most 1.5 MiB, in which the text is escaped.
 pub const MAX_TEXT: usize = 1 << 20;
 
 /// Longest document, in bytes.
 pub const MAX_DOCUMENT: usize = 4 << 20;
 
-/// How many heads before it a head remembers.
+/// Most earlier heads that a head remembers.
 pub const MAX_PAST: usize = 64;
 
-/// Longest name, comment and so on, in bytes; what is longer is cut where it is shown.
+/// Longest name, comment and the like, in bytes; a longer one in a report or a revision is cut.
 const MAX_WORDS: usize = 4096;
 
 /// Longest list of balancers.
 const MAX_NODES: usize = 10_000;
 
-/// Why a document is not taken.
+/// Reason for which a document is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDocument {
-    /// It is too long.
+    /// The document is too long.
     #[error("it has {0} bytes; at most {MAX_DOCUMENT} are read")]
     TooLong(usize),
-    /// It is something else.
+    /// The document is not one of Evenkeel.
     #[error("it is none of ours: {0}")]
     Garbage(String),
-    /// A later version has written it.
+    /// The document was written by a later version.
     #[error("a later version has written it (format {0}): upgrade this balancer")]
     Later(u32),
-    /// A revision does not have the text that the head says.
+    /// The text of a revision is not the one that the head refers to.
     #[error("its text is not the one that was written: {found} in place of {expected}")]
     Damaged {
-        /// What the head says.
+        /// The revision according to the head.
         expected: String,
-        /// What the text is known by.
+        /// The revision according to its own text.
         found: String,
     },
 }
 
-/// A revision, as heads refer to it.
+/// Reference to a revision, in heads and reports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Pointer {
-    /// Its number.
+    /// Number of the revision.
     pub number: u64,
-    /// What its text is known by ([`edit::revision`]).
+    /// Identifier of the revision's text ([`edit::revision`]).
     pub id: String,
 }
 
@@ -62,26 +62,26 @@ impl std::fmt::Display for Pointer {
     }
 }
 
-/// Who has a revision that is tried.
+/// Progress of a roll-out: which balancers have the revision that is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {
-    /// One balancer.
+    /// A single balancer.
     One,
-    /// A share of them.
+    /// A share of the balancers.
     Share,
-    /// All of them.
+    /// All of the balancers.
     All,
 }
 
 /// A revision that is rolled out step by step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Which.
+    /// The revision that is rolled out.
     pub to: Pointer,
-    /// How far it has come.
+    /// Progress of the roll-out.
     pub step: Step,
-    /// The balancers that have it, unless all have.
+    /// The balancers that have the revision; empty if all have it.
     #[serde(default)]
     pub nodes: Vec<String>,
 }
@@ -89,49 +89,49 @@ pub struct Trial {
 /// A revision that was taken back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// Which.
+    /// The revision that was taken back.
     pub to: Pointer,
-    /// Why.
+    /// Reason for taking it back.
     pub why: String,
-    /// When, in seconds since 1970.
+    /// Time of taking it back, in seconds since 1970.
     pub at: u64,
 }
 
-/// What balancers are to have. It changes as a whole.
+/// The head: the document that says which revision balancers are to have. It changes as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// [`FORMAT`].
+    /// Version of the format ([`FORMAT`]).
     pub format: u32,
-    /// Counts the changes of this document, from 1.
+    /// Number of changes of this document, from 1.
     pub change: u64,
     /// A random text that no other version of this document has.
     pub tag: String,
-    /// Those of the versions that this one comes from, the last one first.
+    /// Tags of the heads that this one comes from, the newest first.
     #[serde(default)]
     pub past: Vec<String>,
-    /// Counts the changes by people, from 1.
+    /// Number of changes by people, from 1.
     pub pushes: u64,
-    /// The number that the next revision has.
+    /// Number of the next revision.
     pub next: u64,
-    /// The revision that all have, or those that do not try another one.
+    /// The revision of all balancers, or of the balancers that do not try another one.
     pub current: Option<Pointer>,
-    /// That before, for a roll-back.
+    /// The revision before the current one, for a roll-back.
     #[serde(default)]
     pub before: Option<Pointer>,
-    /// The one that is rolled out.
+    /// The roll-out in progress.
     #[serde(default)]
     pub trial: Option<Trial>,
-    /// The one that was taken back last, unless something was pushed since.
+    /// The revision that was taken back last, unless something was pushed since.
     #[serde(default)]
     pub failed: Option<Failed>,
 }
 
 impl Head {
-    /// The document.
+    /// Parses a head.
     ///
     /// # Errors
     ///
-    /// Why it is none.
+    /// The document is no valid head.
     pub fn read(bytes: &[u8]) -> Result<Self, BadDocument> {
         let mut head: Head = read(bytes)?;
         let words = [&head.tag].into_iter().chain(&head.past);
@@ -151,12 +151,12 @@ impl Head {
         Ok(head)
     }
 
-    /// Its bytes.
+    /// Serializes the head.
     pub fn write(&self) -> Vec<u8> {
         write(self)
     }
 
-    /// What the balancer called `name` is to have.
+    /// The revision that the balancer called `name` is to have.
     pub fn target(&self, name: &str) -> Option<&Pointer> {
         let tried = self
             .trial
@@ -165,7 +165,7 @@ impl Head {
         tried.map(|trial| &trial.to).or(self.current.as_ref())
     }
 
-    /// What it is known by, and where it comes from.
+    /// The head's mark, with the tags of the heads that it comes from.
     pub fn mark(&self) -> Mark {
         Mark {
             change: self.change,
@@ -174,32 +174,32 @@ impl Head {
         }
     }
 
-    /// Whether it comes from the head of that mark, or is it.
+    /// True if this head comes from the head with that mark, or is that head.
     pub fn follows(&self, mark: &Mark) -> bool {
         if self.tag == mark.tag || self.past.contains(&mark.tag) {
             return true;
         }
-        // So much has happened since that it cannot know that one any more. An older one is no such head:
-        // it would count fewer changes.
+        // More heads have followed than this head remembers. An older head is no successor: it would count fewer
+        // changes.
         let remembered = u64::try_from(self.past.len()).unwrap_or(u64::MAX);
         self.past.len() >= MAX_PAST && self.change > mark.change.saturating_add(remembered)
     }
 }
 
-/// What a head is known by.
+/// Identity of a head, without its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Its count of changes.
+    /// Number of changes of the head.
     pub change: u64,
-    /// Its tag.
+    /// Tag of the head.
     pub tag: String,
-    /// Those of the heads that it comes from, the last one first, where that matters.
+    /// Tags of the heads that this head comes from, the newest first; empty where they do not matter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub past: Vec<String>,
 }
 
 impl Mark {
-    /// The same without its past.
+    /// A copy of this mark without `past`.
     pub fn alone(&self) -> Mark {
         Mark {
             change: self.change,
@@ -209,31 +209,31 @@ impl Mark {
     }
 }
 
-/// A text of the configuration, and whose it is.
+/// A text of the configuration, and its author.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision {
-    /// [`FORMAT`].
+    /// Version of the format ([`FORMAT`]).
     pub format: u32,
-    /// Its number.
+    /// Number of the revision.
     pub number: u64,
-    /// That of the one that it is a change of; 0 is none.
+    /// Number of the revision that this one is a change of; 0 if there is none.
     pub parent: u64,
-    /// Who wrote it.
+    /// Author of the revision.
     pub who: String,
-    /// When, in seconds since 1970.
+    /// Time of the push, in seconds since 1970.
     pub at: u64,
-    /// Why, in their words.
+    /// The author's reason for the change, in their words.
     pub message: String,
-    /// The text.
+    /// The text of the configuration.
     pub text: String,
 }
 
 impl Revision {
-    /// The document, if it is the one that a head refers to.
+    /// Parses a revision, and checks that it is the one that a head refers to.
     ///
     /// # Errors
     ///
-    /// Why it is not.
+    /// The document is no revision, or another one.
     pub fn read(bytes: &[u8], expected: &Pointer) -> Result<Self, BadDocument> {
         let revision = Self::read_any(bytes)?;
         let found = revision.pointer();
@@ -246,11 +246,11 @@ impl Revision {
         }
     }
 
-    /// The document.
+    /// Parses a revision.
     ///
     /// # Errors
     ///
-    /// Why it is none.
+    /// The document is no revision.
     pub fn read_any(bytes: &[u8]) -> Result<Self, BadDocument> {
         let mut revision: Revision = read(bytes)?;
         cut(&mut revision.who);
@@ -258,12 +258,12 @@ impl Revision {
         Ok(revision)
     }
 
-    /// Its bytes.
+    /// Serializes the revision.
     pub fn write(&self) -> Vec<u8> {
         write(self)
     }
 
-    /// As heads refer to it.
+    /// Reference to this revision.
     pub fn pointer(&self) -> Pointer {
         Pointer {
             number: self.number,
@@ -275,44 +275,44 @@ impl Revision {
 /// A revision that a balancer has refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Which.
+    /// The refused revision.
     pub to: Pointer,
-    /// Why.
+    /// Reason for the refusal.
     pub why: String,
 }
 
-/// What a balancer says of itself.
+/// A balancer's report about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`FORMAT`].
+    /// Version of the format ([`FORMAT`]).
     pub format: u32,
-    /// What it is called.
+    /// Name of the balancer.
     pub name: String,
-    /// Its version.
+    /// Version of the balancer's program.
     pub version: String,
-    /// What tells this process from others of the same name.
+    /// Random text that tells this process from others with the same name.
     pub process: String,
-    /// The head that it goes by.
+    /// The head that the balancer goes by.
     pub mark: Option<Mark>,
-    /// What it runs.
+    /// The running revision.
     pub running: Option<Pointer>,
-    /// What it has refused.
+    /// The revision that the balancer has refused.
     pub refused: Option<Refused>,
-    /// Whether it waits for a person, because the store has gone back in time.
+    /// True while the balancer waits for a person, because the store has gone back in time.
     pub waits: bool,
-    /// What it has counted since it was started.
+    /// Counts since the process was started.
     pub counts: Counts,
-    /// What it had counted in the last minutes before it put what it runs into effect.
+    /// Counts of the last minutes before the running revision was put into effect.
     #[serde(default)]
     pub before: Counts,
 }
 
 impl Report {
-    /// The document.
+    /// Parses a report.
     ///
     /// # Errors
     ///
-    /// Why it is none.
+    /// The document is no report.
     pub fn read(bytes: &[u8]) -> Result<Self, BadDocument> {
         let mut report: Report = read(bytes)?;
         report.counts.bound();
@@ -324,13 +324,13 @@ impl Report {
         Ok(report)
     }
 
-    /// Its bytes.
+    /// Serializes the report.
     pub fn write(&self) -> Vec<u8> {
         write(self)
     }
 }
 
-/// Every document says which format it has.
+/// The version of the format, which each document has.
 #[derive(Deserialize)]
 struct Version {
     format: u32,
@@ -349,7 +349,7 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BadDocument> {
 }
 
 fn write<T: Serialize>(document: &T) -> Vec<u8> {
-    // Structs of texts and numbers: there is nothing in them that JSON does not know.
+    // Structs of texts and numbers: JSON can express all of them.
     serde_json::to_vec(document).unwrap_or_default()
 }
 

@@ -1,7 +1,7 @@
 //! The next step of a staged roll-out. No I/O, and no clock: time is an argument.
 //!
-//! One of the balancers drives it: the first one by name of those that report. All of them could; what two of them
-//! write at once, a transaction of the store takes from one of them only.
+//! One of the reporting balancers drives the roll-out: the first one by name. If two balancers think that they drive, a
+//! transaction of the store accepts the head of only one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,19 +11,19 @@ use evenkeel_config::Rollout;
 use crate::judge::{Counts, Verdict, judge};
 use crate::model::{Head, Pointer, Report, Step};
 
-/// How long balancers may take to put a revision into effect.
+/// Time within which balancers must put a revision into effect.
 const TO_APPLY: Duration = Duration::from_secs(60);
 
-/// What is to be written.
+/// The driver's next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing yet, and why.
+    /// Nothing is written yet; the text says why.
     Wait(&'static str),
-    /// The next step, with these balancers.
+    /// The next step is written, with these balancers.
     Advance(Step, Vec<String>),
-    /// It has gone well.
+    /// The roll-out has gone well: the revision becomes the current one.
     Finish,
-    /// It is taken back, and why.
+    /// The revision is taken back, for this reason.
     TakeBack(String),
 }
 
@@ -40,17 +40,17 @@ pub struct Driver {
 struct Watched {
     to: Pointer,
     step: Step,
-    /// When it was first seen.
+    /// Time at which this step was first seen.
     since: Duration,
-    /// When all that are to have the revision had it, and what they had counted.
+    /// Time at which all chosen balancers had the revision, and all reports at that time.
     began: Option<(Duration, Reports)>,
-    /// What others counted without the revision in the step before: for the last one, in which all have it.
+    /// Counts of the balancers without the revision in the step before. The last step, in which all have the revision,
+    /// is compared with these.
     without: Counts,
 }
 
 impl Driver {
-    /// What is to be written for the head `head`, given what the balancers say of themselves. `own` is the
-    /// name of the one that asks.
+    /// Returns the next action for the head `head`, given the balancers' reports. `own` is the name of this balancer.
     pub fn next(
         &mut self,
         head: &Head,
@@ -101,12 +101,12 @@ impl Driver {
             Step::One | Step::Share => trial.nodes.iter().collect(),
         };
         if chosen.is_empty() {
-            // Not the one that drives, if there is another one: should it fail, somebody is there.
+            // Preferably not the driver: should the chosen balancer fail, the driver is still there.
             let first = reports.keys().next_back().cloned();
             return Next::Advance(Step::One, first.into_iter().collect());
         }
         if let Some(gone) = chosen.iter().find(|name| !reports.contains_key(**name)) {
-            // Perhaps it has lost the store only; but perhaps it is the change that ended it.
+            // The balancer may only have lost the store; but the change may have ended it.
             return Next::TakeBack(format!("{gone} has gone while it had it"));
         }
         let has_it = |name: &&String| {
@@ -126,7 +126,7 @@ impl Driver {
                 None => Next::Wait("it is put into effect"),
             };
         };
-        // One that was started anew counts from zero, and may have been ended by the change.
+        // A balancer that was restarted counts from zero, and may have been ended by the change.
         let anew = chosen.iter().find(|name| {
             let process = |all: &Reports| all.get(**name).map(|report| report.process.clone());
             process(then).is_some() && process(then) != process(&reports)
@@ -149,7 +149,7 @@ impl Driver {
                 false => without.add(&counted),
             }
         }
-        // Without others, it is what there was before.
+        // Without other balancers, the chosen ones are compared with their own counts before.
         let all = [&without, &watched.without, &before];
         let compared = all.into_iter().find(|counts| counts.requests > 0);
         let compared = compared.unwrap_or(&without);
@@ -198,7 +198,7 @@ mod tests {
         now: Duration,
         tags: u32,
         rules: Rollout,
-        /// How many of a hundred requests fail with the new revision.
+        /// Requests out of a hundred that fail with the new revision.
         failing: u64,
         /// The interval of its latencies with the new revision.
         slow: u16,
@@ -280,7 +280,7 @@ mod tests {
             next
         }
 
-        /// What is written in so many seconds.
+        /// Runs the fleet for that many seconds, and returns all actions but the waits.
         fn go_on(&mut self, seconds: u32) -> Vec<Next> {
             let all = (0..seconds).map(|_| self.second());
             all.filter(|next| !matches!(next, Next::Wait(_))).collect()

@@ -1,5 +1,5 @@
-//! A balancer's end of the store: it follows what is there and puts it into effect, says what it runs, and drives
-//! roll-outs if it is its turn.
+//! The balancer's subsystem for the store: follows the store and puts its revisions into effect, reports what the
+//! balancer runs, and drives roll-outs if this balancer's turn has come.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -34,35 +34,35 @@ use crate::model::{FORMAT, Head, Pointer, Report, Revision};
 use crate::rollout::{Driver, Next};
 use crate::totals::Totals;
 
-/// How often the store is asked though a watch says that nothing has changed: watches can be lost.
+/// Interval at which the head is read even if the watch reports no change: watches can be lost.
 const POLL: Duration = Duration::from_secs(5);
 
-/// Pauses after failures.
+/// Shortest and longest pause after a failure.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How long a report holds if nothing is heard of the balancer any more.
+/// Time for which a report stays in the store after the balancer's last sign of life.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether something is to be reported.
+/// Interval of the reporter's checks.
 const TURN: Duration = Duration::from_secs(1);
 
-/// How often a lease is kept alive.
+/// Interval at which a lease is kept alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
-/// How often it is reported what was counted, while something is rolled out.
+/// Interval at which counts are reported while a roll-out is on.
 const COUNTS: Duration = Duration::from_secs(2);
 
-/// How often what was counted is kept, and how often back: five minutes.
+/// Interval at which counts are kept, and number of kept counts: five minutes.
 const KEEP_EVERY: Duration = Duration::from_secs(10);
 const KEPT: usize = 30;
 
-/// How long a start waits for a store that does not answer, or has nothing: with a copy, and without one.
+/// Time for which a start waits for a store that does not answer, or is empty: with a copy, and without one.
 const START: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
 
-/// How long somebody who writes waits until this balancer has put it into effect.
+/// Time for which a write through the admin API waits until this balancer has put it into effect.
 const IN_EFFECT: Duration = Duration::from_secs(5);
 
-/// The name of this balancer among others: that of the configuration, or that of the machine.
+/// The name of this balancer among others: `node.name` of the configuration, or else the machine's host name.
 pub fn name_of(node: &evenkeel_config::Node) -> String {
     let machine = || {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -74,20 +74,20 @@ pub fn name_of(node: &evenkeel_config::Node) -> String {
     node.name.clone().unwrap_or_else(machine)
 }
 
-/// What a balancer starts with.
+/// The revision that a balancer starts with.
 #[derive(Debug)]
 pub struct Begun {
     /// The revision.
     pub revision: Revision,
-    /// That of the last good copy, if it is another one: for when the former is refused.
+    /// The revision of the last good copy, if it is another one: for when `revision` is refused.
     pub fallback: Option<Revision>,
-    /// What the log should say.
+    /// Messages for the log.
     pub notes: Vec<String>,
     follower: Follower,
 }
 
 impl Begun {
-    /// The revision is refused for that reason: it starts with the last good copy. False if there is none.
+    /// Replaces a revision refused for the reason `why` by the last good copy. Returns false if there is no copy.
     pub fn fall_back(&mut self, why: String) -> bool {
         let Some(fallback) = self.fallback.take() else {
             return false;
@@ -103,12 +103,12 @@ impl Begun {
     }
 }
 
-/// Finds out what the balancer called `name` is to start with: what the store has, or the last good copy. `tell`
-/// is called with what the user should know meanwhile.
+/// Finds the revision that the balancer called `name` starts with: that of the store, or that of the last good copy.
+/// `tell` is called with messages for the user meanwhile.
 ///
 /// # Errors
 ///
-/// There is neither.
+/// There is neither a revision in the store nor a copy.
 pub async fn begin(settings: &Settings, name: &str, tell: impl Fn(&str)) -> Result<Begun, String> {
     let mut notes = Vec::new();
     let path = &settings.copy_file;
@@ -181,7 +181,7 @@ const WENT_BACK: &str = "the store has gone back in time: it has an older config
                          restored from a backup. What is in force stays in force until somebody pushes a configuration, or says \
                          `evenkeel store confirm`";
 
-/// What the store has for this balancer, if that is another revision than what it had.
+/// Reads the store's revision for this balancer; `None` if it is the one that the balancer had.
 async fn first(
     etcd: &mut Etcd,
     settings: &Settings,
@@ -195,7 +195,7 @@ async fn first(
         let read = etcd.read(Keys::One(&key)).await;
         let read = match read {
             Ok(read) => read,
-            // Without a copy there is nothing else to do than to wait.
+            // Without a copy, waiting is the only choice.
             Err(EtcdError::Unreachable(why)) if !has_copy => {
                 if told != why {
                     tell(&format!("waiting for the store: {why}"));
@@ -221,7 +221,7 @@ async fn first(
     }
 }
 
-/// Follows the store. Clones are the same.
+/// The subsystem that follows the store. Clones share one state.
 #[derive(Clone)]
 pub struct Fleet {
     inner: Arc<Inner>,
@@ -231,37 +231,37 @@ struct Inner {
     settings: Settings,
     names: Names,
     name: String,
-    /// Tells this process from others of that name.
+    /// Random text that tells this process from others with the same name.
     process: String,
     /// The balancer's own file.
     file: PathBuf,
     state: Mutex<State>,
-    /// Something is worth another try.
+    /// Wakes the follower for another attempt.
     again: Notify,
-    /// Told after each step.
+    /// Signalled after each step of the follower.
     stepped: watch::Sender<()>,
-    /// Another process takes the place of this one.
+    /// True while another process takes the place of this one.
     rests: AtomicBool,
-    /// For who writes: it does not wait for who follows.
+    /// Client for writes, so that a write does not wait for the follower.
     desk: tokio::sync::Mutex<Etcd>,
 }
 
 struct State {
     follower: Follower,
-    /// What is in force, or was put there last.
+    /// The revision in force, or the one that was put there last.
     revision: Revision,
-    /// What a transaction about the head compares.
+    /// The revision of etcd in which the head was changed last: a transaction compares it.
     changed: i64,
-    /// What all balancers are to have, if that is known.
+    /// Text of the revision that all balancers are to have, if it is known.
     stored: Option<Arc<str>>,
-    /// The last good copy, until what it has begun with is in force.
+    /// The last good copy, until the revision of the start is in force.
     fallback: Option<Revision>,
-    /// Why the store cannot be followed.
+    /// Reason for which the store cannot be followed.
     trouble: Option<String>,
     totals: Totals,
-    /// What was counted, the oldest first.
+    /// Counts with the time of each, the oldest first.
     kept: VecDeque<(Instant, Counts)>,
-    /// What had been counted in the last minutes before what is in force came there.
+    /// Counts of the last minutes before the revision in force was put there.
     before: Counts,
     applied: u64,
     refused: u64,
@@ -275,14 +275,14 @@ impl std::fmt::Debug for Fleet {
     }
 }
 
-/// What is known of the store.
+/// State of the connection with the store.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct StoreStatus {
-    /// Where it is.
+    /// Address of the store.
     pub store: String,
-    /// What this balancer is called there.
+    /// Name of this balancer in the store.
     pub name: String,
-    /// Why it cannot be followed; null if it can.
+    /// Reason for which the store cannot be followed; null if it can.
     pub trouble: Option<String>,
     /// The number of the revision in force.
     pub running: Option<u64>,
@@ -290,20 +290,20 @@ pub struct StoreStatus {
     pub current: Option<u64>,
     /// The number of the revision that is rolled out.
     pub trial: Option<u64>,
-    /// The balancers that try it; empty if all do.
+    /// The balancers that try the revision; empty if all do.
     pub tried_by: Vec<String>,
-    /// Why this balancer refuses what it is to have; null if it does not.
+    /// Reason for which this balancer refuses the revision that it is to have; null if it does not.
     pub refused: Option<String>,
     /// The number of the revision that was taken back last, if none was pushed since.
     pub taken_back: Option<u64>,
-    /// Why.
+    /// Reason for which that revision was taken back.
     pub taken_back_because: Option<String>,
-    /// Whether the store has gone back in time, and a person must say what is to be.
+    /// True while this balancer waits for a person, because the store has gone back in time.
     pub waits: bool,
 }
 
 impl Fleet {
-    /// One that goes on from what it has begun with. `file` is the balancer's own file.
+    /// A subsystem that continues from the start `begun`. `file` is the balancer's own file.
     pub fn new(settings: &Settings, name: &str, file: &Path, begun: Begun) -> Self {
         let Begun {
             revision,
@@ -343,7 +343,8 @@ impl Fleet {
         }
     }
 
-    /// What it has begun with cannot be put into effect for that reason: the text of the last good copy, if there is one.
+    /// Falls back to the last good copy, because the revision of the start cannot be put into effect for the reason
+    /// `why`. Returns the copy's text, if there is a copy.
     pub fn fall_back(&self, why: String) -> Option<String> {
         let mut state = self.inner.state.lock();
         let fallback = state.fallback.take()?;
@@ -358,15 +359,15 @@ impl Fleet {
         Some(state.revision.text.clone())
     }
 
-    /// What was refused is tried again: something beside it has changed.
+    /// Allows another attempt at the refused revision, because its circumstances have changed.
     pub fn retry(&self) {
         self.inner.state.lock().follower.retry();
         self.inner.again.notify_one();
     }
 
-    /// Follows the store, for ever.
+    /// Follows the store forever.
     async fn follow(&self, manager: &Manager) {
-        // What it has begun with is good.
+        // The revision of the start is good.
         self.keep_copy().await;
         let (shortest, longest) = PAUSES;
         let mut pause = shortest;
@@ -428,7 +429,7 @@ impl Fleet {
         }
     }
 
-    /// Takes in what the head is.
+    /// Takes in the current head.
     async fn take(
         &self,
         etcd: &mut Etcd,
@@ -464,7 +465,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Puts what is wanted into effect; answers whether something was.
+    /// Puts the wanted revision into effect; returns true if it was put there.
     async fn put_into_effect(&self, etcd: &mut Etcd, manager: &Manager) -> Result<bool, EtcdError> {
         let (wanted, current) = {
             let state = self.inner.state.lock();
@@ -568,7 +569,7 @@ impl Fleet {
         }
     }
 
-    /// Says what this balancer runs, and drives roll-outs, for ever.
+    /// Reports what this balancer runs, and drives roll-outs, forever.
     async fn report(&self, manager: &Manager) {
         let mut etcd = Etcd::new(&self.inner.settings);
         let mut reporter = Reporter::default();
@@ -576,10 +577,10 @@ impl Fleet {
         let begun = Instant::now();
         let mut steps = self.inner.stepped.subscribe();
         loop {
-            // A change is told at once.
+            // A change is reported at once.
             let _ = timeout(TURN, steps.changed()).await;
             if self.inner.rests.load(Ordering::Relaxed) {
-                // Who has taken its place writes there meanwhile.
+                // The process that has taken over writes the report meanwhile.
                 reporter.told = None;
                 continue;
             }
@@ -618,7 +619,7 @@ impl Fleet {
         }
     }
 
-    /// What this balancer says of itself.
+    /// Builds this balancer's report.
     fn own_report(&self) -> Report {
         let state = self.inner.state.lock();
         Report {
@@ -727,7 +728,7 @@ impl Fleet {
                         return Some(format!("this balancer refuses it: {}", refused.why));
                     }
                 }
-                // It ends with the process only.
+                // The channel ends only with the process.
                 let _ = steps.changed().await;
             }
         };
@@ -794,7 +795,7 @@ fn store_error(error: DeskError) -> StoreError {
 #[derive(Default)]
 struct Reporter {
     lease: Option<(i64, Instant)>,
-    /// What was written last, without counts, and when.
+    /// The last report written, without counts, and its time.
     told: Option<(Report, Instant)>,
     /// Another process reports by the same name.
     is_double: bool,
@@ -813,7 +814,7 @@ impl Reporter {
                         self.look(fleet, etcd).await?;
                     }
                 }
-                // It has run out, or the store was restored.
+                // The lease has run out, or the store was restored.
                 false => (self.lease, self.told) = (None, None),
             }
         }
@@ -829,7 +830,7 @@ impl Reporter {
                 .head()
                 .is_some_and(|head| head.trial.is_some())
         };
-        // Each report makes the store larger until that is compacted.
+        // Each report makes the store larger until the store is compacted.
         let is_due = match &self.told {
             None => true,
             Some((told, at)) => *told != without_counts || is_tried && at.elapsed() >= COUNTS,
@@ -850,7 +851,7 @@ impl Reporter {
             .write(vec![Write::Put(key, report.write(), lease)])
             .await;
         if let Err(error) = written {
-            // Perhaps there is no such lease any more.
+            // The lease may not exist any more.
             (self.lease, self.told) = (None, None);
             return Err(error);
         }
@@ -858,7 +859,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// Looks whether what was written is still there.
+    /// Checks that the written report is still in the store.
     async fn look(&mut self, fleet: &Fleet, etcd: &mut Etcd) -> Result<(), EtcdError> {
         let key = fleet.inner.names.node(&fleet.inner.name);
         let read = etcd.read(Keys::One(&key)).await?;

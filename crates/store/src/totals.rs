@@ -1,4 +1,4 @@
-//! What this balancer has counted of its requests, however its configuration changes.
+//! Sums of this balancer's requests, which continue when its configuration changes.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use evenkeel_manager::Manager;
 
 use crate::judge::{Counts, LIMITS, limit};
 
-/// Counts of all rules and members, also of those that are gone.
+/// Sums over all rules and members, including those that were removed.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
-    /// Of each rule, when it was looked at last.
+    /// Requests or sessions of each rule at the last update, and failures among them.
     rules: HashMap<std::sync::Arc<str>, [u64; 2]>,
     members: HashMap<MemberId, Latencies>,
     requests: u64,
@@ -20,12 +20,12 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Takes in what has come since this was called last.
+    /// Adds the requests since the last call.
     pub(crate) fn update(&mut self, manager: &Manager) {
         let mut rules = HashMap::new();
         for rule in manager.subsystems().traffic() {
             let ([_, requests, failed], [_, sessions, broken]) = (rule.requests, rule.connections);
-            // Whoever speaks TCP has no requests.
+            // A TCP rule has no requests.
             let now = match requests {
                 0 => [sessions, broken],
                 _ => [requests, failed],
@@ -54,11 +54,11 @@ impl Totals {
         self.members = members;
     }
 
-    /// What was counted so far.
+    /// Sums so far.
     pub(crate) fn counts(&self) -> Counts {
         let mut below = 0;
         let intervals = (0..LIMITS).filter_map(|interval| {
-            // The last one has all that are longer.
+            // The last interval includes all longer latencies.
             let now = match interval + 1 == LIMITS {
                 true => self.latencies.count(),
                 false => self.latencies.at_most(limit(interval)),

@@ -29,7 +29,7 @@ pub(crate) struct RangeRequest {
     pub range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub limit: i64,
-    /// 2 is: the largest first.
+    /// 2 means: the largest first.
     #[prost(int32, tag = "5")]
     pub sort_order: i32,
     #[prost(bool, tag = "8")]
@@ -78,10 +78,10 @@ pub(crate) enum Op {
     Delete(DeleteRangeRequest),
 }
 
-/// Whether a key has something; which is equality, as 0 is.
+/// Comparison of a key's value in a transaction; `result` is left out, as its value 0 means equality.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Compare {
-    /// [`TARGET_MOD`].
+    /// Compared property ([`TARGET_MOD`]).
     #[prost(int32, tag = "2")]
     pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
@@ -149,7 +149,7 @@ pub(crate) struct WatchResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Event {
-    /// 1 is: it was deleted.
+    /// 1 means: the key was deleted.
     #[prost(int32, tag = "1")]
     pub kind: i32,
     #[prost(message, optional, tag = "2")]
@@ -158,7 +158,7 @@ pub(crate) struct Event {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseGrantRequest {
-    /// In seconds.
+    /// Lifetime in seconds.
     #[prost(int64, tag = "1")]
     pub ttl: i64,
 }
@@ -169,7 +169,7 @@ pub(crate) struct LeaseGrantResponse {
     pub id: i64,
 }
 
-/// For `LeaseKeepAlive` and `LeaseRevoke`.
+/// Request of `LeaseKeepAlive` and `LeaseRevoke`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseRequest {
     #[prost(int64, tag = "1")]
@@ -178,7 +178,7 @@ pub(crate) struct LeaseRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseResponse {
-    /// In seconds; 0 is: there is no such lease.
+    /// Lifetime left in seconds; 0 means that there is no such lease.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
 }
@@ -201,7 +201,7 @@ pub(crate) struct AuthenticateResponse {
 mod tests {
     use super::*;
 
-    /// As the documentation of the encoding has it: a tag is the field's number, times 8, plus its type.
+    /// Encoding according to the documentation: a tag is the field's number, times 8, plus its type.
     #[test]
     fn messages_have_the_numbers_of_the_api() {
         let compare = Compare {

@@ -1,8 +1,8 @@
 //! A client of etcd: the few calls of its API (v3, by gRPC) that are needed.
 //!
-//! One server is asked at a time, over one connection; when it does not answer in time, the next one is asked. Reads
-//! are tried at each server once. A write whose answer does not come is not tried again: whoever writes
-//! compares what is there, and finds out.
+//! One server is asked at a time, over one connection; if it does not answer in time, the next one is asked. A read is
+//! tried once at each server. A write whose answer is lost is not tried again: the caller compares the store's content
+//! to find out whether the write was made.
 
 mod messages;
 
@@ -40,75 +40,75 @@ const MAX_EVENTS: usize = 8 << 20;
 const UNAUTHENTICATED: &str = "16";
 const UNAVAILABLE: [&str; 4] = ["1", "4", "13", "14"];
 
-/// Why etcd does not do what it is asked to.
+/// Error of a call of etcd.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
-    /// No server answers. What each said, or did not.
+    /// No server answers. The text has the answer or error of each server.
     #[error("{0}")]
     Unreachable(String),
-    /// A server refuses.
+    /// A server refuses the call.
     #[error("{0}")]
     Refused(String),
 }
 
 impl EtcdError {
-    /// Whether no server answers.
+    /// True if no server answers.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, EtcdError::Unreachable(_))
     }
 }
 
-/// A key with what it has.
+/// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The key.
     pub key: Vec<u8>,
     /// The value.
     pub value: Vec<u8>,
-    /// What a transaction compares: the revision of etcd in which the key was changed last.
+    /// The revision of etcd in which the key was changed last: a transaction compares it.
     pub changed: i64,
 }
 
-/// What was read.
+/// Answer of a read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Read {
-    /// The keys that are there.
+    /// The keys found.
     pub entries: Vec<Entry>,
-    /// The revision of etcd that this is of.
+    /// The revision of etcd at the time of the read.
     pub revision: i64,
-    /// Which cluster has said so. One that was restored from a backup has another number.
+    /// Number of the cluster. A cluster that was restored from a backup has another number.
     pub cluster: u64,
 }
 
-/// Which keys.
+/// Selection of keys.
 #[derive(Clone, Debug)]
 pub enum Keys<'a> {
-    /// This one.
+    /// A single key.
     One(&'a str),
-    /// All that begin so.
+    /// All keys with this prefix.
     Under(&'a str),
-    /// A page: so many of all that begin so, in order, behind a key if there is one.
+    /// A page of the keys with a prefix, in order: the prefix, the most keys, and the key behind which the page begins.
     Page(&'a str, i64, Option<&'a [u8]>),
-    /// So many of these, the largest first, from the key behind on, if there is one.
+    /// The last keys with a prefix, the largest first: the prefix, the most keys, and the key before which they lie.
     Last(&'a str, i64, Option<&'a str>),
 }
 
-/// What is written in a transaction.
+/// A write of a transaction.
 #[derive(Clone, Debug)]
 pub enum Write {
-    /// A key gets a value, for as long as a lease holds (0: for ever).
+    /// Sets a key to a value, for the lifetime of a lease (0: forever).
     Put(String, Vec<u8>, i64),
-    /// A key is removed.
+    /// Removes a key.
     Delete(String),
-    /// All keys that begin so are removed.
+    /// Removes all keys with this prefix.
     DeleteUnder(String),
 }
 
-/// A client. Calls are made one after the other.
+/// A client of etcd. Calls are made one after the other.
 pub struct Etcd {
     settings: Store,
     tls: Option<Current>,
-    /// Which server is asked.
+    /// Index of the server that is asked.
     at: usize,
     link: Option<Link>,
 }
@@ -122,9 +122,9 @@ impl fmt::Debug for Etcd {
 /// A connection to a server.
 struct Link {
     client: SendRequest<Bytes>,
-    /// What URIs begin with.
+    /// Common start of the URIs of all calls.
     base: String,
-    /// What the server knows the user by.
+    /// Token of the user's login.
     token: Option<String>,
     driver: JoinHandle<()>,
 }
@@ -136,10 +136,10 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// The fields of a call.
+    /// Header fields of a call.
     fn fields(&self) -> Vec<(&str, &str)> {
         let token = self.token.iter().map(|token| ("token", token.as_str()));
-        // One that has lost the others must not answer with what it once knew.
+        // A server that has lost the others must not answer with old data.
         token.chain([("hasleader", "true")]).collect()
     }
 
@@ -153,7 +153,7 @@ impl Link {
         let uri = format!("{}{method}", self.base);
         let mut call = Call::begin_with(self.client.clone(), &uri, message, options).await?;
         let answer = call.next().await?;
-        // An error may follow.
+        // An error may follow the answer.
         match call.next().await {
             Err(CallError::Closed) | Ok(_) => Ok(answer),
             Err(error) => Err(error),
@@ -162,36 +162,36 @@ impl Link {
 }
 
 impl Etcd {
-    /// A client of the servers that the configuration names. Nothing is connected yet.
+    /// A client of the servers that the configuration names, not connected yet.
     pub fn new(settings: &Store) -> Self {
         let secure = settings.endpoints.iter().find(|one| one.is_secure());
         let tls = secure.and_then(|one| settings.client_tls(one));
         Etcd {
             tls: tls.map(Current::new),
             settings: settings.clone(),
-            // Balancers do not all ask the same one.
+            // Not all balancers should ask the same server.
             at: fastrand::usize(..settings.endpoints.len().max(1)),
             link: None,
         }
     }
 
-    /// The server that is asked.
+    /// Address of the server that is asked.
     pub fn server(&self) -> String {
         let endpoint = self.settings.endpoints.get(self.at);
         endpoint.map(Origin::to_string).unwrap_or_default()
     }
 
-    /// The next call is made over another connection, to the next server.
+    /// Makes the next call use another connection, to the next server.
     pub fn move_on(&mut self) {
         self.link = None;
         self.at = (self.at + 1) % self.settings.endpoints.len().max(1);
     }
 
-    /// Reads keys: what the whole cluster agrees on.
+    /// Reads keys, as the whole cluster agrees on them.
     ///
     /// # Errors
     ///
-    /// No server answers, or it refuses.
+    /// No server answers, or a server refuses.
     pub async fn read(&mut self, keys: Keys<'_>) -> Result<Read, EtcdError> {
         let request = match keys {
             Keys::One(key) => RangeRequest {
@@ -204,7 +204,7 @@ impl Etcd {
                 ..RangeRequest::default()
             },
             Keys::Page(prefix, limit, behind) => RangeRequest {
-                // No key lies between one and the same with a zero.
+                // No key lies between a key and the same key with a zero appended.
                 key: behind.map_or_else(|| prefix.into(), |key| [key, &[0]].concat()),
                 range_end: after(prefix),
                 limit,
@@ -228,12 +228,12 @@ impl Etcd {
         })
     }
 
-    /// Writes all of it, if the key `key` was changed last in the revision `changed` of etcd (0: if it is not
-    /// there); answers whether it was.
+    /// Makes all writes, if the key `key` was changed last in the revision `changed` of etcd (0: if it does not exist).
+    /// Returns true if they were made.
     ///
     /// # Errors
     ///
-    /// No server answers: it may have been written. Or one refuses.
+    /// No server answers, and the writes may have been made; or a server refuses.
     pub async fn write_if(
         &mut self,
         (key, changed): (&str, i64),
@@ -247,11 +247,11 @@ impl Etcd {
         self.transact(vec![compare], writes).await
     }
 
-    /// Writes all of it.
+    /// Makes all writes.
     ///
     /// # Errors
     ///
-    /// No server answers: it may have been written. Or one refuses.
+    /// No server answers, and the writes may have been made; or a server refuses.
     pub async fn write(&mut self, writes: Vec<Write>) -> Result<(), EtcdError> {
         self.transact(Vec::new(), writes).await.map(|_| ())
     }
@@ -289,11 +289,11 @@ impl Etcd {
         Ok(response.succeeded)
     }
 
-    /// A lease for that time.
+    /// Requests a lease with this lifetime.
     ///
     /// # Errors
     ///
-    /// No server answers, or it refuses.
+    /// No server answers, or a server refuses.
     pub async fn lease(&mut self, lifetime: Duration) -> Result<i64, EtcdError> {
         let request = LeaseGrantRequest {
             ttl: i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX),
@@ -303,11 +303,11 @@ impl Etcd {
         Ok(response.id)
     }
 
-    /// Whether the lease goes on: it begins anew, if it has not run out.
+    /// Renews a lease for its full lifetime. Returns false if the lease has run out.
     ///
     /// # Errors
     ///
-    /// No server answers, or it refuses.
+    /// No server answers, or a server refuses.
     pub async fn keep_alive(&mut self, lease: i64) -> Result<bool, EtcdError> {
         let request = LeaseRequest { id: lease };
         let method = "/etcdserverpb.Lease/LeaseKeepAlive";
@@ -315,11 +315,11 @@ impl Etcd {
         Ok(response.ttl > 0)
     }
 
-    /// Ends a lease, and with it what was written for it.
+    /// Ends a lease, and removes the keys that were written with it.
     ///
     /// # Errors
     ///
-    /// No server answers, or it refuses.
+    /// No server answers, or a server refuses.
     pub async fn end_lease(&mut self, lease: i64) -> Result<(), EtcdError> {
         let request = LeaseRequest { id: lease };
         let method = "/etcdserverpb.Lease/LeaseRevoke";
@@ -327,11 +327,11 @@ impl Etcd {
         Ok(())
     }
 
-    /// Changes of a key from that revision of etcd on.
+    /// Watches the changes of a key from the revision `from` of etcd on.
     ///
     /// # Errors
     ///
-    /// No server answers, or it refuses.
+    /// No server answers, or a server refuses.
     pub async fn watch(&mut self, key: &str, from: i64) -> Result<Watch, EtcdError> {
         let request = WatchRequest {
             create: Some(WatchCreate {
@@ -385,7 +385,7 @@ impl Etcd {
                         EtcdError::Refused(why)
                     });
                 }
-                // Its token is too old, or the server was started anew.
+                // The token is too old, or the server was restarted.
                 Ok(Err(error))
                     if logins == 0 && self.settings.user.is_some() && is_no_login(&error) =>
                 {
@@ -404,7 +404,7 @@ impl Etcd {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => no_answer(limit),
             };
-            // A connection that was there already may have been dead for long: that says nothing of the server.
+            // An old connection may have been dead for long, which says nothing about the server.
             if std::mem::take(&mut is_stale) && retry == Retry::EachServer {
                 self.link = None;
                 continue;
@@ -417,7 +417,7 @@ impl Etcd {
         }
     }
 
-    /// The connection; a new one, if there is none. Each server is tried once.
+    /// Returns the connection; makes a new one, if there is none. Each server is tried once.
     async fn link(&mut self) -> Result<&Link, EtcdError> {
         let mut said: Vec<String> = Vec::new();
         if self
@@ -432,7 +432,7 @@ impl Etcd {
             let connected = timeout(limit, self.connect()).await;
             match connected.unwrap_or_else(|_| Err(EtcdError::Unreachable(no_answer(limit)))) {
                 Ok(link) => self.link = Some(link),
-                // Another one of the cluster would refuse, too.
+                // Another server of the cluster would refuse, too.
                 Err(error @ EtcdError::Refused(_)) => return Err(error),
                 Err(error) => {
                     said.push(format!("{}: {error}", self.server()));
@@ -475,7 +475,7 @@ impl Etcd {
         let connected = http2::connect(stream).await;
         let (client, connection) = connected.map_err(|error| unreachable(error.to_string()))?;
         let driver = tokio::spawn(async move {
-            // Whoever has a call is told that it is broken.
+            // The calls report a broken connection.
             let _ = connection.await;
         });
         let mut link = Link {
@@ -491,7 +491,7 @@ impl Etcd {
     }
 }
 
-/// What the server at the other end knows a user by.
+/// Logs the user in, and returns the token.
 async fn login(link: &Link, user: &str, file: &std::path::Path) -> Result<String, EtcdError> {
     let password = key_file::load(file, |text| {
         Ok::<_, std::convert::Infallible>(text.trim().to_owned())
@@ -519,7 +519,7 @@ async fn login(link: &Link, user: &str, file: &std::path::Path) -> Result<String
     }
 }
 
-/// Whether a call is tried at other servers.
+/// Rule for repeating a call at other servers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Retry {
     EachServer,
@@ -539,7 +539,7 @@ fn no_answer(limit: Duration) -> String {
     format!("no answer within {limit:?}")
 }
 
-/// What a server says, with what to do about it where that is known.
+/// Returns a server's error text, with advice for the errors that have a known cure.
 fn meant(why: &str) -> String {
     if why.contains("database space exceeded") {
         return format!(
@@ -552,7 +552,7 @@ fn meant(why: &str) -> String {
     why.to_owned()
 }
 
-/// The first key after all that begin with `prefix`.
+/// Returns the first key after all keys with the prefix `prefix`.
 fn after(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     while let Some(last) = end.pop() {
@@ -562,7 +562,7 @@ fn after(prefix: &str) -> Vec<u8> {
         }
     }
     match end.is_empty() {
-        // There is none: to the end.
+        // No key follows: to the end of the store.
         true => vec![0],
         false => end,
     }
@@ -578,29 +578,29 @@ impl From<KeyValue> for Entry {
     }
 }
 
-/// Changes of a key, as they happen.
+/// Changes of a key, in order of time.
 #[derive(Debug)]
 pub struct Watch {
     call: Call,
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// It has begun.
+    /// The watch has begun.
     Begun,
-    /// The key has this now, or (`None`) is gone.
+    /// The key has a new value, or (`None`) was removed.
     Changed(Option<Entry>),
-    /// Nothing.
+    /// No change.
     Nothing,
 }
 
 impl Watch {
-    /// What has happened. Of several changes of the key, the last one.
+    /// Waits for the next event. Of several changes of the key, only the last one is returned.
     ///
     /// # Errors
     ///
-    /// The watch has ended, and why: the connection broke, or what was wanted is not kept any more (it was compacted).
+    /// The watch has ended, for example because the connection broke or the wanted history was compacted.
     pub async fn next(&mut self) -> Result<Told, EtcdError> {
         let broken = |error: CallError| EtcdError::Unreachable(error.to_string());
         let message = self.call.next().await.map_err(broken)?;
@@ -608,11 +608,11 @@ impl Watch {
     }
 }
 
-/// What a message of a watch says.
+/// Parses a message of a watch.
 ///
 /// # Errors
 ///
-/// That it has ended.
+/// The message ends the watch.
 pub fn told(message: &[u8]) -> Result<Told, EtcdError> {
     let response = WatchResponse::decode(message);
     let response = response.map_err(|error| EtcdError::Unreachable(error.to_string()))?;
@@ -633,7 +633,7 @@ pub fn told(message: &[u8]) -> Result<Told, EtcdError> {
     })
 }
 
-/// What can be read of messages that a server sends, for tests with any bytes.
+/// Decodes a server's message as each message that a server sends, for tests with arbitrary bytes.
 pub fn decode(message: &[u8]) {
     let _ = told(message);
     let range = RangeResponse::decode(message).unwrap_or_default();
