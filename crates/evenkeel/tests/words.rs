@@ -13,7 +13,7 @@ const RIDDLES: [&str; 24] = [
 ];
 
 /// Most doc comments of a folder that begin so.
-const OLD_RIDDLES: [(&str, usize); 12] = [
+const OLD_RIDDLES: [(&str, usize); 11] = [
     ("bench", 221),
     ("control", 1),
     ("convert", 3),
@@ -26,7 +26,6 @@ const OLD_RIDDLES: [(&str, usize); 12] = [
     ("http2", 9),
     ("lab", 10),
     ("manager", 2),
-    ("sim", 236),
 ];
 
 /// Names of one word that need no object: conventions of the language and its libraries.

@@ -1,11 +1,11 @@
-//! How many requests per second of CPU time `evenkeel sim` plays, and the memory that it needs.
+//! Speed of `evenkeel sim` in requests per second of CPU time, and the memory that it needs.
 //!
 //! ```text
 //! cargo run --profile dist -p evenkeel-sim --example speed -- [REPEATS]
 //! ```
 //!
-//! Each case is a scenario as a user would write it, in a process of its own on one thread. What is
-//! measured is all of a run with its figures, without tables and files.
+//! Each case is a scenario as a user would write it, played by one thread in a process of its own. The measurement
+//! covers a whole run and its figures, without tables and files.
 
 use std::error::Error;
 use std::path::Path;

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use evenkeel_core::time::Instant;
 
-/// A queue of events. Of two at the same moment the one comes first that was scheduled first.
+/// Queue of events. Of two events at the same moment, the one that was scheduled first comes first.
 #[derive(Debug)]
 pub struct Engine<E> {
     now: u64,
     events: BinaryHeap<Due<E>>,
-    /// What was to happen `usual` nanoseconds later: such events are due in the order in which
-    /// they were scheduled, and need no sorting.
+    /// Events that were scheduled `usual` nanoseconds ahead: they are due in the order in which they were scheduled,
+    /// and need no sorting.
     line: VecDeque<Due<E>>,
     usual: u64,
     scheduled: u64,
 }
 
-/// An event, when it is due, and which one it was of those that were scheduled.
+/// An event, the time at which it is due, and its number among all scheduled events.
 #[derive(Debug)]
 struct Due<E> {
     at: u64,
@@ -34,7 +34,7 @@ impl<E> Due<E> {
 }
 
 impl<E> Ord for Due<E> {
-    /// The first one is the greatest, as heaps want it.
+    /// Reversed, because a heap returns its greatest element: the first event is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }
@@ -55,9 +55,8 @@ impl<E> PartialEq for Due<E> {
 impl<E> Eq for Due<E> {}
 
 impl<E> Engine<E> {
-    /// An engine in which nothing is to happen yet. Requests must not come at its first moment,
-    /// which slots use for "never". Many events are to happen `usual` nanoseconds after they were
-    /// scheduled.
+    /// An engine without events. Requests must not come at time 0, which slots use for "never". `usual` is the number
+    /// of nanoseconds ahead that many events are scheduled.
     pub fn new(usual: f64) -> Self {
         Engine {
             now: 0,
@@ -68,17 +67,17 @@ impl<E> Engine<E> {
         }
     }
 
-    /// Nanoseconds since the beginning.
+    /// Virtual time in nanoseconds since the beginning.
     pub fn nanos(&self) -> u64 {
         self.now
     }
 
-    /// The moment of the last event.
+    /// Time of the last event.
     pub fn now(&self) -> Instant {
         Instant::from_nanos(self.now)
     }
 
-    /// Lets `event` happen so many nanoseconds from now.
+    /// Schedules `event` in `nanos` nanoseconds from now.
     pub fn after(&mut self, nanos: f64, event: E) {
         self.scheduled += 1;
         let due = Due {
@@ -106,25 +105,25 @@ impl<E> Engine<E> {
     }
 }
 
-/// What happens in virtual time.
+/// A model that runs in virtual time.
 pub trait World {
-    /// What may happen.
+    /// Events of the model.
     type Event;
 
-    /// Its engine.
+    /// The model's engine.
     fn engine(&mut self) -> &mut Engine<Self::Event>;
 
-    /// Lets an event happen; `false` if that is the end.
+    /// Handles an event; `false` ends the run.
     fn happen(&mut self, event: Self::Event) -> bool;
 }
 
-/// A world of which somebody is told now and then how far it has come.
+/// A world that reports its virtual time now and then.
 pub struct Watched<'a, W> {
     /// The world.
     pub world: W,
-    /// Gets the time, and answers whether to go on.
+    /// Called with the time; returns false to stop the run.
     pub tell: &'a mut dyn FnMut(Duration) -> bool,
-    /// Events since it was told.
+    /// Events since the last report.
     pub events: u32,
 }
 
@@ -148,7 +147,7 @@ impl<W: World> World for Watched<'_, W> {
     }
 }
 
-/// Lets everything happen that is to, in the order of time.
+/// Handles all events in the order of time, until none is left or the world ends the run.
 pub fn run(world: &mut impl World) {
     while let Some(event) = world.engine().next() {
         if !world.happen(event) {
@@ -157,9 +156,9 @@ pub fn run(world: &mut impl World) {
     }
 }
 
-/// The length of a time in nanoseconds.
+/// Converts a duration into nanoseconds.
 pub fn nanos(duration: Duration) -> f64 {
-    // Of 128 bits a conversion is slow, and this is asked for with every event.
+    // Conversion of 128 bits is slow, and this function is called with every event.
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX) as f64
 }
 

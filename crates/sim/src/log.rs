@@ -22,15 +22,15 @@ const MAX_TRIED: usize = 16;
 const SHOWN: usize = 10;
 /// The longest date of a line, in bytes; those that logs have are shorter than 30.
 const LONGEST_DATE: usize = 64;
-/// The longest time that is believed, in milliseconds: a day.
+/// Longest time that is accepted, in milliseconds: a day.
 const LONGEST: f64 = 86_400e3;
 
-/// How lines are written.
+/// Format of a log's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Evenkeel's own.
+    /// Evenkeel's own log.
     Json,
-    /// As of nginx and Apache httpd; behind it the time of the request may stand.
+    /// Combined format of nginx and Apache httpd; the request's time may follow.
     Combined,
     /// HAProxy's `httplog` and `tcplog`.
     Haproxy,
@@ -39,54 +39,55 @@ pub enum Format {
 /// A request, or a TCP connection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// When it came, in milliseconds since 1970.
+    /// Arrival time, in milliseconds since 1970.
     pub at: f64,
-    /// Who served it, as a number of [`Log::names`].
+    /// The member that served the request, as an index into [`Log::names`].
     pub member: Option<usize>,
-    /// Its group, or else its rule, front end or nothing.
+    /// The request's group, or else its rule or front end, if the log names one.
     pub group: Option<usize>,
-    /// Its rule, if the log has one.
+    /// The request's rule, if the log has one.
     pub rule: Option<usize>,
     /// Method and first part of the path.
     pub class: Option<usize>,
-    /// Its method and target, as a number of [`Log::requests`], if that was asked for.
+    /// Method and target, as an index into [`Log::requests`], if they were asked for.
     pub request: Option<u32>,
-    /// Over which of its client's connections it came; `None` if the log does not say.
+    /// The client's connection over which the request came; `None` if the log does not say.
     pub connection: Option<u64>,
-    /// How long the client waited for the beginning of an answer, in milliseconds.
+    /// Time that the client waited for the beginning of an answer, in milliseconds.
     pub waited: Option<f64>,
-    /// The part of it in the balancer's queue, in milliseconds; `None` if the log does not say.
+    /// Part of the time in the balancer's queue, in milliseconds; `None` if the log does not say.
     pub queued: Option<f64>,
-    /// The part of it in which a connection to the member was opened; `None` if none was, or the log does not say.
+    /// Part of the time in which a connection to the member was opened; `None` if none was opened, or the log does not
+    /// say.
     pub connect: Option<f64>,
-    /// Members that failed it before, as far as the log names them.
+    /// Members at which the request failed before, as far as the log names them.
     pub tried: Vec<usize>,
-    /// Whether it failed for a reason that is not the client's.
+    /// True if the request failed for a reason other than the client.
     pub failed: bool,
-    /// Whether it was tried more than once.
+    /// True if the request was tried more than once.
     pub retried: bool,
 }
 
-/// What a log has.
+/// Content of a log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Log {
-    /// Its format; `None` if no line could be read.
+    /// Format of the log; `None` if no line could be read.
     pub format: Option<Format>,
     /// Requests by time.
     pub entries: Vec<Entry>,
-    /// What entries name.
+    /// Names that entries refer to.
     pub names: Vec<String>,
-    /// Methods and targets, with a space between them, if that was asked for.
+    /// Methods and targets, with a space between them, if they were asked for.
     pub requests: Vec<String>,
     /// Lines that are not empty.
     pub lines: u64,
-    /// Lines that could not be read, and the first of them in words.
+    /// Number of lines that could not be read.
     pub unreadable: u64,
-    /// What was wrong with the first ones.
+    /// Descriptions of the first lines that could not be read.
     pub shown: Vec<String>,
     /// Requests after the first [`MAX_REQUESTS`], which are left out.
     pub left_out: u64,
-    /// Whether times are whole seconds.
+    /// True if times are whole seconds.
     pub whole_seconds: bool,
 }
 
@@ -143,11 +144,11 @@ pub fn read(source: impl BufRead, format: Option<Format>) -> io::Result<Log> {
     read_with(source, format, Names::default())
 }
 
-/// The same with methods and targets, so that requests can be sent once more.
+/// Reads a log like [`read`], with methods and targets, so that requests can be sent once more.
 ///
 /// # Errors
 ///
-/// As of [`read`].
+/// The errors of [`read`].
 pub fn read_requests(source: impl BufRead, format: Option<Format>) -> io::Result<Log> {
     let names = Names {
         requests: Some(Default::default()),
@@ -261,7 +262,7 @@ fn time(value: f64) -> Option<f64> {
     (0.0..=LONGEST).contains(&value).then_some(value)
 }
 
-/// What tells a client's address with its port from others.
+/// Identifies a client's connection by the client's address and port.
 fn connection(client: &str) -> Option<u64> {
     let (_, port) = client.rsplit_once(':')?;
     port.parse::<u16>().ok()?;

@@ -1,4 +1,4 @@
-//! What can be played: members, requests, and what changes over time.
+//! Scenarios: members, requests, and changes over time.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use evenkeel_manager::config::Config;
 use crate::server::Discipline;
 use crate::work::Service;
 
-/// One member at the start.
+/// A member at the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemberModel {
-    /// How it works on several requests at once.
+    /// Order in which the member works on several requests at once.
     pub discipline: Discipline,
-    /// Requests that it can work on at full speed.
+    /// Requests that the member can work on at full speed.
     pub slots: usize,
-    /// How many times slower than normal it is.
+    /// Slowness of the member, as a multiple of the normal one.
     pub slowness: f64,
-    /// Share of its requests that fail at once (in 1 % of the mean service time).
+    /// Share of the member's requests that fail at once (in 1 % of the mean service time).
     pub failing: f64,
-    /// Its weight, which says nothing about its speed.
+    /// Weight, independent of the member's speed.
     pub weight: f64,
 }
 
@@ -34,32 +34,32 @@ impl MemberModel {
     };
 }
 
-/// Something that changes while the clock runs.
+/// A change of a member during the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// When.
+    /// Time of the change.
     pub at: Duration,
-    /// Which member, by index.
+    /// Index of the member.
     pub member: usize,
-    /// What.
+    /// New state of the member.
     pub to: To,
 }
 
-/// What a [`Change`] does to a member.
+/// Effect of a [`Change`] on a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum To {
-    /// It is so many times slower than normal from now on.
+    /// The member is this many times slower than normal from now on.
     Slowness(f64),
-    /// It fails this share of its requests from now on.
+    /// The member fails this share of its requests from now on.
     Failing(f64),
-    /// So many tasks of somebody else want its slots all the time.
+    /// Tasks of other programs want the member's slots all the time: their number.
     Background(f64),
-    /// Interrupts take this share of each of its slots from now on, before all else. Its utilisation does not
-    /// show that.
+    /// Interrupts take this share of each of the member's slots from now on, before all else. The member's utilisation
+    /// does not show them.
     Interrupts(f64),
-    /// It reports this load from now on, whatever it does.
+    /// The member reports this load from now on, independent of its real load.
     Load(f64),
-    /// It has died, with all that it was working on, and refuses connections; or it is back.
+    /// The member has died, with all requests that it was working on, and refuses connections (`true`); or it is back.
     Dead(bool),
 }
 
@@ -78,24 +78,24 @@ pub struct Reports {
     pub noise: f64,
 }
 
-/// What becomes of load reports on their way.
+/// Disturbance of load reports on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Way {
-    /// How much longer than its delay one may take, by chance.
+    /// Longest random time that a report takes beyond its delay.
     pub jitter: Duration,
-    /// Share of those that get lost, at each balancer.
+    /// Share of the reports that get lost, at each balancer.
     pub loss: f64,
 }
 
-/// How a load is read that is reported.
+/// Way in which the reported load is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reading {
-    /// As it is at the moment of the report, where it is an average of the last 100 ms, or of
-    /// the time since the last report.
+    /// The load at the moment of the report, where it is an average of the last 100 ms, or of the time since the last
+    /// report.
     Now,
-    /// The same, but the composite load is that of kernels: the share of time in which the member was busy,
-    /// or what its tasks of the moment count ([`of_queue`](evenkeel_core::load::of_queue)), whichever is
-    /// more, and the interrupts that are pending.
+    /// Like `Now`, but the composite load is the one of kernels: the greater one of the share of time in which the
+    /// member was busy and of the count of its tasks of the moment ([`of_queue`](evenkeel_core::load::of_queue)), and
+    /// the interrupts that are pending.
     Moment,
     /// The share of time in which the member was busy since the last report, and the interrupts that are
     /// pending, per slot.
@@ -104,24 +104,24 @@ pub enum Reading {
     Written {
         /// Time between two turns of the process.
         update: Duration,
-        /// How long it waits for a slot when its turn has come, for each task above the
-        /// number of slots, per slot: a random time, this on average.
+        /// Time that the process waits for a slot when its turn has come, for each task above the number of slots,
+        /// per slot: a random time with this mean.
         wait: Duration,
     },
 }
 
-/// A world for a strategy to live in.
+/// A world in which a strategy is tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// A short name for tables.
     pub name: String,
     /// The members.
     pub members: Vec<MemberModel>,
-    /// What requests cost.
+    /// Distribution of the requests' costs.
     pub service: Service,
-    /// What they cost on average in nanoseconds, for the central queue that knows no more.
+    /// Mean cost of a request in nanoseconds, for a central queue that does not know each cost.
     pub mean_cost: f64,
-    /// Whether they say so, and strategies count it.
+    /// True if requests announce their cost, and strategies count it.
     pub announced: bool,
     /// True if members send heads at once, and first bytes when the work is done.
     pub streams: bool,
@@ -131,9 +131,9 @@ pub struct Scenario {
     /// Clients that each send a request as soon as the one before is answered (closed loop);
     /// with 0, requests arrive by chance at a rate that is `utilisation`.
     pub clients: usize,
-    /// Balancers that share the members and know nothing of each other.
+    /// Number of balancers that share the members. They do not communicate, unless `fleet_in_flight` is set.
     pub balancers: usize,
-    /// Whether they tell each other how many of their requests are in flight.
+    /// True if balancers tell each other the number of their requests in flight.
     pub fleet_in_flight: bool,
     /// Time from balancer to member, and back.
     pub network: Duration,
@@ -142,34 +142,34 @@ pub struct Scenario {
     pub session: Duration,
     /// Load reports, if members send any.
     pub reports: Option<Reports>,
-    /// Whether each balancer reads the loads for itself, at moments of its own; else all get the same reports.
+    /// True if each balancer reads the loads itself, at its own moments; else all get the same reports.
     pub each_reads: bool,
-    /// What becomes of reports on their way.
+    /// Disturbance of load reports on their way.
     pub way: Way,
-    /// What changes, in the order of time.
+    /// Changes in the order of time.
     pub changes: Vec<Change>,
-    /// Requests that arrive before the clock stops, where there is no `length`.
+    /// Number of requests until the clock stops, if there is no `length`.
     pub requests: usize,
-    /// When the clock stops.
+    /// Time at which the clock stops.
     pub length: Option<Duration>,
-    /// How what members report is read.
+    /// Way in which the members' load is measured.
     pub reading: Reading,
-    /// How often the variance of their utilisation is noted down.
+    /// Interval at which the variance of the members' utilisation is noted.
     pub variance: Option<Duration>,
-    /// What balancers are configured to do; `None` is one group with all defaults and without
-    /// limits. How long requests wait, and how often they are tried again, is said by the first rule of
-    /// their group; without one they wait for as long as it takes, and are not tried again.
+    /// Configuration of the balancers; `None` means one group with all defaults and without limits. The first rule for
+    /// the group sets how long requests wait and how often they are tried again; without a rule they wait without a
+    /// limit, and are not tried again.
     pub config: Option<Config>,
-    /// The group that requests are for.
+    /// Name of the group that serves the requests.
     pub group: String,
-    /// Whether balancers control their groups between decisions: check, eject, alert, panic.
+    /// True if balancers control their groups between decisions: check, eject, alert, panic.
     pub control: bool,
-    /// How many members each balancer may use, which others are not for it: the first one the first so
-    /// many, the next one those after them, and so on around.
+    /// Number of members that each balancer may use; the others do not exist for it. The first balancer uses the first
+    /// members, the second one the members after them, and so on around.
     pub view: Option<usize>,
-    /// How often members and requests are noted down.
+    /// Interval at which members and requests are sampled.
     pub samples: Option<Duration>,
-    /// By which factor it is learnt wrongly how many requests a member works on at once.
+    /// Factor by which the number of requests that a member works on at once is learnt wrongly.
     pub wrong_caps: f32,
 }
 
@@ -207,8 +207,8 @@ impl Scenario {
         }
     }
 
-    /// The same for the members of a group of a configuration, which balancers control.
-    /// `None` if there is no such group.
+    /// A scenario with the members of a group of a configuration, which balancers control. `None` if there is no such
+    /// group.
     pub fn of(config: Config, group: &str) -> Option<Self> {
         let mut groups = config.groups.iter();
         let members = groups.find(|of| of.name == group)?.members.len();
@@ -220,42 +220,42 @@ impl Scenario {
         })
     }
 
-    /// The same with requests that cost this.
+    /// Sets the distribution of the requests' costs.
     #[must_use]
     pub fn service(mut self, service: Service) -> Self {
         self.service = service;
         self
     }
 
-    /// The same with requests that say what they cost.
+    /// Lets requests announce their cost.
     #[must_use]
     pub fn announced(mut self) -> Self {
         self.announced = true;
         self
     }
 
-    /// The same with so many balancers.
+    /// Sets the number of balancers.
     #[must_use]
     pub fn balancers(mut self, balancers: usize) -> Self {
         self.balancers = balancers;
         self
     }
 
-    /// The same at this utilisation.
+    /// Sets the utilisation.
     #[must_use]
     pub fn utilisation(mut self, utilisation: f64) -> Self {
         self.utilisation = utilisation;
         self
     }
 
-    /// The same with so many clients in a closed loop.
+    /// Sets the number of clients in a closed loop.
     #[must_use]
     pub fn clients(mut self, clients: usize) -> Self {
         self.clients = clients;
         self
     }
 
-    /// The same with these weights, one for each member.
+    /// Sets the weights, one for each member.
     #[must_use]
     pub fn weights(mut self, weights: &[f64]) -> Self {
         for (member, &weight) in self.members.iter_mut().zip(weights) {
@@ -264,7 +264,7 @@ impl Scenario {
         self
     }
 
-    /// The same with every member working like this.
+    /// Sets the discipline and the number of slots of every member.
     #[must_use]
     pub fn working(mut self, discipline: Discipline, slots: usize) -> Self {
         for member in &mut self.members {
@@ -273,25 +273,25 @@ impl Scenario {
         self
     }
 
-    /// The same with the first member so many times slower.
+    /// Makes the first member this many times slower.
     #[must_use]
     pub fn one_slow(mut self, slowness: f64) -> Self {
         self.members[0].slowness = slowness;
         self
     }
 
-    /// The same with the first member failing this share of its requests at once.
+    /// Makes the first member fail this share of its requests at once.
     #[must_use]
     pub fn one_failing(mut self, share: f64) -> Self {
         self.members[0].failing = share;
         self
     }
 
-    /// The same with one member so many times slower, another one every `period`.
+    /// Makes one member this many times slower, and another one every `period`.
     #[must_use]
     pub fn moving_slow(mut self, slowness: f64, period: Duration) -> Self {
         self.members[0].slowness = slowness;
-        // Steps that are not neighbours, so that order in the list cannot help.
+        // Steps to members that are not neighbours, so that the order in the list cannot help.
         let step = (self.members.len() / 3).max(1) | 1;
         let mut slow = 0;
         let mut at = period;

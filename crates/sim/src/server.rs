@@ -31,13 +31,13 @@ struct Running {
 pub struct Server {
     discipline: Discipline,
     slots: usize,
-    /// How many times slower than normal it is now.
+    /// Current slowness, as a multiple of the normal one.
     slowness: f64,
     /// Share of requests that it fails at once.
     pub failing: f64,
     running: Vec<Running>,
     waiting: VecDeque<Running>,
-    /// When `left` of the running was last true.
+    /// Time at which `left` of the running requests was last up to date.
     updated: u64,
     /// Nanoseconds of work done, over all slots.
     worked: f64,
@@ -48,15 +48,15 @@ pub struct Server {
     interrupts: f64,
     /// Tasks that run or wait, averaged over [`QUEUE_AVERAGE`].
     queue: f64,
-    /// Whether anybody asks for that average.
+    /// True if that average is used.
     averages: bool,
-    /// When a request will be done, as it was told last, and which time of telling that was.
+    /// Time at which the next request will be done, as it was scheduled last, with the version of that schedule.
     due: Option<u64>,
     version: u32,
 }
 
 impl Server {
-    /// One without work. `averages` is whether [`queue`](Self::queue) will be asked for.
+    /// A server without work. `averages` says that [`queue`](Self::queue) will be used.
     pub fn new(
         discipline: Discipline,
         slots: usize,
@@ -180,8 +180,8 @@ impl Server {
         self.slowness = slowness;
     }
 
-    /// When the next request will be done, if nothing happens before, and which version that is:
-    /// older ones are void. `None` is as it was told last, or never.
+    /// Returns the time at which the next request will be done, if nothing happens before, and the version of this
+    /// schedule: older versions are void. `None` if the time has not changed, or nothing runs.
     pub fn reschedule(&mut self) -> Option<(u64, u32)> {
         let due = self.next_completion();
         if due == self.due {

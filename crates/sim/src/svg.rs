@@ -33,17 +33,17 @@ const NAMED: usize = COLOURS.len();
 /// A line of a plot.
 #[derive(Clone, Debug, Default)]
 pub struct Line {
-    /// What it is.
+    /// Name in the legend.
     pub name: String,
-    /// Its points.
+    /// Points of the line.
     pub points: Vec<(f64, f64)>,
-    /// How far each may be off: bars.
+    /// Uncertainty of each point, drawn as bars.
     pub within: Vec<f64>,
-    /// Whether it is somebody else's, who published it: dashed, with hollow points.
+    /// True if others have published the values: dashed, with hollow points.
     pub is_published: bool,
 }
 
-/// How an axis is divided.
+/// Division of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// Evenly, from 0.
@@ -57,13 +57,13 @@ pub enum Scale {
 /// A plot of lines.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// What it shows.
+    /// Lines of the plot.
     pub lines: Vec<Line>,
-    /// What the level axis is.
+    /// Label of the horizontal axis.
     pub across: &'static str,
-    /// What the upright one is.
+    /// Label of the vertical axis.
     pub up: &'static str,
-    /// How both are divided.
+    /// Division of both axes.
     pub scales: (Scale, Scale),
     /// The largest value of the upright axis, if it is known.
     pub most: Option<f64>,
@@ -124,7 +124,7 @@ impl Axis {
         }
     }
 
-    /// Where a value is, from 0 to 1.
+    /// Position of a value on the axis, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let value = match self.powers {
             true => libm::log10(value.max(1e-12)),

@@ -1,5 +1,5 @@
-//! What another strategy would make of a running group: its members as they were measured, and
-//! requests at the rate that was measured, in virtual time.
+//! Forecast for a running group with another strategy: plays its members and its rate of requests, both as measured, in
+//! virtual time.
 
 use std::time::Duration;
 
@@ -19,28 +19,27 @@ const SAMPLES: u32 = 200;
 /// Time between two load reports of a member.
 const REPORTS: Duration = Duration::from_secs(1);
 
-/// What is asked.
+/// Parameters of a forecast.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// A configuration with the group. How long requests wait, and how often they are tried again, is
-    /// said by its first rule for the group.
+    /// A configuration with the group. Its first rule for the group sets how long requests wait, and how often they are
+    /// tried again.
     pub config: Config,
     /// The group's name.
     pub group: String,
-    /// One for each member of the group: the mean time that a request takes there, and how many
-    /// it works on at once.
+    /// Mean service time and number of requests at once, for each member of the group.
     pub members: Vec<(Duration, usize)>,
     /// Requests per second.
     pub rate: f64,
-    /// How many requests come.
+    /// Number of requests.
     pub requests: u32,
-    /// The load that members report once a second, if they do.
+    /// Load that members report once a second, if they report one.
     pub reports: Option<LoadId>,
-    /// What chance begins with.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a forecast.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     /// Mean response time.
@@ -49,9 +48,9 @@ pub struct Forecast {
     pub quantiles: [Duration; 3],
     /// Share of the requests that failed.
     pub failed: f64,
-    /// Requests in the balancer's queue at 99 % of all moments, or fewer.
+    /// The 99th percentile of the number of requests in the balancer's queue over time.
     pub queue: usize,
-    /// Of each member: its share of the requests, and the share of its time in which it was busy.
+    /// Share of the requests and share of busy time of each member.
     pub members: Vec<(f64, f64)>,
 }
 
@@ -69,8 +68,8 @@ impl Work for Exponential {
 }
 
 impl Question {
-    /// What it is like with a strategy. `None` if there is nothing to play, or `go_on`, which is asked
-    /// now and then, says no.
+    /// Plays the group with a strategy. `None` if there is nothing to play, or if `go_on`, which is called now and
+    /// then, returns false.
     pub fn play(&self, strategy: &Values, go_on: &mut dyn FnMut() -> bool) -> Option<Forecast> {
         let mut config = self.config.clone();
         let mut groups = config.groups.iter_mut();

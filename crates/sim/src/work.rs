@@ -5,46 +5,44 @@ use std::fmt;
 
 pub use crate::engine::exponential;
 
-/// What a request asks for.
+/// Cost and document of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ask {
-    /// What it costs in nanoseconds at normal speed, unless the member knows the answer.
+    /// Cost in nanoseconds at normal speed, unless the member has the document at hand.
     pub cost: f64,
-    /// What it is about, for members that may know the answer.
+    /// Number of the document, for members with a cache.
     pub document: usize,
 }
 
-/// What requests ask for, and what that costs.
+/// Source of requests and their costs.
 pub trait Work: fmt::Debug {
-    /// What the next request asks for.
+    /// Draws the next request.
     fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask;
 
-    /// Time from this request to the next one in nanoseconds, where the work knows when they
-    /// come; `None` is the end.
+    /// Time from this request to the next one in nanoseconds, if the work knows the arrival times; `None` is the end.
     fn gap(&mut self) -> Option<f64> {
         None
     }
 
-    /// Over which connection of a client the request comes that was drawn last, where that is known, and
-    /// whether it is the last one there.
+    /// Number of the client's connection of the last drawn request, if it is known, and true if the request is the last
+    /// one of that connection.
     fn connection(&self) -> Option<(u64, bool)> {
         None
     }
 
-    /// What a request says that it costs, where 1 is a usual one.
+    /// Announced cost of a request; 1 is the usual cost.
     fn announced(&self, ask: Ask) -> f64 {
         let _ = ask;
         1.0
     }
 
-    /// What it costs when it has come to the member of that index, in nanoseconds at normal
-    /// speed.
+    /// Cost of a request at the member with this index, in nanoseconds at normal speed.
     fn cost(&mut self, ask: Ask, member: usize) -> f64 {
         let _ = member;
         ask.cost
     }
 
-    /// What the strategies that hash go by.
+    /// Key for strategies that hash.
     fn key(&self, ask: Ask) -> Option<u64> {
         let _ = ask;
         None
@@ -56,14 +54,14 @@ pub trait Work: fmt::Debug {
     }
 }
 
-/// How long requests take to serve at normal speed. The mean is always 10 ms.
+/// Distribution of service times at normal speed. The mean is always 10 ms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
-    /// All the same.
+    /// Constant service time.
     Constant,
-    /// Exponential.
+    /// Exponential distribution.
     Exponential,
-    /// One request in ten costs twenty times the others.
+    /// Two kinds: one request in ten costs twenty times the others.
     Mixed,
 }
 
@@ -94,7 +92,7 @@ impl Work for Service {
     }
 }
 
-/// How popular things are, in the order of their ranks.
+/// Popularity of things, in the order of their ranks.
 #[derive(Clone, Debug)]
 pub struct Popularity {
     /// Shares, summed up.
@@ -102,7 +100,7 @@ pub struct Popularity {
 }
 
 impl Popularity {
-    /// That of `count` things, of which that of rank i is as popular as 1 / i^`alpha` (Zipf).
+    /// Popularity of `count` things, where the thing of rank i is as popular as 1 / i^`alpha` (Zipf).
     pub fn new(count: usize, alpha: f64) -> Self {
         let weights = (1..=count).map(|rank| libm::pow(rank as f64, -alpha));
         let mut sum = 0.0;
@@ -115,7 +113,7 @@ impl Popularity {
         Popularity { sums }
     }
 
-    /// One of them, by chance: its rank, from 0.
+    /// Draws a thing by chance: returns its rank, from 0.
     pub fn draw(&self, rng: &mut fastrand::Rng) -> usize {
         let luck = rng.f64();
         let rank = self.sums.partition_point(|&below| below < luck);
@@ -144,7 +142,7 @@ impl Cache {
         }
     }
 
-    /// Whether a document is there; from now on it is.
+    /// Uses a document; returns true if it was there already.
     pub fn has(&mut self, document: (usize, usize)) -> bool {
         self.asked += 1;
         self.order.push_back((document, self.asked));
@@ -160,29 +158,29 @@ impl Cache {
     }
 }
 
-/// How requests come.
+/// Process of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrivals {
-    /// So many clients ask one thing after the other, without a pause.
+    /// Closed loop: number of clients that send one request after the other, without a pause.
     Closed(usize),
-    /// So many requests per second, at random (Poisson), whatever the answers do.
+    /// Open loop: requests per second, at random (Poisson), independent of the answers.
     Open(f64),
-    /// So many requests per second at random, and more at times.
+    /// Random arrivals with bursts.
     Bursts(Bursts),
-    /// As the work says ([`Work::gap`]).
+    /// Arrival times of the work ([`Work::gap`]).
     Listed,
 }
 
-/// Arrivals at random whose rate is another one at times.
+/// Random arrivals with a temporarily increased rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bursts {
     /// Per second, outside of bursts.
     pub rate: f64,
-    /// From the start of one to that of the next, in nanoseconds.
+    /// Time from the start of a burst to the start of the next one, in nanoseconds.
     pub every: f64,
-    /// How long one lasts, in nanoseconds.
+    /// Length of a burst, in nanoseconds.
     pub length: f64,
-    /// How many times more arrive in one.
+    /// Factor of the rate in a burst.
     pub factor: f64,
 }
 
@@ -211,19 +209,19 @@ impl Bursts {
     }
 }
 
-/// What clients do one after the other.
+/// Sequence of a client's requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Visit {
     /// Requests of a session.
     pub requests: usize,
-    /// Mean time before the next request and the next session (exponential), in nanoseconds.
+    /// Mean think time before the next request and the next session (exponential), in nanoseconds.
     pub think: f64,
-    /// Whether they are those of a connection, which stays with its member.
+    /// True if the requests are those of a connection, which stays with its member.
     pub connection: bool,
 }
 
 impl Visit {
-    /// One request.
+    /// A single request.
     pub const ONE: Visit = Visit {
         requests: 1,
         think: 0.0,
@@ -236,11 +234,11 @@ impl Visit {
 pub struct Source {
     /// The name of the group.
     pub group: String,
-    /// How they come.
+    /// Process of arrivals.
     pub arrivals: Arrivals,
-    /// What clients do who have come.
+    /// Sequence of requests of each client that arrives.
     pub visit: Visit,
-    /// What they ask for.
+    /// Source of requests and their costs.
     pub work: Box<dyn Work>,
 }
 

@@ -269,8 +269,8 @@ impl<'e> Desk<'e> {
         })
     }
 
-    /// Ends a roll-out in progress. Otherwise, goes back to the previous revision, or to the revision with the number
-    /// `to`.
+    /// Goes back to the revision with the number `to`. Without `to`, ends a roll-out in progress, or else goes back to
+    /// the previous revision.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
-//! The worlds in which strategies are compared.
+//! Worlds in which strategies are compared.
 
 use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
 use evenkeel_sim::{Change, Discipline, Reports, Scenario, Service, To};
 
-/// How often the slow member changes where one moves.
+/// Time after which another member becomes the slow one, in worlds where it moves.
 const PERIOD: Duration = Duration::from_secs(3);
 
 /// All scenarios, the plain ones first.

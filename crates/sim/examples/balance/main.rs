@@ -1,4 +1,4 @@
-//! How well the strategies balance, in virtual time, against a queue that knows all.
+//! Comparison of the strategies in virtual time, against a queue that knows all.
 //!
 //! ```text
 //! cargo run --release -p evenkeel-sim --example balance -- [--json] [--seeds N] [--only TEXT] [STRATEGY...]

@@ -1,5 +1,5 @@
-//! What a log of real requests says of a configuration: the same requests again with other strategies
-//! and other numbers of members, which of them would have been better, and how sure that is.
+//! Advice from a log of real requests: plays the same requests with other strategies and other numbers of members, and
+//! says which of them would have been better, and how sure that is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -23,22 +23,23 @@ use super::statistics::{FIGURES, Mean};
 use super::{MEASURED, Results, Unit};
 use crate::log::{Entry, Format, Log};
 
-/// The most requests that are played again: the last ones of a log.
+/// Most requests that are played again: the last ones of a log.
 const MAX_PLAYED: usize = 100_000;
-/// The fewest that say anything.
+/// Fewest requests for a result.
 const FEWEST: usize = 50;
-/// The most classes of requests; the rarest are one.
+/// Most classes of requests; the rarest share one class.
 const CLASSES: usize = 8;
-/// The most requests at once that are told apart.
+/// Most requests at once that are told apart.
 const MOST_AT_ONCE: usize = 256;
-/// Runs of each world, unless somebody says otherwise.
+/// Default number of runs of each world.
 pub const SEEDS: usize = 5;
-/// By how much response times must differ to be worth a change, and forecasts to be called wrong.
+/// Relative difference of response times from which a change is worth it (`WORTH`), and from which a forecast is called
+/// wrong (`WRONG`).
 const WORTH: f64 = 0.1;
 const WRONG: f64 = 0.25;
-/// By which factor thresholds are lowered and raised.
+/// Factor by which thresholds are lowered and raised.
 const FURTHER: f64 = 1.5;
-/// Parameter of strategies: above it members get nothing new.
+/// Parameter of strategies: a member above it gets no new requests.
 const REJECT: &str = "reject_threshold";
 /// Strategies that are tried beside the configured one: those that need neither load reports nor keys.
 const STRATEGIES: [&str; 5] = [
@@ -49,7 +50,7 @@ const STRATEGIES: [&str; 5] = [
     "random",
 ];
 
-/// What is asked of a log.
+/// Parameters of an advice.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Question<'a> {
     /// The group, where the configuration has several.
@@ -58,43 +59,43 @@ pub struct Question<'a> {
     pub service: Option<Duration>,
     /// The first seed.
     pub seed: Option<u32>,
-    /// How many there are.
+    /// Number of seeds.
     pub seeds: Option<usize>,
 }
 
-/// What was learnt from a log before anything was played.
+/// Facts about a log, found before anything is played.
 #[derive(Clone, Debug)]
 pub struct Study {
-    /// What the log is, in sentences.
+    /// Properties of the log, in sentences.
     pub facts: Vec<String>,
-    /// What it cannot tell.
+    /// Questions that the log cannot answer, in sentences.
     pub unknown: Vec<String>,
     /// Unreadable lines, the first ones.
     pub unreadable: Vec<String>,
     /// The measured median and 99th percentile in milliseconds, if the log has times.
     pub measured: Option<(f64, f64)>,
-    /// Members that the configuration has.
+    /// Number of members in the configuration.
     members: usize,
     /// Names of the thresholds of loads that are tried.
     thresholds: Vec<&'static str>,
 }
 
-/// What is advised.
+/// Advice that results from the runs.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// What to do, in sentences.
+    /// Recommendations, in sentences.
     pub advice: Vec<String>,
-    /// How the forecast for the configuration as it is agrees with the log.
+    /// Agreement of the log with the forecast for the unchanged configuration, in a sentence.
     pub agreement: String,
-    /// The world that is advised, by its index.
+    /// Index of the recommended world.
     pub best: usize,
 }
 
-/// Makes the plan of what is played for the configuration in the file at `path`.
+/// Makes the plan of the runs for the configuration in the file at `path`.
 ///
 /// # Errors
 ///
-/// Everything that is wrong with the configuration, or why the log says nothing about it.
+/// All faults of the configuration, or the reason for which the log says nothing about it.
 pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, Study), Errors> {
     let file = path.display().to_string();
     let fail = |message: String| {
@@ -137,7 +138,7 @@ pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, St
     let names: Vec<String> = group.members.iter().map(MemberConfig::shown_name).collect();
     let learnt = learn(log, &config, &group, &names, question).map_err(&fail)?;
     let mut study = learnt.study;
-    // The log's times have the way to the member in them.
+    // The log's times include the way to the member.
     world.network = Duration::ZERO;
     world.duration = Duration::from_nanos(learnt.replay.length).max(Duration::from_millis(1));
     world.service.distribution = Distribution::Constant;
@@ -200,7 +201,7 @@ pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, St
     }
     for (name, value) in thresholds {
         for value in [value / FURTHER, value * FURTHER] {
-            // With two digits.
+            // Two digits.
             let value: f64 = format!("{value:.1e}").parse().unwrap_or(value);
             let Some(changed) = with_threshold(&group, name, value) else {
                 continue;
@@ -231,7 +232,7 @@ pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, St
     Ok((plan, study))
 }
 
-/// What the threshold of a group's alerts is called, and its value.
+/// Returns the name of the threshold of a group's alerts, and its value.
 fn of_alerts(threshold: Threshold) -> (&'static str, f64) {
     let (name, value) = match threshold {
         Threshold::Critical(value) => ("alert.threshold", value),
@@ -241,7 +242,8 @@ fn of_alerts(threshold: Threshold) -> (&'static str, f64) {
     (name, f64::from(value))
 }
 
-/// The group with another value of this threshold; `None` if it cannot be.
+/// Returns the group with another value of this threshold; `None` if the group has no such threshold or the value is
+/// out of range.
 fn with_threshold(group: &GroupConfig, name: &str, value: f64) -> Option<GroupConfig> {
     let mut group = group.clone();
     match &mut group.settings.alert.threshold {
@@ -319,7 +321,7 @@ fn thresholds_of(
         .collect()
 }
 
-/// What a log says of a group.
+/// Parameters of a group, learnt from a log.
 struct Learnt {
     study: Study,
     replay: Replay,
@@ -335,7 +337,7 @@ struct Timed {
     class: usize,
     start: f64,
     end: f64,
-    /// How many were at its member when it came.
+    /// Number of requests at the member when this one came.
     found: usize,
     service: f64,
 }
@@ -526,12 +528,12 @@ fn learn(
     })
 }
 
-/// Who served what.
+/// Assignment of the log's names to members.
 struct Members {
     /// By number of a name in the log, the index of the member.
     by_name: BTreeMap<usize, usize>,
     count: usize,
-    /// Whether the log names members.
+    /// True if the log names members.
     known: bool,
 }
 
@@ -683,12 +685,12 @@ fn unqueue(timed: &mut [Timed], members: usize, unknown: &mut Vec<String>) -> us
     concurrency
 }
 
-/// How many times slower each member is than usual, and what requests of each class cost at a usual one, in
-/// nanoseconds.
+/// Estimates each member's slowness as a multiple of the usual one, and the cost of a request of each class at a member
+/// of usual speed, in nanoseconds.
 fn speeds(timed: &[Timed], members: usize, classes: usize) -> (Vec<f64>, Vec<Vec<f64>>) {
     let mut slowness = vec![1.0; members];
     let mut means = vec![1.0; classes];
-    // Each is estimated with the other one: members may have got different classes.
+    // Each is estimated with the other, because members may have got different classes.
     for _ in 0..4 {
         let mut sums = vec![(0.0, 0usize); classes];
         for one in timed {
@@ -880,7 +882,7 @@ fn figure(name: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// What the results advise.
+/// Derives advice from the results.
 pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
     let (p50, p99, failed) = (figure("p50_ms"), figure("p99_ms"), figure("failed_share"));
     let of = |world: usize, index: usize| -> Vec<f64> {
@@ -890,7 +892,7 @@ pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
             .collect()
     };
     let mean = |world: usize, index: usize| Mean::of(&of(world, index)).mean;
-    // By how much a world is better, run by run with the same requests: logarithm of the ratio.
+    // Gain of a world, run by run with the same requests: logarithm of the ratio.
     let gain = |world: usize| {
         let pairs = of(0, p99).into_iter().zip(of(world, p99));
         let ratios = pairs.map(|(before, after)| libm::log(before.max(1e-6) / after.max(1e-6)));

@@ -1,5 +1,5 @@
-//! What requests of a scenario cost, and what they are about. All arithmetic is the same on all
-//! machines: logarithms and powers come from `libm`, not from the C library.
+//! Costs and keys of a scenario's requests. All arithmetic is the same on all machines: logarithms and powers come from
+//! `libm`, not from the C library.
 
 use evenkeel_manager::config::scenario::{Distribution, Keys, Service};
 use evenkeel_manager::config::{Problem, duration, read_file};
@@ -10,10 +10,10 @@ use crate::work::{Ask, Cache, Popularity, Work};
 /// The largest file of times, in bytes.
 const MAX_FILE_SIZE: u64 = 64 * 1024 * 1024;
 
-/// The longest time in nanoseconds, about eleven days: tails without an end would overflow clocks.
+/// Longest time in nanoseconds, about eleven days: unbounded tails would overflow clocks.
 const LONGEST: f64 = 1e15;
 
-/// How service times are distributed, in nanoseconds.
+/// Distribution of service times, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Times {
     Constant(f64),
@@ -24,11 +24,11 @@ pub(super) enum Times {
 }
 
 impl Times {
-    /// Those of a scenario.
+    /// Distribution of a scenario's service times.
     ///
     /// # Errors
     ///
-    /// What is wrong with the file that has them.
+    /// The file of service times cannot be used.
     pub(super) fn new(service: &Service) -> Result<Self, Vec<Problem>> {
         let mean = nanos(service.mean);
         let (sigma, alpha) = (service.sigma, service.alpha);
@@ -125,14 +125,14 @@ fn listed(service: &Service) -> Result<Times, Vec<Problem>> {
     }
 }
 
-/// Requests that cost such times, about keys of which members may know the answer.
+/// Source of service times and keys for requests.
 #[derive(Debug)]
 pub(super) struct Costs {
     times: Times,
     mean: f64,
-    /// How popular keys are; `None` is without keys.
+    /// Popularity of keys; `None` for requests without keys.
     popularity: Option<Popularity>,
-    /// What each member has at hand; none without caches.
+    /// Cache of each member; empty without caches.
     caches: Vec<Cache>,
     room: usize,
     hit: f64,

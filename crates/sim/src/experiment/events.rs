@@ -1,4 +1,4 @@
-//! What happens to members, from the events of a scenario: effects that overlap add up.
+//! Effects of a scenario's events on members: effects that overlap add up.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use evenkeel_manager::config::scenario::{Event, Strikes};
 use crate::engine::{exponential, nanos};
 use crate::scenario::{Change, MemberModel, To};
 
-/// How many times slower a member is that stands still: so many that nothing gets done.
+/// Slowness of a member that pauses: so large that nothing gets done.
 const PAUSE: f64 = 1e9;
 
 /// An event whose members were looked up.
@@ -81,7 +81,7 @@ impl Happening {
     }
 }
 
-/// What becomes of the members in the order of time.
+/// Returns the changes of all members in the order of time.
 pub(super) fn changes(
     events: &[Happening],
     members: &[MemberModel],
@@ -91,7 +91,7 @@ pub(super) fn changes(
     let mut strokes = Vec::new();
     let end = duration.as_nanos() as u64;
     for (index, happening) in events.iter().enumerate() {
-        // Each event has its own chance, so that another one more does not change it.
+        // Each event has its own random numbers, so that one more event does not change the others.
         let mut rng = fastrand::Rng::with_seed(seed ^ (0x5eed_0000 + index as u64));
         if !happening.members.is_empty() {
             happening.play(index, end, &mut rng, &mut strokes);
@@ -122,12 +122,12 @@ pub(super) fn changes(
         let differ = before.into_iter().zip(after).filter(|(a, b)| a != b);
         changes.extend(differ.map(|(_, to)| Change { at, member, to }));
     }
-    // Those of one moment stay in the order of members.
+    // Changes of one moment stay in the order of members.
     changes.sort_by_key(|change| change.at);
     changes
 }
 
-/// How a member is while these strokes last.
+/// Returns a member's state while the strokes `active` last.
 fn effects(
     active: &[usize],
     strokes: &[Stroke],

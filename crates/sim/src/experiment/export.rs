@@ -35,7 +35,7 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// Everything.
+/// Exports the plan and all results as JSON.
 pub fn json(plan: &Plan, results: &[Results]) -> String {
     let points = plan.points.iter().zip(results);
     let points: Vec<Value> = points

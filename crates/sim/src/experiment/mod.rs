@@ -32,34 +32,34 @@ const QUANTILES: [u32; 25] = [
     99_990,
 ];
 
-/// What came of one run.
+/// Result of one run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// Its figures, in the order of [`FIGURES`].
+    /// Figures of the run, in the order of [`FIGURES`].
     pub figures: Vec<f64>,
 }
 
-/// What came of the runs of a world.
+/// Results of all runs of a world.
 #[derive(Clone, Debug)]
 pub struct Results {
     /// All runs.
     pub runs: Vec<Run>,
-    /// What the first one was like.
+    /// Course of the first run.
     pub first: Course,
 }
 
 /// The course of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Course {
-    /// What was noted down.
+    /// Samples in the order of time.
     pub samples: Vec<Sample>,
     /// Shares of the requests (0 to 1), and the response times below which they stayed.
     pub quantiles: Vec<(f64, Duration)>,
     /// Share of the requests that each member got.
     pub shares: Vec<f64>,
-    /// What happened, when, and in which balancer.
+    /// Events: time, balancer, and text.
     pub events: Vec<(Duration, usize, String)>,
 }
 
@@ -159,7 +159,7 @@ fn play(point: &Point, seed: u64, is_first: bool, tell: &mut dyn FnMut(Duration)
     })
 }
 
-/// What is kept of a run beside its figures.
+/// Extracts the part of a run's outcomes that is kept beside the figures.
 fn course(point: &Point, played: Outcomes) -> Course {
     let quantile = |share: &u32| {
         let share = f64::from(*share) / 1e5;

@@ -1,5 +1,5 @@
-//! What is to be run: a scenario and the configuration that it names, for each value of its sweeps,
-//! with all that is wrong with them.
+//! Plan of the runs: a scenario and the configuration that it names, for each value of its sweeps, with all their
+//! faults.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -21,10 +21,10 @@ use crate::work::{Arrivals, Bursts, Source, Visit};
 /// The most runs: more would take days.
 const MAX_RUNS: usize = 20_000;
 
-/// The most requests of a run, each of whose response times is kept: 8 bytes.
+/// Most requests of a run. The response time of each is kept: 8 bytes.
 const MAX_REQUESTS: f64 = 200e6;
 
-/// What the central queue is called where strategies are.
+/// Name of the central queue in place of a strategy's name.
 pub(super) const IDEAL: &str = "central queue (ideal)";
 
 /// The most workers of members that it looks at.
@@ -33,7 +33,7 @@ const MAX_IDEAL: usize = 1_000;
 /// Moments of a run at which members are noted down.
 const SAMPLES: u32 = 200;
 
-/// What is to be run.
+/// Plan of an experiment.
 #[derive(Debug)]
 pub struct Plan {
     /// The scenario's file.
@@ -44,14 +44,14 @@ pub struct Plan {
     pub points: Vec<Point>,
     /// The first seed.
     pub seed: u64,
-    /// How many there are.
+    /// Number of seeds.
     pub seeds: usize,
-    /// What is allowed but probably not meant.
+    /// Settings that are allowed but probably not meant.
     pub warnings: Vec<Problem>,
 }
 
 impl Plan {
-    /// Whether strategies are what is swept, so that tables show them anyway.
+    /// True if strategies are swept; tables then show the strategy anyway.
     pub(super) fn sweeps_strategy(&self) -> bool {
         self.keys.iter().any(|key| is_strategy(key))
     }
@@ -70,11 +70,11 @@ impl Plan {
         self.points.iter().position(is_it)
     }
 
-    /// The same with the central queue, which knows everything, in each world as the last ones.
+    /// Adds a world with the central queue, which knows everything, for each world of the plan, at the end.
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// The central queue cannot be played in one of the worlds.
     pub fn with_ideal(mut self) -> Result<Self, Errors> {
         let mut problems = Vec::new();
         for index in 0..self.points.len() {
@@ -108,15 +108,15 @@ pub struct Point {
     pub values: Vec<String>,
     /// The group.
     pub group: String,
-    /// Its strategy.
+    /// Strategy of the group.
     pub strategy: String,
     /// The members' names.
     pub members: Vec<String>,
     /// Requests per second that are asked for, without clients that wait.
     pub offered: Option<f64>,
-    /// Requests per second that members can serve at the start, without caches.
+    /// Requests per second that the members can serve at the start, without caches.
     pub capacity: f64,
-    /// Whether it is the central queue in place of balancers.
+    /// True if the central queue takes the place of the balancers.
     pub(super) is_ideal: bool,
     pub(super) world: Scenario,
     pub(super) events: Vec<Happening>,
@@ -209,7 +209,7 @@ fn too_many(runs: usize) -> String {
     format!("{runs} runs are too many: at most {MAX_RUNS}; lower `seeds`")
 }
 
-/// Whether the key of a sweep is the strategy of a group or rule.
+/// True if the swept key is the strategy of a group or rule.
 fn is_strategy(key: &str) -> bool {
     key.rsplit('.').next() == Some("strategy")
 }
@@ -451,7 +451,7 @@ impl Point {
         })
     }
 
-    /// Where requests come from.
+    /// Builds the source of the requests.
     pub(super) fn source(&self, seed: u64, is_first: bool) -> Source {
         if let Some(replay) = &self.replay {
             return Source {
@@ -487,7 +487,7 @@ impl Point {
     }
 }
 
-/// Whether a member gets requests while others are up.
+/// True if the member gets requests while others are up.
 fn is_used(member: &MemberConfig) -> bool {
     member.weight.get() > 0.0 && !member.drain && !member.backup
 }

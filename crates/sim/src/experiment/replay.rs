@@ -23,23 +23,23 @@ fn at(times: &[f64], share: f64) -> f64 {
 /// A request of a log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Came {
-    /// When, in nanoseconds from the first one.
+    /// Arrival time, in nanoseconds from the first request.
     pub(super) at: u64,
     pub(super) class: usize,
-    /// Its connection, if the log has that.
+    /// Number of the connection, if the log has it.
     pub(super) connection: Option<u64>,
 }
 
-/// What is known of a log's requests.
+/// Requests and service times learnt from a log.
 #[derive(Debug)]
 pub(super) struct Replay {
     /// Requests by time.
     pub(super) arrivals: Vec<Came>,
     /// Service times of each class in nanoseconds, at a member of normal speed, sorted. None is empty.
     pub(super) classes: Vec<Vec<f64>>,
-    /// The same as each member took them, sorted, by member and class; few or none where it had few.
+    /// Service times at each member, sorted, by member and class; few or none if the member had few.
     pub(super) own: Vec<Vec<Vec<f64>>>,
-    /// Time from the first to the last.
+    /// Time from the first request to the last.
     pub(super) length: u64,
 }
 

@@ -6,14 +6,14 @@ use super::plan::Point;
 use super::{MEASURED, Run};
 use crate::requests::Outcomes;
 
-/// How a figure is shown.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A number of things.
     Count,
     /// Things per second.
     Rate,
-    /// Milliseconds.
+    /// A time in milliseconds.
     Millis,
     /// A share, 0 to 1.
     Share,
@@ -22,7 +22,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What stands at an axis.
+    /// Label of an axis.
     pub(super) fn axis(self) -> &'static str {
         match self {
             Unit::Count => "number",
@@ -53,11 +53,11 @@ impl Unit {
 /// A figure that every run has.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// Its name in files.
+    /// Name in files.
     pub name: &'static str,
-    /// Its title in tables.
+    /// Title in tables.
     pub title: &'static str,
-    /// Its unit.
+    /// Unit of the values.
     pub unit: Unit,
 }
 
@@ -130,13 +130,12 @@ pub(super) fn figures(played: &Outcomes, point: &Point) -> Vec<f64> {
     ]
 }
 
-/// What several runs say of a figure.
+/// Mean of a figure over several runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mean {
-    /// Their mean.
+    /// Mean of the runs.
     pub mean: f64,
-    /// How far that of endless runs is from it, with a confidence of 95 %: Student's t. `None` with one
-    /// run.
+    /// Half the width of the mean's confidence interval at 95 % (Student's t). `None` with one run.
     pub within: Option<f64>,
 }
 
@@ -148,7 +147,7 @@ const T: [f64; 30] = [
 ];
 
 impl Mean {
-    /// That of these values.
+    /// Mean of these values.
     pub fn of(values: &[f64]) -> Self {
         let count = values.len().max(1) as f64;
         let mean = values.iter().sum::<f64>() / count;
@@ -158,14 +157,14 @@ impl Mean {
             .sum();
         let freedom = values.len().saturating_sub(1);
         let within = (freedom > 0).then(|| {
-            // From 31 on, that of 30 is a little too careful.
+            // From 31 on, the value for 30 is used, which is slightly too wide.
             let t = T[freedom.min(T.len()) - 1];
             t * (squares / freedom as f64 / count).sqrt()
         });
         Mean { mean, within }
     }
 
-    /// That of each figure.
+    /// Mean of each figure.
     pub fn all(runs: &[Run]) -> Vec<Mean> {
         let of = |index: usize| {
             let values = runs.iter().filter_map(|run| run.figures.get(index));

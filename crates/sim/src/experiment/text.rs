@@ -83,7 +83,7 @@ pub fn tables(plan: &Plan, results: &[Results]) -> String {
     text
 }
 
-/// What each member got in the first run.
+/// Table of the members' load in the first run.
 fn members(names: &[String], results: &Results) -> String {
     let course = &results.first;
     let head = ["member", "share", "busy", "at once", "most at once"];

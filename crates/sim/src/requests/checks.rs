@@ -8,16 +8,16 @@ use evenkeel_control::health::{Check, first_check, next_check};
 use super::{Happening, Simulation};
 use crate::engine::nanos;
 
-/// What answering a check costs a member, in nanoseconds at normal speed. It does not wait for requests.
+/// Cost of answering a check for a member, in nanoseconds at normal speed. A check does not wait for requests.
 const WORK: f64 = 100e3;
 
-/// Who is checked, by whom, and how that went the last time.
+/// A check of a member by a balancer, and its last result.
 #[derive(Debug)]
 pub(super) struct Checking {
     balancer: usize,
     source: usize,
     member: usize,
-    /// When it began, in nanoseconds.
+    /// Start of the check, in nanoseconds.
     started: u64,
     found: Check,
 }

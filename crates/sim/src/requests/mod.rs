@@ -48,16 +48,16 @@ use crate::scenario::{Reading, Scenario, To};
 use crate::server::JobId;
 use crate::work::{Arrivals, Ask, Service, Source, Visit};
 
-/// Who decides where requests go.
+/// Decision about where requests go.
 #[derive(Clone, Debug)]
 pub enum Dispatch {
     /// A strategy of the registry, one instance in each balancer.
     Strategy(Values),
-    /// What the configuration of the scenario says.
+    /// The strategy of the scenario's configuration.
     Configured,
-    /// One queue in front of all members that knows every speed and failure.
+    /// A central queue in front of all members that knows every speed and failure.
     Central {
-        /// Whether it also knows what each request will cost.
+        /// True if the queue also knows the cost of each request.
         knows_costs: bool,
     },
 }
@@ -77,12 +77,12 @@ pub fn run(scenario: &Scenario, dispatch: &Dispatch, seed: u64) -> Outcomes {
     play(scenario, dispatch, vec![source], seed)
 }
 
-/// The same with requests from these sources.
+/// Plays `scenario` with requests from these sources.
 pub fn play(scenario: &Scenario, dispatch: &Dispatch, sources: Vec<Source>, seed: u64) -> Outcomes {
     play_watched(scenario, dispatch, sources, seed, &mut |_| true)
 }
 
-/// The same; `tell` gets the virtual time now and then, and answers whether to go on.
+/// Plays `scenario` like [`play`]. `tell` is called with the virtual time now and then, and returns false to stop.
 pub(crate) fn play_watched(
     scenario: &Scenario,
     dispatch: &Dispatch,
@@ -113,7 +113,7 @@ pub const WARM_UP: f64 = 0.1;
 /// Time between two rounds of control, in nanoseconds.
 const ROUND: f64 = 100e6;
 
-/// How many read what each member reports: all balancers as one, or each for itself.
+/// Number of readers of each member's reports: one for all balancers, or one for each.
 fn readers(scenario: &Scenario) -> usize {
     match scenario.each_reads {
         true => scenario.balancers.max(1),
@@ -182,9 +182,9 @@ struct Job {
     outcome: Outcome,
     ticket: Option<Ticket>,
     measured: bool,
-    /// Members that it was tried at, in ascending order.
+    /// Members at which the request was tried, in ascending order.
     tried: Vec<MemberId>,
-    /// Whether its member has got nothing of it.
+    /// True if the member has received nothing of the request.
     refused: bool,
     /// Which one it was of those that waited, when it did.
     turn: usize,
@@ -198,15 +198,15 @@ struct Job {
 struct Balancer {
     groups: Groups,
     by_source: Vec<Arc<Group>>,
-    /// The same with what belongs to them.
+    /// The groups of `by_source`, with their handles.
     handles: Vec<Arc<GroupHandle>>,
     /// Requests that wait, by source.
     waiting: Vec<VecDeque<Waiting>>,
-    /// What retries may add, by source.
+    /// Retry budgets, by source.
     budgets: Vec<RetryBudget>,
     /// The members that connections are bound to, where the group binds for longer than a request.
     bindings: HashMap<u64, Binding>,
-    /// What it has told the others of its requests in flight, by member.
+    /// Requests in flight as last reported to the other balancers, by member.
     told: Vec<u32>,
 }
 

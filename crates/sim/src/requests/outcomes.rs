@@ -1,4 +1,4 @@
-//! What came out of a run, and what can be asked of it.
+//! Outcomes of a run, and figures derived from them.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use evenkeel_control::health::Change;
 
 use super::samples::Sample;
 
-/// What came out of a run.
+/// Outcomes of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcomes {
-    /// Response times of what succeeded after the warm-up, in nanoseconds, ascending.
+    /// Response times of the requests that succeeded after the warm-up, in nanoseconds, ascending.
     pub latencies: Vec<u64>,
     /// Requests that arrived, warm-up included.
     pub requests: usize,
@@ -18,8 +18,8 @@ pub struct Outcomes {
     pub failed: usize,
     /// Requests that each member got, warm-up included.
     pub per_member: Vec<usize>,
-    /// When each request after the warm-up was sent, in nanoseconds, and to which member; not
-    /// with [`Scenario::samples`].
+    /// Time at which each request after the warm-up was sent, in nanoseconds, and its member; empty with
+    /// [`Scenario::samples`].
     pub(super) sent: Vec<(u64, u32)>,
     /// Requests of each source that succeeded after the warm-up.
     pub served: Vec<usize>,
@@ -39,17 +39,17 @@ pub struct Outcomes {
     pub shed: usize,
     /// Further tries at other members.
     pub retries: usize,
-    /// Tries that there would have been but for the retry budget.
+    /// Retries that the retry budget has prevented.
     pub over_budget: usize,
-    /// Members that active checks found down, or up again: when, in which balancer, and who.
+    /// Members that active checks found down, or up again: time, balancer, and member.
     pub health: Vec<(Duration, usize, usize, Change)>,
-    /// What was noted down, in the order of time: one for each [`Scenario::samples`].
+    /// Samples in the order of time, one for each interval [`Scenario::samples`].
     ///
     /// [`Scenario::samples`]: crate::Scenario::samples
     pub samples: Vec<Sample>,
-    /// What is to go into the next one: response times in nanoseconds.
+    /// Response times for the next sample, in nanoseconds.
     pub(super) window: Vec<u64>,
-    /// What control did, when, and in which balancer.
+    /// Events of the control: time, balancer, and event.
     pub events: Vec<(Duration, usize, Event)>,
 }
 

@@ -1,4 +1,4 @@
-//! What members say of their load: read, written down, reported, noised and late.
+//! Load reports of members: read, written down, reported, with noise and delay.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::engine::{exponential, nanos};
 use crate::scenario::{MemberModel, Reading};
 use crate::server::Server;
 
-/// A member, and what has been read there.
+/// A member, and the values read there.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) server: Server,
-    /// Whether it has died.
+    /// True if the member has died.
     pub(super) dead: bool,
-    /// What it reports, if not what it does.
+    /// Load that the member reports in place of its real load.
     pub(super) reported: Option<f64>,
     /// By reader.
     reads: Vec<Read>,
@@ -23,13 +23,13 @@ pub(super) struct Member {
     updated: (f64, u64),
     counted: (f64, u64),
     sampled: (f64, u64),
-    /// What was written down last.
+    /// Value that was written down last.
     written: Option<f64>,
     /// Requests and errors.
     done: (u64, u64),
 }
 
-/// What a reader has read last: busy time, requests and errors, and when that was.
+/// Values of a reader's last report: busy time, requests and errors, and the time of the report.
 #[derive(Clone, Copy, Debug, Default)]
 struct Read {
     busy: (f64, u64),
@@ -73,7 +73,7 @@ impl Member {
         self.done.1 += u64::from(failed);
     }
 
-    /// What it has to say of its requests and of a load.
+    /// Builds the member's report of its requests and of a load.
     fn say(&mut self, reader: usize, load: f64, now: u64) -> Said {
         let read = &mut self.reads[reader];
         let (before, since) = (read.done, read.at);

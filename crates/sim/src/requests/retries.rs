@@ -9,22 +9,22 @@ use evenkeel_manager::config::{Config, Protocol};
 use super::Simulation;
 use crate::server::JobId;
 
-/// What a rule says of requests that wait or fail.
+/// Settings of a rule for requests that wait or fail.
 #[derive(Debug, Default)]
 pub(super) struct Policy {
-    /// How long a request may wait; `None` is for as long as it takes.
+    /// Longest wait of a request; `None` means without a limit.
     pub(super) queue_timeout: Option<Duration>,
-    /// Most further tries of a request.
+    /// Most retries of a request.
     retries: usize,
-    /// Whether one that its member has got is tried again: requests here may be repeated, but
-    /// not connections.
+    /// True if a request that its member has received may be tried again: requests may be repeated, but not
+    /// connections.
     repeats: bool,
     /// Retries relative to requests.
     pub(super) retry_budget: f32,
 }
 
 impl Policy {
-    /// That of the first rule for `group`.
+    /// Policy of the first rule for `group`.
     pub(super) fn of(config: &Config, group: &str) -> Self {
         let mut rules = config.rules.iter();
         let Some(rule) = rules.find(|rule| rule.is_served_by(group)) else {

@@ -1,35 +1,35 @@
-//! What members and requests are like, noted down at an interval.
+//! Samples of members and requests, taken at an interval.
 
 use std::time::Duration;
 
 use super::{Happening, Simulation};
 use crate::engine::nanos;
 
-/// What was noted down at a moment.
+/// Sample of a moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// When.
+    /// Time of the sample.
     pub at: Duration,
-    /// What of each member.
+    /// Sample of each member.
     pub members: Vec<MemberSample>,
     /// Requests that wait in the balancers' queues.
     pub waiting: usize,
-    /// Requests that were answered since the last time.
+    /// Requests that were answered since the last sample.
     pub answered: usize,
-    /// The response times below which half and 99 % of them stayed.
+    /// Median response time of these requests.
     pub p50: Duration,
-    /// See there.
+    /// The 99th percentile of these response times.
     pub p99: Duration,
     /// Requests that have failed so far.
     pub failed: usize,
 }
 
-/// What was noted down of a member.
+/// Sample of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MemberSample {
-    /// Requests at it.
+    /// Requests in flight at the member.
     pub in_flight: u32,
-    /// Share of its slots that was busy since the last time.
+    /// Share of the member's slots that was busy since the last sample.
     pub busy: f64,
     /// Requests that it has answered so far.
     pub answered: u32,

@@ -10,7 +10,7 @@ use crate::engine::exponential;
 use crate::server::JobId;
 
 impl Simulation<'_> {
-    /// How long the client of a source thinks, in nanoseconds.
+    /// Draws the think time of a source's client, in nanoseconds.
     pub(super) fn think(&mut self, source: usize) -> f64 {
         match self.sources[source].visit.think {
             0.0 => 0.0,
@@ -18,7 +18,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Whether the session of a request goes on after it. A broken connection ends it.
+    /// Returns true if the request's session continues after the request. A broken connection ends the session.
     pub(super) fn goes_on(&mut self, id: JobId) -> bool {
         let job = &mut self.jobs[id];
         let (source, balancer, now) = (job.source, job.balancer, self.engine.now());

@@ -20,7 +20,7 @@ use crate::server::JobId;
 pub(super) struct Waiting {
     job: JobId,
     place: Place<Line>,
-    /// Whether it will look again after a while.
+    /// True if another look after a pause is scheduled.
     will_look: bool,
 }
 
@@ -42,7 +42,7 @@ impl Simulation<'_> {
         of.handles.get(source).map(Arc::clone)
     }
 
-    /// Whether requests of a source wait, so that those that come look for room after them.
+    /// True if requests of a source wait, so that new ones must queue behind them.
     pub(super) fn is_queued(&self, balancer: usize, source: usize) -> bool {
         let of = self.balancers.get(balancer);
         let handle = of.and_then(|of| of.handles.get(source));
@@ -114,7 +114,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// One that is held looks again after a while, though nothing has happened.
+    /// Schedules another look at a request held back, even if nothing happens meanwhile.
     fn look_later(&mut self, waiting: &mut Waiting, now: Instant) {
         if std::mem::replace(&mut waiting.will_look, true) {
             return;
@@ -126,7 +126,7 @@ impl Simulation<'_> {
         self.engine.after(nanos(waiting.place.patience(now)), look);
     }
 
-    /// It does so.
+    /// Looks again for a member for a request held back.
     pub(super) fn look_after_a_while(&mut self, id: JobId, turn: usize) {
         let job = &self.jobs[id];
         let (balancer, source) = (job.balancer, job.source);

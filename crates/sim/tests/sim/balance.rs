@@ -1,4 +1,4 @@
-//! How well the default strategy balances, in virtual time.
+//! Balance of the default strategy, in virtual time.
 //!
 //! Ratios are those of 99th percentiles, over the same requests, to the better of two
 //! ideal queues: [`Dispatch::Central`] with and without knowledge of each cost.
@@ -13,7 +13,7 @@ use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Se
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 
-/// What some peer or other of this product does.
+/// Strategies of peers of this product.
 const PEERS: [&str; 4] = [
     "least_connection",
     "least_request",
@@ -64,7 +64,7 @@ fn ten(name: &str) -> Scenario {
     Scenario::new(name, 10)
 }
 
-/// One member five times slower, another one every three seconds.
+/// World with one member five times slower, another one every three seconds.
 fn moving(members: usize) -> Scenario {
     Scenario::new("moving", members).moving_slow(5.0, Duration::from_secs(3))
 }

@@ -11,7 +11,7 @@ use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, To
 
 const STRATEGY: &str = "client_weighted_round_robin";
 
-/// How fast each member is, which has eight workers.
+/// Relative speed of each member; every member has eight workers.
 const CAPACITIES: [f64; 4] = [0.5, 1.0, 1.0, 2.0];
 
 fn play(scenario: &Scenario, strategy: &str) -> Outcomes {

@@ -1,5 +1,5 @@
-//! What a configuration does over minutes, in virtual time: groups are built from its text and
-//! go through the rounds of the product.
+//! Effects of a configuration over minutes, in virtual time: groups are built from its text and go through the rounds
+//! of the product.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 

@@ -1,4 +1,4 @@
-//! What it is worth to know what requests cost: one in ten costs twenty times the others.
+//! Value of knowing the requests' costs: one request in ten costs twenty times the others.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 

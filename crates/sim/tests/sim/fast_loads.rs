@@ -65,7 +65,7 @@ fn worlds() -> Vec<Scenario> {
     all
 }
 
-/// The same with four tasks per CPU of somebody else at some members.
+/// The scenario with four tasks per CPU of other programs at some members.
 fn loaded(mut scenario: Scenario) -> Scenario {
     scenario.utilisation = 0.5;
     for member in 0..scenario.members.len() * LOADED / MEMBERS {

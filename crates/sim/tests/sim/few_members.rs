@@ -1,10 +1,10 @@
-//! How far the default strategy is from a queue that knows everything, with few members and many,
-//! of one worker each and of eight: the 99th percentile over that of the better one of two ideals
-//! ([`Dispatch::Central`] with and without knowledge of each cost), median over the seeds.
+//! Distance of the default strategy from a queue that knows everything, with few members and many, of one worker each
+//! and of eight: the 99th percentile over that of the better one of two ideals ([`Dispatch::Central`] with and without
+//! knowledge of each cost), median over the seeds.
 //!
-//! The limits say where it is, so that it does not get worse. With three members no strategy that
-//! sends each request at once comes near to 1: the ideal holds requests back, and so does this one where members work on
-//! few requests at once (`late.rs` in `core`).
+//! The limits state the present distance, so that it does not grow. With three members, no strategy that sends each
+//! request at once comes near to 1: the ideal holds requests back. The default strategy does so, too, where members
+//! work on few requests at once (`late.rs` in `core`).
 //!
 //! ```sh
 //! cargo test -p evenkeel-sim --test sim few_members -- --nocapture
@@ -21,7 +21,7 @@ const SEEDS: u64 = 20;
 /// Requests of a run for each member; more where a member serves many at once.
 const REQUESTS: usize = 20_000;
 
-/// How much slower the slow member is, and after which time another one is.
+/// Factor of the slow member's slowness, and time after which another member is the slow one.
 const SLOWNESS: f64 = 5.0;
 const PERIOD: Duration = Duration::from_secs(3);
 

@@ -1,5 +1,5 @@
-//! What late binding must not cost: throughput where all members are busy, failures where a member fails,
-//! and long waits where it was learnt wrongly how many requests members work on at once.
+//! Possible harm of late binding: lost throughput where all members are busy, failures where a member fails, and long
+//! waits where the number of requests that members work on at once was learnt wrongly.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
@@ -111,7 +111,7 @@ fn ratios(members: usize, workers: usize, wrong_caps: f32) -> [f64; 4] {
     })
 }
 
-/// What dispatch at once reached before there was late binding.
+/// The reference is the ratio that dispatch at once reached before there was late binding.
 #[test]
 fn wrong_caps_make_nothing_worse_than_dispatch_at_once() {
     let cases = [

@@ -1,4 +1,4 @@
-//! One world after the other in one process: what was learnt in those before does not stay to harm.
+//! Several worlds one after the other in one process: knowledge from an earlier world must not stay to harm.
 
 use std::time::Duration;
 

@@ -23,7 +23,7 @@ fn figure(results: &Results, name: &str) -> f64 {
     Mean::all(&results.runs)[index.unwrap()].mean
 }
 
-/// Those of docs/choosing-a-strategy.md.
+/// Scenarios of docs/choosing-a-strategy.md.
 const CHOOSING: [&str; 14] = [
     "choosing-balancers.toml",
     "choosing-caches.toml",

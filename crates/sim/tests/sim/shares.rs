@@ -252,8 +252,7 @@ fn when_a_member_leaves_only_its_keys_move() {
     assert!((150..250).contains(&moved), "{moved}");
 }
 
-/// What has no key is drawn by weight, and a key that is the client's address is that of
-/// `source_ip_hash`.
+/// A request without a key is drawn by weight, and a key that is the client's address is that of `source_ip_hash`.
 #[test]
 fn a_key_may_be_missing_or_the_clients_address() {
     let (by_key, mut rng) = (group("hash", &[3.0, 1.0]), fastrand::Rng::with_seed(1));
