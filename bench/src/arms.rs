@@ -1,4 +1,4 @@
-//! Who is measured, and how each is installed, configured and started.
+//! Programs that are measured: how each is installed, configured and started.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -267,11 +267,11 @@ fn twice<T>(mut start: impl FnMut() -> Result<T>) -> Result<T> {
 
 /// Another process of Evenkeel: rules that each have a feature, and plain ones to compare with.
 pub struct Features {
-    /// Its process.
+    /// Process of Evenkeel.
     pub server: Server,
-    /// A rule for HTTP, and one for TCP, without any.
+    /// A plain rule for HTTP, without features.
     pub http: SocketAddr,
-    /// See above.
+    /// A plain rule for TCP, without features.
     pub tcp: SocketAddr,
     /// For HTTP, with 1,000 hosts and 10,000 routes.
     pub routes: SocketAddr,
@@ -365,13 +365,13 @@ pub struct Places {
     pub bench: PathBuf,
     /// Installed peers and files of running ones; may be deleted at any time.
     pub cache: PathBuf,
-    /// Where the programs of this workspace are.
+    /// Folder of this workspace's programs.
     pub programs: PathBuf,
     /// An earlier build of the product.
     pub before: Option<PathBuf>,
 }
 
-/// What all arms stand on.
+/// Back-ends and processors that all arms share.
 pub struct Ground {
     /// Back-end for HTTP.
     pub http: SocketAddr,
@@ -391,21 +391,21 @@ pub struct Ground {
 
 /// An arm that serves.
 pub struct Running {
-    /// Which one.
+    /// The arm's kind.
     pub arm: Arm,
-    /// Its processes.
+    /// Processes of the arm.
     pub server: Server,
-    /// Where it takes HTTP.
+    /// Address for HTTP.
     pub http: SocketAddr,
-    /// Where it takes HTTP for the two members, if it can choose.
+    /// Address for HTTP to the two members, if the arm can choose.
     pub members: Option<SocketAddr>,
-    /// Where it takes TCP, if it can.
+    /// Address for TCP, if the arm supports it.
     pub tcp: Option<SocketAddr>,
-    /// Where it takes TLS, and in it HTTP/1.1 and HTTP/2, for the back-end of HTTP/1.1.
+    /// Address for TLS with HTTP/1.1 and HTTP/2 inside, to the back-end of HTTP/1.1.
     pub https: Option<SocketAddr>,
-    /// The same for the back-end of HTTP/2, if it can.
+    /// Address for TLS to the back-end of HTTP/2, if the arm supports it.
     pub h2: Option<SocketAddr>,
-    /// The same for calls of gRPC.
+    /// Address for TLS to the back-end of gRPC, if the arm supports it.
     pub grpc: Option<SocketAddr>,
 }
 

@@ -32,13 +32,12 @@ pub enum Program {
     Traefik,
 }
 
-/// A program, and what it is told to balance by.
+/// A program, and its balancing policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balancer {
-    /// Which one.
+    /// The program.
     pub program: Program,
-    /// Its policy, as it stands in its configuration; of no meaning for the product, which is
-    /// measured unconfigured.
+    /// Policy as written in the program's configuration; unused for the product, which is measured unconfigured.
     pub policy: &'static str,
 }
 
@@ -144,7 +143,7 @@ impl Balancer {
         Ok((server, listen))
     }
 
-    /// What a user would write for these members.
+    /// Writes the configuration that a user would write for these members.
     fn configuration(
         &self,
         listen: SocketAddr,

@@ -14,20 +14,20 @@ use evenkeel_load::stats::Latencies;
 
 /// Bytes of a message's header.
 const HEADER: usize = 12;
-/// Where a request of GIOP 1.2 has its id, and a reply its id and its status.
+/// Offset of the id in a request and a reply of GIOP 1.2; the status of a reply follows it.
 const ID: usize = HEADER;
 const STATUS: usize = ID + 4;
 /// Reply status of results.
 pub const NO_EXCEPTION: u32 = 0;
 /// Reply status of a forward.
 pub const LOCATION_FORWARD: u32 = 3;
-/// A run in which nothing comes for so long ends with an error.
+/// A run without any message for this time ends with an error.
 const STALL: Duration = Duration::from_secs(10);
 
 /// A run to be made.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the server listens.
+    /// Address of the server.
     pub target: SocketAddr,
     /// The object key.
     pub key: Vec<u8>,
@@ -35,13 +35,13 @@ pub struct Plan {
     pub status: u32,
     /// Connections, each with one request outstanding.
     pub connections: usize,
-    /// Not counted.
+    /// Length of the warm-up, which is not counted.
     pub warm_up: Duration,
-    /// Counted.
+    /// Length of the counted run.
     pub measure: Duration,
 }
 
-/// What a run has shown, its warm-up left out.
+/// Results of a run, without its warm-up.
 pub struct Outcome {
     /// Requests that were answered.
     pub replies: u64,
@@ -49,10 +49,9 @@ pub struct Outcome {
     pub elapsed: Duration,
     /// CPU time that the meter has seen pass.
     pub cpu: Duration,
-    /// Of requests.
+    /// Latencies of the requests.
     pub latency: Latencies,
-    /// The longest that a connection has waited for an answer: also for one that had not
-    /// come when the run ended.
+    /// The longest wait of a connection for an answer, including an answer that had not come when the run ended.
     pub longest: Duration,
     /// Answers of each connection.
     pub answers: Vec<u64>,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What it is to send.
+/// Kind of call to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Call {
     /// GET /.
@@ -16,7 +16,7 @@ pub enum Call {
     Grpc,
 }
 
-/// What it has shown.
+/// Results of a run.
 pub struct Outcome {
     /// Requests per second.
     pub rate: f64,

@@ -65,13 +65,13 @@ impl Built {
 pub struct Httpd<'a> {
     /// Names its part of the folder; `ServerName` is `NAME.example`.
     pub name: &'a str,
-    /// Where it listens.
+    /// Address of the server.
     pub address: SocketAddr,
-    /// Its multi-processing module: event, worker or prefork.
+    /// Multi-processing module: event, worker or prefork.
     pub mpm: &'a str,
     /// Further lines of configuration.
     pub lines: &'a str,
-    /// Where the ARM library has its pages.
+    /// Folder of the ARM library's pages.
     pub pages: &'a Path,
 }
 
@@ -178,7 +178,7 @@ impl Folder {
         Ok(Self(folder))
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What the measuring programs share.
+//! Library of the measuring programs.
 //!
 //! `bin/bench.rs` is the way in: it starts every proxy in front of `bin/backend.rs`,
 //! drives each in turn with [`load`], and compares. `bin/floor.rs` is the least that any

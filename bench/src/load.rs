@@ -40,7 +40,7 @@ const STALL: Duration = Duration::from_secs(10);
 /// A run with more failures than this ends.
 const MAX_FAILURES: u64 = 1000;
 
-/// What the connections carry.
+/// Traffic on the connections.
 #[derive(Clone, Debug)]
 pub enum Traffic {
     /// GET requests on connections that stay.
@@ -48,17 +48,17 @@ pub enum Traffic {
         /// Path asked for.
         path: &'static str,
     },
-    /// The same over TLS.
+    /// GET requests over TLS on connections that stay.
     Https {
         /// Path asked for.
         path: &'static str,
     },
     /// A connection for every handshake of TLS, and nothing else in it.
     Handshake {
-        /// Whether each resumes the session of one before.
+        /// True if each handshake resumes the session of an earlier one.
         resumed: bool,
     },
-    /// As `Http`, answered with a redirect.
+    /// Requests like `Http`, answered with a redirect.
     Redirect {
         /// Path asked for.
         path: &'static str,
@@ -68,19 +68,20 @@ pub enum Traffic {
         /// Path asked for.
         path: &'static str,
     },
-    /// So many bytes there and back again.
+    /// Bytes sent there and back again.
     TcpEcho {
         /// Bytes of a request, and of its answer.
         bytes: usize,
     },
-    /// As many bytes as go through: every other connection down, the others up.
+    /// Bytes as fast as they go through: every other connection down, the others up.
     TcpBulk,
-    /// The same in data connections of FTP: a session for each, with one file in passive mode.
+    /// Bytes in data connections of FTP, in both directions like `TcpBulk`: a session for each, with one file in
+    /// passive mode.
     FtpBulk,
 }
 
 impl Traffic {
-    /// Whether it is counted in bytes.
+    /// True if the traffic is counted in bytes.
     pub fn is_bulk(&self) -> bool {
         matches!(self, Traffic::TcpBulk | Traffic::FtpBulk)
     }
@@ -89,33 +90,33 @@ impl Traffic {
 /// A run to be made.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the proxy listens.
+    /// Address of the proxy.
     pub target: SocketAddr,
-    /// What to send.
+    /// Traffic to send.
     pub traffic: Traffic,
     /// Connections at once.
     pub connections: usize,
     /// Open loop: requests per second.
     pub rate: Option<f64>,
-    /// Not counted.
+    /// Length of the warm-up, which is not counted.
     pub warm_up: Duration,
-    /// Counted.
+    /// Length of the counted run.
     pub measure: Duration,
 }
 
-/// What a run has shown, its warm-up left out.
+/// Results of a run, without its warm-up.
 pub struct Outcome {
     /// Requests that were answered in full.
     pub requests: u64,
     /// Bytes of bulk in both directions.
     pub bytes: u64,
-    /// Requests that were not, or not with 200.
+    /// Requests that were not answered in full, or not with 200.
     pub failures: u64,
     /// Length of the run.
     pub elapsed: Duration,
     /// CPU time that the meter has seen pass.
     pub cpu: Duration,
-    /// Of requests.
+    /// Latencies of the requests.
     pub latency: Latencies,
 }
 

@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::arms::Arm;
 
-/// As an arm: a plain rule, beside one that has a feature, in the same process of Evenkeel.
+/// Name of an arm: a plain rule, beside a rule with a feature, in the same process of Evenkeel.
 pub const PLAIN: &str = "plain";
 
-/// What one run of one arm gave.
+/// Result of one run of one arm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
     /// Samples of one round are compared with each other.
     pub round: usize,
-    /// What was done.
+    /// Name of the row.
     pub row: &'static str,
-    /// Who did it.
+    /// Name of the arm.
     pub arm: &'static str,
     /// Figures by name; the name says the unit.
     pub metrics: BTreeMap<&'static str, f64>,
@@ -26,11 +26,11 @@ pub struct Sample {
 /// A comparison, as in `results/latest.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What was done.
+    /// Name of the row.
     pub row: String,
-    /// What was measured; the name says the unit.
+    /// Name of the metric, which includes the unit.
     pub metric: String,
-    /// With whom; `plain` for a rule of Evenkeel's own, or `limit` for a fixed bound.
+    /// Other arm; `plain` for a rule of Evenkeel's own, or `limit` for a fixed bound.
     pub peer: String,
     /// Version of the peer, as the program says it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +82,7 @@ enum Bound {
 /// Peers of which the best is looked for: the newest of each.
 const PEERS: [Arm; 3] = [Arm::Haproxy, Arm::Nginx, Arm::Envoy];
 
-/// What must be reached.
+/// Limits that must be reached.
 pub const LIMITS: &[Limit] = &[
     limit("http-small", CPU_PER_REQUEST, Bound::To(Arm::Haproxy, 0.85)),
     limit("http-small", CPU_PER_REQUEST, Bound::To(Arm::Nginx, 1.0)),
@@ -199,7 +199,7 @@ pub fn beside(samples: &[Sample], other: &str, called: &str) -> String {
     text
 }
 
-/// What a decision of a strategy costs, as `pick --json` says it.
+/// Cost of a strategy's decision, as in the output of `pick --json`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Pick {
     strategy: String,
@@ -208,7 +208,7 @@ pub struct Pick {
     choose_ns: f64,
     /// Choice, binding to the member and end of the request.
     pick_ns: f64,
-    /// Over all picks that were measured.
+    /// Allocations over all measured picks.
     allocations: u64,
 }
 

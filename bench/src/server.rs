@@ -7,9 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// How long a server may take to accept its first connection.
+/// Longest time until a server accepts its first connection.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long it may take to end when it is asked to.
+/// Longest time until a server ends after the request to end.
 const END_LIMIT: Duration = Duration::from_secs(3);
 
 /// A running server and the processes that it has started; dropping it ends them all.
@@ -68,7 +68,7 @@ impl Server {
         Ok(())
     }
 
-    /// Its process.
+    /// Id of the server's process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

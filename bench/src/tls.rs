@@ -51,7 +51,7 @@ fn begin(client: &Arc<ClientConfig>) -> io::Result<ClientConnection> {
 
 /// A connection of a client, with TLS or without.
 pub enum Stream {
-    /// Without.
+    /// Plain TCP.
     Plain(TcpStream),
     /// With TLS, after the handshake.
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),

@@ -34,7 +34,7 @@ const KEYS: &str = "1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c
 /// Members of each group, each of them at a location of its own.
 const GROUP: usize = 100;
 
-/// What an agent with a server reports.
+/// Loads that an agent with a server reports.
 const LOADS: [LoadId; 6] = [
     LoadId::CPU,
     LoadId::MEMORY,
@@ -46,7 +46,7 @@ const LOADS: [LoadId; 6] = [
 
 #[derive(Parser)]
 struct Options {
-    /// How many agents.
+    /// Number of agents.
     #[arg(long, default_value_t = 10_000)]
     agents: usize,
     /// Sockets that they share.
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether nothing was lost, with less than half a core.
+/// Runs the measurement; true if no report was lost and less than half a core was used.
 fn measure(options: &Options) -> Result<bool> {
     let mut rng = fastrand::Rng::new();
     let folder = std::env::temp_dir().join(format!("evenkeel-agents-{}", std::process::id()));
@@ -180,7 +180,7 @@ struct Agents {
     clock: Clock,
     sockets: Vec<UdpSocket>,
     agents: Vec<Agent>,
-    /// When something is to be done for which agent.
+    /// Timers: the time, and the index of the agent that is due.
     timers: BinaryHeap<Reverse<(Instant, usize)>>,
     rng: fastrand::Rng,
     registered: usize,
@@ -267,7 +267,7 @@ impl Agents {
         Ok(())
     }
 
-    /// What agent `n` has to do now; answers when it has again.
+    /// Runs the due work of agent `n`; returns the time of its next work.
     fn turn(&mut self, n: usize, now: Instant) -> Result<Instant> {
         let agent = &mut self.agents[n];
         if now >= agent.measure_at && !self.pause {
@@ -330,7 +330,7 @@ impl Agents {
     }
 }
 
-/// What was counted so far.
+/// Counters at one moment.
 struct Counts {
     updated: u64,
     lost: u64,

@@ -1,4 +1,4 @@
-//! What mod_evenkeel and libarm cost Apache httpd: plain httpd beside one that has them.
+//! Cost of mod_evenkeel and libarm for Apache httpd: plain httpd beside one that has them.
 //!
 //! Both run all the time, pinned to one processor, and the load on another drives them in
 //! short turns: one arm, the other twice, the one again, and in the next round the other
@@ -41,7 +41,7 @@ struct Options {
     as_built: bool,
 }
 
-/// One httpd.
+/// An httpd under measurement.
 struct Arm {
     name: &'static str,
     address: SocketAddr,
@@ -125,7 +125,7 @@ fn measure(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What the turns of an arm in one round add up to; times in seconds.
+/// Sum of an arm's turns in one round; times in seconds.
 #[derive(Clone, Copy, Default)]
 struct Total {
     requests: f64,

@@ -1,5 +1,5 @@
-//! What a transaction costs a server: `arm_start` and `arm_stop` of libarm, with a client
-//! and a queueing time given, on 1 to N threads of one process.
+//! Cost of a transaction for a server: `arm_start` and `arm_stop` of libarm, with a client and a queueing time given,
+//! on 1 to N threads of one process.
 //!
 //! The library is loaded as a server loads it, and its page is in memory that an agent
 //! could read. A round is a fixed number of transactions for each thread; printed is the
@@ -45,7 +45,7 @@ struct Values {
     metric: [u64; 6],
 }
 
-/// `arm_user_data101`.
+/// Structure `arm_user_data101` of ARM, as far as the library reads it.
 #[repr(C)]
 struct Definitions {
     format: i32,

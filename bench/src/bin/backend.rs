@@ -29,7 +29,7 @@ const LARGE_BODY_BYTES: usize = 64 * 1024;
 /// Longest request head; a longer one closes the connection.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// What is accepted at each of the listeners of the loop; their tokens are the places here.
+/// Services of the loop's listeners; the token of a listener is its index here.
 const SERVICES: [Service; 5] = [
     Service::Http,
     Service::Unknown,
@@ -382,7 +382,7 @@ impl Connection {
     }
 }
 
-/// Where the first head in `bytes` ends, its empty line included.
+/// Returns the end of the first head in `bytes`, with its empty line.
 fn find_head_end(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     Some(end + 4)

@@ -41,7 +41,7 @@ struct Arguments {
     before: Option<PathBuf>,
 }
 
-/// What is sent in a row.
+/// Traffic of a row.
 struct Row {
     name: &'static str,
     front: Front,
@@ -50,20 +50,20 @@ struct Row {
     rate: Option<f64>,
 }
 
-/// Where it is sent, by what stands behind.
+/// Address of the proxy to which traffic is sent, by the back-end behind it.
 #[derive(Clone, Copy)]
 enum Front {
-    /// One back-end of ours, for HTTP.
+    /// Our back-end for HTTP.
     Http,
     /// Two members that are nginx.
     Members,
-    /// One back-end of ours, for TCP.
+    /// Our back-end for TCP.
     Tcp,
-    /// The first, behind TLS.
+    /// Our back-end for HTTP, behind TLS.
     Https,
-    /// One back-end of ours, for HTTP/2, behind TLS.
+    /// Our back-end for HTTP/2, behind TLS.
     H2,
-    /// The same for gRPC.
+    /// Our back-end for gRPC, behind TLS.
     Grpc,
 }
 
@@ -524,12 +524,12 @@ fn answers(proxy: &Running) -> Result<()> {
     proxy.tcp.map_or(Ok(()), answers_tcp)
 }
 
-/// The same of rules with features; that of FTP is asked by what measures it.
+/// Checks that rules with features answer; the rule for FTP is checked by its measurement.
 fn features_answer(process: &Features) -> Result<()> {
     for address in [process.http, process.routes, process.limits] {
         answers_http(address, SMALL, 46)?;
     }
-    // By a route, not whatever is asked for.
+    // Check that a route answers, and not the rule for any request.
     if answers_http(process.routes, "/elsewhere", 46).is_ok() {
         return Err("there is no route, and yet an answer".into());
     }
@@ -668,7 +668,7 @@ fn drive(plan: &Plan, server: &Server) -> Result<BTreeMap<&'static str, f64>> {
     Ok(metrics)
 }
 
-/// What decisions cost, without any network.
+/// Measures the cost of decisions, without any network.
 fn measure_picks(places: &Places) -> Result<Vec<Pick>> {
     let program = places.programs.join("pick");
     let mut command = Command::new(&program);

@@ -1,4 +1,4 @@
-//! What the CORBA service costs and what it does, measured as its authors measured theirs.
+//! Cost and effect of the CORBA service, measured as its authors measured theirs.
 //!
 //! - `overhead`: one client and one server that tells primes, without a balancer and bound
 //!   per session, per request and on demand (Othman, O'Ryan and Schmidt, "Strategies for
@@ -46,12 +46,12 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 #[derive(Parser)]
 struct Options {
-    /// What to measure; all of it if nothing is named.
+    /// Parts to measure; all parts if none is named.
     parts: Vec<Part>,
     /// The program that is the balancer.
     #[arg(long, default_value = "target/dist/evenkeel")]
     evenkeel: PathBuf,
-    /// Where results go.
+    /// Folder of the results.
     #[arg(long, default_value = "bench/results/corba")]
     out: PathBuf,
     /// Rounds of `overhead`, each of two turns of each arm.
@@ -60,10 +60,10 @@ struct Options {
     /// Requests of a turn.
     #[arg(long, default_value_t = 10_000)]
     requests: usize,
-    /// How long `effectiveness` watches each way of binding, in seconds.
+    /// Seconds for which `effectiveness` watches each way of binding.
     #[arg(long, default_value_t = 30)]
     watch: u64,
-    /// How long each point of `scalability` takes, in seconds.
+    /// Seconds that each point of `scalability` takes.
     #[arg(long, default_value_t = 2.0)]
     point: f64,
     /// Requests of each client of `ends`.
@@ -187,7 +187,7 @@ fn strategy_info(strategy: &str) -> Property {
     Property::new("org.omg.CosLoadBalancing.StrategyInfo", &info)
 }
 
-/// What a client that repeats an operation says at its end.
+/// Final report of a client that repeats an operation.
 #[derive(Clone, Debug, Default)]
 struct Turn {
     calls: f64,
@@ -223,7 +223,7 @@ impl Turn {
         self.calls / self.seconds
     }
 
-    /// Microseconds.
+    /// Mean latency in microseconds.
     fn mean(&self) -> f64 {
         let sum: f64 = self
             .latencies
@@ -241,7 +241,7 @@ impl Turn {
         (squares / self.calls).sqrt() / 1e3
     }
 
-    /// Microseconds.
+    /// Quantile of the latency in microseconds.
     fn quantile(&self, share: f64) -> f64 {
         let mut left = share * self.calls;
         let reached = self.latencies.iter().find(|(_, count)| {
@@ -377,7 +377,7 @@ fn members(service: &Service, group: &Ior) -> Result<Vec<Server>> {
 
 fn effectiveness(options: &Options) -> Result<()> {
     const STEP: Duration = Duration::from_millis(500);
-    /// When the group gets the strategy that is to help.
+    /// Time after which the group gets the strategy under test.
     const CHANGE: Duration = Duration::from_secs(5);
     for (binding, strategy) in [
         ("per_session", "RoundRobin"),
@@ -504,7 +504,7 @@ fn ends(options: &Options) -> Result<()> {
 
 fn scalability(options: &Options) -> Result<()> {
     const SIZES: [usize; 5] = [1, 2, 4, 8, 16];
-    /// One request at a time.
+    /// Options of omniORB for one request at a time.
     const ONE_THREAD: [&str; 4] = [
         "-ORBthreadPerConnectionPolicy",
         "0",

@@ -1,5 +1,4 @@
-//! What relaying each CORBA request costs, beside a forwarding servant of omniORB:
-//! `corba_relay --help`.
+//! Cost of relaying each CORBA request, beside a forwarding servant of omniORB: `corba_relay --help`.
 //!
 //! Both relay to the same member, one after the other in each round. What relays is pinned
 //! to one processor, the load and the member to another. The member is the smallest that
@@ -61,7 +60,7 @@ struct Arguments {
     unpinned: bool,
 }
 
-/// What this program is itself in a run.
+/// Role of this program in a run.
 #[derive(Subcommand)]
 enum Role {
     /// A member that answers everything with one octet.
@@ -75,7 +74,7 @@ enum Role {
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// How many times the throughput of the other relay has to be reached.
+/// Required ratio of the throughput to the other relay's.
 const NEEDED: f64 = 2.0;
 
 fn main() -> ExitCode {
@@ -218,7 +217,7 @@ fn relay(members: &[String]) -> Result<()> {
     serve(service, &key)
 }
 
-/// One of those that are compared.
+/// An arm of the comparison.
 struct Arm {
     name: &'static str,
     server: Server,

@@ -1,4 +1,4 @@
-//! What the CORBA service costs with many groups, many clients that wait, and many alerts.
+//! Cost of the CORBA service with many groups, many clients that wait, and many alerts.
 //!
 //! - `changes`: what a change of a group costs with 100 groups and with 100,000 (processor
 //!   time of the thread that carries it out, without the state file; and the time until it
@@ -53,7 +53,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 #[derive(Parser)]
 struct Options {
-    /// What to measure; all of it if nothing is named.
+    /// Parts to measure; all parts if none is named.
     parts: Vec<String>,
     /// The larger number of groups; the manager takes 100,000, and the program makes some more.
     #[arg(long, default_value_t = 99_000)]
@@ -67,7 +67,7 @@ struct Options {
     /// Turns of each size.
     #[arg(long, default_value_t = 10)]
     rounds: usize,
-    /// How long each of the others is watched, in seconds.
+    /// Seconds for which each of the other parts is watched.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
 }

@@ -1,5 +1,5 @@
-//! What it takes to send a datagram to each of 10,000 hosts, by the way in which it is sent: the
-//! floor under the kernel load monitor, whose own figures are those of `monitor`.
+//! Cost of sending a datagram to each of 10,000 hosts, by the way of sending: the floor under the kernel load monitor,
+//! whose own figures are those of `monitor`.
 //!
 //! A veth pair joins two network namespaces of this program's own. What arrives is handled by a
 //! thread of the kernel on another CPU (threaded NAPI), so the CPU time of the thread that sends is that
@@ -44,7 +44,7 @@ const PACE: Duration = Duration::from_micros(640);
 
 #[derive(Parser)]
 struct Options {
-    /// How often each way is measured.
+    /// Number of measurements of each way.
     #[arg(long, default_value_t = 9)]
     rounds: u32,
     /// Batches of each measurement.
@@ -136,7 +136,7 @@ struct Arm {
     way: Box<dyn Way>,
     /// Microseconds for a datagram, by round.
     figures: Vec<f64>,
-    /// How many datagrams went over the pair.
+    /// Number of datagrams that went over the pair.
     went: u64,
 }
 
@@ -159,7 +159,7 @@ impl Arm {
     }
 }
 
-/// This process has a network and a `/sys` of its own from here on.
+/// Gives this process its own network namespace and its own `/sys`.
 fn unshare() -> Result<()> {
     // SAFETY: plain system call.
     if unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) } < 0 {
@@ -333,7 +333,7 @@ fn host(net: [u8; 2], index: u32) -> Ipv4Addr {
     Ipv4Addr::new(net[0], net[1], high, low)
 }
 
-/// As the monitor does it.
+/// Sends UDP datagrams as the monitor does.
 struct Udp {
     socket: UdpSocket,
     net: [u8; 2],

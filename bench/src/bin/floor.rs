@@ -36,14 +36,14 @@ struct Floor {
     buffer: Vec<u8>,
 }
 
-/// One connection of a pair.
+/// A connection of a pair.
 struct Side {
     stream: TcpStream,
     /// Read from the other side, not yet taken by this one.
     unsent: Vec<u8>,
     /// Has sent its last byte.
     ended: bool,
-    /// Its FIN has been passed on.
+    /// The connection's FIN has been passed on.
     end_passed: bool,
 }
 

@@ -11,7 +11,7 @@ use evenkeel_bench::server::cpu_time;
 /// Drives a proxy on loopback and prints what it cost.
 #[derive(Parser)]
 struct Arguments {
-    /// What to send.
+    /// Traffic to send.
     traffic: Kind,
     /// Address of the proxy, on loopback.
     target: SocketAddr,
@@ -37,19 +37,19 @@ enum Kind {
     Http64k,
     /// Keep-alive GET over TLS, small answer.
     Https,
-    /// The same, 64 KiB answer.
+    /// Keep-alive GET over TLS, 64 KiB answer.
     Https64k,
     /// A connection for every handshake of TLS.
     TlsFull,
-    /// The same with resumed sessions.
+    /// A connection for every handshake of TLS, with resumed sessions.
     TlsResumed,
     /// A connection for every GET.
     HttpClose,
     /// Request and response of 64 bytes.
     TcpRr,
-    /// As much as goes, half of the connections up, half down.
+    /// Bytes as fast as they go through, half of the connections up, half down.
     TcpBulk,
-    /// The same in files of FTP.
+    /// Files of FTP, half of them up, half down.
     FtpBulk,
 }
 

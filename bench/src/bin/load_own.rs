@@ -1,5 +1,5 @@
-//! How fast `evenkeel-lab load` is, and how late: against a null server, which answers whatever comes with
-//! the same bytes, on the other processor. wrk is beside it in each round, if it is installed.
+//! Speed and lateness of `evenkeel-lab load`: against a null server, which answers everything with the same bytes, on
+//! the other processor. wrk is beside it in each round, if it is installed.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use evenkeel_bench::epoll::{Epoll, READ};
 use evenkeel_bench::server::Server;
 use serde_json::Value;
 
-/// What the null server answers.
+/// Answer of the null server.
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 /// Processor of the generators; the null server is on the next one.
 const CPU: usize = 0;
@@ -30,13 +30,13 @@ struct Arguments {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// Connections.
+    /// Number of connections.
     #[arg(long, default_value_t = 64)]
     connections: u32,
     /// The program; by default beside this one.
     #[arg(long)]
     program: Option<PathBuf>,
-    /// Where the table is written, as Markdown.
+    /// File of the table, in Markdown.
     #[arg(long)]
     out: Option<PathBuf>,
     #[command(subcommand)]
@@ -47,7 +47,7 @@ struct Arguments {
 enum Role {
     /// Be the null server.
     Null {
-        /// Where it listens.
+        /// Address on which the server listens.
         address: SocketAddr,
     },
 }
@@ -107,7 +107,7 @@ fn serve(address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// What a round has shown.
+/// Result of a round.
 #[derive(Debug, Default)]
 struct Round {
     rate: f64,

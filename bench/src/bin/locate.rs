@@ -1,5 +1,5 @@
-//! How many clients per second one core can send to the members of an object group, beside
-//! a forwarding servant of omniORB (`bench/corba/forwarder.cc`).
+//! Number of clients per second that one core can send to the members of an object group, beside a forwarding servant
+//! of omniORB (`bench/corba/forwarder.cc`).
 //!
 //! Each has one processor, with all its threads, and this generator has another one.
 //! Connections stay open, and each has one request outstanding. Both forward to the same
@@ -60,17 +60,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// One of those that are compared.
+/// An arm of the comparison.
 struct Arm {
     name: &'static str,
     server: Server,
     /// The group that it forwards from.
     group: Ior,
-    /// What a turn has shown, by the number of connections.
+    /// Results of the turns, by the number of connections.
     figures: [Vec<Figures>; CONNECTIONS.len()],
 }
 
-/// What a turn has shown.
+/// Result of a turn.
 #[derive(Clone, Copy)]
 struct Figures {
     per_second: f64,

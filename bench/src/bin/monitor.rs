@@ -1,4 +1,4 @@
-//! One core that reads the load of thousands of back-ends: does it keep up?
+//! Capacity of one core that reads the load of thousands of back-ends.
 //!
 //! The monitor is that of the balancer, pinned to one CPU with its thread. The back-ends are
 //! simulated by one process on another CPU, with an address of 127.0.0.0/8 each, which
@@ -39,7 +39,7 @@ const BATCH: usize = 64;
 
 #[derive(Parser)]
 struct Options {
-    /// How many locations.
+    /// Number of locations.
     #[arg(long, default_value_t = 10_000)]
     locations: u32,
     /// Time between two questions to each, in milliseconds.
@@ -48,7 +48,7 @@ struct Options {
     /// Share of the locations that do not answer.
     #[arg(long, default_value_t = 0.0)]
     dead: f64,
-    /// Whether listen backlogs are asked for, too.
+    /// Asks for listen backlogs, too.
     #[arg(long)]
     listen_backlogs: bool,
     /// Seconds that are measured.
@@ -57,10 +57,10 @@ struct Options {
     /// A file that the result is added to.
     #[arg(long)]
     csv: Option<PathBuf>,
-    /// How often it is measured.
+    /// Number of measurements.
     #[arg(long, default_value_t = 1)]
     rounds: u32,
-    /// This program of another build, with which it takes turns.
+    /// Program of another build, which takes turns with this one.
     #[arg(long)]
     against: Option<PathBuf>,
     /// Be the back-ends.
@@ -91,7 +91,7 @@ fn key() -> Key {
     Key::new(1, *b"only for a bench")
 }
 
-/// This thread, and those that it starts, run on that CPU alone.
+/// Pins this thread, and the threads that it starts, to that CPU.
 fn pin(cpu: usize) -> io::Result<()> {
     // SAFETY: a set of CPUs is plain data, for which all zeros are valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -114,7 +114,7 @@ impl Drop for BackEnds {
     }
 }
 
-/// Whether nearly all were answered, and with one core.
+/// Runs the measurement; true if nearly all questions were answered, with one core.
 fn measure(options: &Options) -> Result<bool> {
     let child = Command::new(std::env::current_exe()?)
         .arg("--back-ends")
@@ -259,7 +259,7 @@ fn take_turns(options: &Options) -> Result<bool> {
     Ok(all_good)
 }
 
-/// What is said of several rounds.
+/// Figures that are reported for several rounds.
 const FIGURES: [&str; 4] = [
     "asked_of_planned",
     "answered_share",

@@ -1,4 +1,4 @@
-//! What a negotiation costs: `negotiate --help`.
+//! Cost of a negotiation: `negotiate --help`.
 //!
 //! The balancer is pinned to one processor, the load to another. CPU time is that of the
 //! negotiator's thread, which does nothing else.
@@ -39,7 +39,7 @@ struct Arguments {
     rounds: usize,
 }
 
-/// What must be reached on one core.
+/// Required negotiations per second on one core.
 const NEEDED_PER_SECOND: f64 = 20_000.0;
 const NEEDED_P99: Duration = Duration::from_millis(1);
 
@@ -140,7 +140,7 @@ fn drive(
     Ok(())
 }
 
-/// What is asked, and in which form it is answered.
+/// Returns the requests, by the form of their answers.
 fn forms() -> [(&'static str, Traffic); 4] {
     let negotiate = "/.well-known/evenkeel/negotiate?cluster=shop";
     [

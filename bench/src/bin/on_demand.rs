@@ -1,4 +1,4 @@
-//! What it costs a client, after its first request, that a negotiator has bound it.
+//! Cost for a client, after its first request, of a binding by a negotiator.
 //!
 //! Three clients with a connection each ask for the same small document, one request at a
 //! time: `plain` knows the address of an httpd without our module; `direct` knows the

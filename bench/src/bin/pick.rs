@@ -1,5 +1,5 @@
-//! What a decision costs: nanoseconds of CPU time and allocations per pick, for every
-//! strategy and for groups of 10 to 10,000 members.
+//! Cost of a decision: nanoseconds of CPU time and allocations per pick, for every strategy and for groups of 10 to
+//! 10,000 members.
 //!
 //! A *pick* here is the whole of what a request costs in `core`: the choice, the binding,
 //! and a finish with its observations for one request of 64 in flight, so that members
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One line of the table.
+/// A line of the table.
 #[derive(Serialize)]
 struct Row {
     strategy: &'static str,

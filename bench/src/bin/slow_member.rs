@@ -1,5 +1,5 @@
-//! What clients see while one of four servers turns slow: Evenkeel beside HAProxy, nginx and Envoy,
-//! each with the policy that its users choose for this, in the same run.
+//! Latency of clients while one of four servers turns slow: Evenkeel beside HAProxy, nginx and Envoy, each with the
+//! policy that its users choose for this, in the same run.
 //!
 //! Every proxy has four back-ends of its own, of different speed (`evenkeel_demo::backend`), and gets
 //! the same requests at the same moments, half of what the four can serve. In each turn one

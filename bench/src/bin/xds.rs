@@ -1,4 +1,4 @@
-//! What it costs to give weights to clients of xDS: many clusters, some of whose loads change all the time.
+//! Cost of giving weights to clients of xDS: many clusters, some of whose loads change all the time.
 //!
 //! Everything but the sockets is the product's: groups with members, reports of their loads, the look at
 //! all groups several times a second, and streams of clients that accept each answer at once. The clock is the
@@ -30,7 +30,7 @@ use prost::Message;
 #[derive(Debug, Parser)]
 #[command(name = "xds")]
 struct Args {
-    /// Clusters.
+    /// Number of clusters.
     #[arg(long, default_value_t = 1000)]
     clusters: usize,
     /// Endpoints of each.

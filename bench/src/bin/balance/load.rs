@@ -12,33 +12,33 @@ use evenkeel_demo::timer::Timer;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-/// Who has no answer by then has failed.
+/// Time after which a request without an answer has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Request {
-    /// When it is due, from the start.
+    /// Due time, from the start.
     pub(crate) due: Duration,
-    /// What it costs a member at normal speed.
+    /// Cost of the request at a member with normal speed.
     pub(crate) work: Duration,
 }
 
-/// What became of one.
+/// Result of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
-    /// When it was due, from the start.
+    /// Due time, from the start.
     pub(crate) due: Duration,
-    /// How much later it was sent.
+    /// Delay between the due time and the time of sending.
     pub(crate) late: Duration,
-    /// How much later it was answered in full, or had failed.
+    /// Time from the due time to the end of the answer, or to the failure.
     pub(crate) latency: Duration,
-    /// Whether the answer was 200, and complete.
+    /// True if the answer was 200, and complete.
     pub(crate) is_answered: bool,
 }
 
-/// So many requests per second for so long, by chance, with costs around `mean`: exponential
-/// ones, or `mixed`, where one in ten costs 20 times the others.
+/// Draws the requests of a run: `rate` per second on average, at random, for `length`, with costs around `mean`:
+/// exponential ones, or `mixed`, where one in ten costs 20 times the others.
 pub(crate) fn requests(
     rate: f64,
     length: Duration,

@@ -1,5 +1,5 @@
-//! How well balancers balance: Evenkeel, unconfigured, beside HAProxy, nginx, Envoy and Traefik with
-//! the policies that their users choose, over real sockets.
+//! Comparison of balancing: Evenkeel, unconfigured, beside HAProxy, nginx, Envoy and Traefik with the policies that
+//! their users choose, over real sockets.
 //!
 //! Members spend time, not CPU (`evenkeel_demo::backend`), and requests are due at the same moments and cost the same
 //! for each balancer (`load`). In each round every balancer has its turn in every row, with new members
@@ -72,8 +72,7 @@ struct Arguments {
     /// Two rounds of short turns, and four members only; also if BENCH_QUICK is set.
     #[arg(long)]
     quick: bool,
-    /// Where results go; by default bench/results/balance, or bench/.cache/balance if there is a
-    /// selection.
+    /// Folder of the results; by default bench/results/balance, or bench/.cache/balance if there is a selection.
     #[arg(long)]
     out: Option<PathBuf>,
     /// Measures nothing, and makes the page anew from the turns that a run with the same options

@@ -1,4 +1,4 @@
-//! What turns have shown: kept as JSON, printed as tables, and drawn on a page.
+//! Results of the turns: kept as JSON, printed as tables, and drawn on a page.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -18,12 +18,12 @@ use crate::{Arm, Result};
 const SHARES: [f64; 15] = [
     0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.997, 0.998, 0.999, 1.0,
 ];
-/// Those of tables, by index.
+/// Indexes of the shares that tables show.
 const P50: usize = 2;
 const P90: usize = 5;
 const P99: usize = 9;
 const P999: usize = 13;
-/// The product may be so much worse than the best.
+/// Limit of the product's ratio to the best of the others.
 const LIMIT: f64 = 1.03;
 /// A balancer that fails more than this is no match, however fast it fails.
 const MAX_FAILED: f64 = 0.01;
@@ -61,7 +61,7 @@ struct Kept {
     turn: Turn,
 }
 
-/// What a balancer has shown in a row: medians over the rounds, with the least and the most.
+/// Results of a balancer in a row: medians over the rounds, with the least and the most.
 struct Summary<'a> {
     arm: &'a str,
     /// At [`SHARES`].
@@ -70,7 +70,7 @@ struct Summary<'a> {
     /// Of the members least and most used.
     utilisation: [f64; 2],
     balancer_cpu: f64,
-    /// Its 99th percentile beside the product's in the same round.
+    /// Ratio of the balancer's 99th percentile to the product's in the same round.
     ratio: [f64; 3],
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Results {
     rows: Vec<Asked>,
     arms: Vec<String>,
     counted: Duration,
-    /// Whether what is measured has the processors before all else.
+    /// True if the measured processes have the processors before all others.
     first_served: bool,
     kept: Vec<Kept>,
 }
@@ -96,7 +96,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// As they are. All zero where there is no `/proc/stat`.
+    /// Reads the machine's counters. All are zero where there is no `/proc/stat`.
     pub(crate) fn now() -> Self {
         let text = fs::read_to_string("/proc/stat").unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
@@ -263,7 +263,7 @@ impl Results {
         .collect()
     }
 
-    /// How the product stands beside the best of the others: in words, and whether it is within the limit.
+    /// Compares the product with the best of the others: a text, and true if the ratio is within the limit.
     fn verdict(&self, summaries: &[Summary]) -> Option<(String, bool)> {
         let (ours, others) = summaries.split_first()?;
         let eligible = others.iter().filter(|other| other.failed <= MAX_FAILED);

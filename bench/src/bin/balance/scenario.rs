@@ -1,4 +1,4 @@
-//! What members go through while they serve, and the same for the simulator's ideal.
+//! Scenarios: changes of the members while they serve, for real members and for the simulator's ideal.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::load::{self, Request};
 
-/// How many times slower a slow member is.
+/// Slowness of a slow member, as a multiple of the normal one.
 const SLOW: f64 = 5.0;
-/// How long a slow member is so before another one is.
+/// Time after which another member becomes the slow one.
 const MOVES: Duration = Duration::from_secs(3);
-/// How long a member stalls, and the time from one that does to the next.
+/// Length of a stall, and time from the start of a stall to the start of the next one.
 const STALL: Duration = Duration::from_millis(300);
 const STALLS: Duration = Duration::from_secs(1);
 /// Requests that a member is slow for after a restart.
@@ -24,20 +24,20 @@ const ANTAGONIST: f64 = 0.3;
 /// Load, as a share of what members can serve.
 const UTILISATION: f64 = 0.6;
 
-/// What happens.
+/// Scenario of the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
-    /// Nothing.
+    /// All members are equal and nothing changes.
     Equal,
-    /// One member takes five times as long.
+    /// A single member takes five times as long.
     Slow,
-    /// The same, another one every three seconds.
+    /// A single member takes five times as long, another one every three seconds.
     Moving,
     /// Every second another member stalls for 300 ms.
     Stall,
-    /// One member fails half of its requests at once: 503, or a reset.
+    /// A single member fails half of its requests at once: 503, or a reset.
     Failing,
-    /// One request in ten costs 20 times the others.
+    /// The costs differ: one request in ten costs 20 times the others.
     Mixed,
     /// Another balancer, round robin, loads the first half of the members by 30 %.
     Antagonist,
@@ -92,12 +92,12 @@ impl Row {
         load::requests(self.rate(), length, self.mean, mixed, seed)
     }
 
-    /// How many members somebody else loads.
+    /// Number of members that another balancer loads.
     fn antagonised(&self) -> usize {
         self.members.div_ceil(2)
     }
 
-    /// How many have just been restarted.
+    /// Number of members that have just been restarted.
     fn restarted(&self) -> usize {
         self.members.div_ceil(3)
     }
@@ -223,7 +223,7 @@ impl Scenario {
         if self == Self::Two { 2 } else { 1 }
     }
 
-    /// What happens, in words.
+    /// Returns a description of the scenario.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Equal => "equal members",

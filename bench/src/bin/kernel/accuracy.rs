@@ -1,4 +1,4 @@
-//! How true the CPU load is that each way of monitoring tells.
+//! Accuracy of the CPU load that each way of monitoring reports.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,19 +25,19 @@ use super::ground::{self, Cgroup, Folder, Link, Namespace, Process, Responder, S
 use super::table::{Table, Verdict};
 use super::{Result, Run};
 
-/// How often the truth is taken, and the front-end wants to know the load.
+/// Interval of the truth's samples and of the front-end's decisions.
 const TICK: Duration = Duration::from_millis(10);
 /// Priority of helpers with a real-time class.
 const FIFO: i32 = 50;
 
-/// What makes the load.
+/// Source of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scene {
     /// A process for each CPU spins and sleeps in turn.
     Alone,
-    /// Sixteen processes do, all at the same times.
+    /// Sixteen processes spin and sleep, all at the same times.
     Bursts,
-    /// A cgroup's load is told; 16 processes outside of it never rest.
+    /// The load of a cgroup is measured; 16 processes outside of it never rest.
     Beside,
 }
 
@@ -73,7 +73,7 @@ impl Reader {
     }
 }
 
-/// One way of monitoring.
+/// A way of monitoring.
 struct Arm {
     name: &'static str,
     /// Ticks between two readings.
@@ -85,7 +85,7 @@ struct Arm {
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     tick: u64,
-    /// When it was there.
+    /// Time at which the reading was there.
     at: u64,
     cpu: f64,
 }
@@ -487,15 +487,15 @@ fn watch(arm: &mut Arm, start: u64, end: u64) -> std::io::Result<()> {
     }
 }
 
-/// What an arm's front-end knew at each tick, and when exactly that was: as soon as a reading
-/// was there, else at the tick.
+/// Returns the load that an arm's front-end knew at each tick, with the exact time: that of the reading's arrival if
+/// there was one in the tick, else that of the tick.
 fn known(arm: &Arm, start: u64, ticks: u64) -> impl Iterator<Item = (u64, f64)> + '_ {
     let tick_ns = TICK.as_nanos() as u64;
     let mut readings = arm.readings.iter().peekable();
     let mut last: Option<f64> = None;
     (0..ticks).filter_map(move |tick| {
         let due = start + tick * tick_ns;
-        // It may have come later than the next tick.
+        // The reading may have come later than the next tick.
         let is_there = |reading: &&Reading| reading.tick < tick && reading.at <= due;
         while let Some(reading) = readings.next_if(is_there) {
             last = Some(reading.cpu);

@@ -13,7 +13,7 @@ use evenkeel_kernel::shared::Reader;
 use super::ground::Link;
 use super::{Result, clock};
 
-/// How long an answer is waited for.
+/// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Asks a responder, one query at a time.
@@ -124,9 +124,9 @@ impl Asker {
         }
     }
 
-    /// The same without a look at the answer, for as many as go through.
+    /// Asks `count` times without a look at the answers; returns the number of answers.
     pub(crate) fn flood(&mut self, count: usize) -> u64 {
-        // So many are under way at once.
+        // Number of queries under way at once.
         const WINDOW: usize = 16;
         let mut answered = 0;
         for _ in 0..count.div_ceil(WINDOW) {

@@ -1,4 +1,4 @@
-//! What knowing the load is worth to clients: eight web servers behind the balancer.
+//! Value of known loads for clients: eight web servers behind the balancer.
 //!
 //! A back-end is a cgroup with a part of a CPU, so that eight of them, the balancer and the
 //! clients fit on two. Some have other work that the balancer does not send: 16 processes in
@@ -25,7 +25,7 @@ use super::traffic::{Arrivals, Seen, Site};
 use super::{Result, Run};
 
 const BACKENDS: usize = 8;
-/// What a back-end has of a CPU.
+/// CPU time of a back-end in each period.
 const QUOTA: Duration = Duration::from_millis(3);
 const PERIOD: Duration = Duration::from_millis(20);
 /// Documents of a site, those that a back-end keeps at hand, and microseconds of CPU time for
@@ -38,7 +38,7 @@ const MISS: &str = "4000";
 const INTERVAL: Duration = Duration::from_millis(50);
 const WARM_UP: u64 = 700_000_000;
 
-/// How the balancer knows the load.
+/// Source of the load that the balancer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     No,
@@ -46,7 +46,7 @@ enum Known {
     Kernel,
 }
 
-/// Who decides, and by what.
+/// An arm: the balancer's strategy, and the load that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Arm {
     name: &'static str,
@@ -75,13 +75,13 @@ const LEAST_REQUEST: Arm = arm("least request", "least_request", Known::No, "cpu
 const PUBLISHED: [Arm; 5] = [RANDOM, ROUND_ROBIN, ULM, PKLM, KLM];
 const ALL: [Arm; 7] = [RANDOM, ROUND_ROBIN, ULM, PKLM, KLM, ADAPTIVE, LEAST_REQUEST];
 
-/// One thing to measure of every arm.
+/// A measurement that is made of every arm.
 #[derive(Clone, Debug)]
 struct Cell {
     x: f64,
     /// Back-ends with other work.
     loaded: usize,
-    /// Whether that comes and goes.
+    /// True if the other work comes and goes.
     changes: bool,
     /// Exponents and clients of the sites.
     sites: Vec<(f64, Arrivals)>,
@@ -200,7 +200,7 @@ fn sweeps(run: &Run) -> Vec<Sweep> {
     ]
 }
 
-/// What a turn of an arm has shown.
+/// Result of an arm's turn.
 #[derive(Clone, Default)]
 struct Turn {
     /// Requests per second of each site.
@@ -546,7 +546,7 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Those of the arms that cannot be had on this machine.
+    /// Returns the arms that cannot be measured on this machine.
     fn lacking(&self, arms: &[Arm], cells: &[Cell]) -> Vec<Arm> {
         let mut lacking = Vec::new();
         for arm in arms {

@@ -1,4 +1,4 @@
-//! What a query costs the back-end.
+//! Cost of a query for the back-end.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::ground::{self, Folder, Link, Namespace, Responder, Scheduling};
 use super::table::{Table, Verdict};
 use super::{Result, Run, bpf, clock};
 
-/// What a query may cost.
+/// Limit of a query's cost, in microseconds.
 const LIMIT_US: f64 = 3.0;
 
 /// Microseconds per query: of the BPF program alone, of all receive work with the driver, and

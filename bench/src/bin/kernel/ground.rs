@@ -1,5 +1,5 @@
-//! What measurements stand on: processes, cgroups, and a network between a front-end and a
-//! back-end on one machine. All of it is gone when dropped, and goes with this process.
+//! Environment of the measurements: processes, cgroups, and a network between a front-end and a back-end on one
+//! machine. All of it is removed when dropped, and goes with this process.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,7 +23,7 @@ const CPU: &str = "/sys/fs/cgroup/cpu";
 const CPUACCT: &str = "/sys/fs/cgroup/cpuacct";
 const UNIFIED: &str = "/sys/fs/cgroup";
 
-/// Whether this machine has what is needed.
+/// Checks that this process is allowed to make the environment, and removes leftovers.
 pub(crate) fn check() -> Result<()> {
     // SAFETY: takes nothing, cannot fail.
     if unsafe { libc::geteuid() } != 0 {
@@ -101,14 +101,14 @@ pub(crate) fn run<A: AsRef<OsStr>>(
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// How a process is scheduled.
+/// Scheduling of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scheduling<'a> {
-    /// Where it is, if not where this process is.
+    /// Cgroup of the process, if it is not the cgroup of this process.
     pub cgroup: Option<&'a Cgroup>,
-    /// On which processor it stays.
+    /// Processor to which the process is pinned.
     pub cpu: Option<usize>,
-    /// From -20, most, to 19.
+    /// Nice value: from -20, the highest priority, to 19.
     pub nice: i32,
 }
 
@@ -152,7 +152,7 @@ impl Process {
         })
     }
 
-    /// One of the programs of [`helper`].
+    /// Starts one of the programs of [`helper`].
     pub(crate) fn helper(words: &[&str], stdin: Stdio, how: Scheduling<'_>) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(helper::WORD).args(words);
@@ -169,7 +169,7 @@ impl Process {
         self.child.stdout.take()
     }
 
-    /// Whether it has ended, which none does by itself.
+    /// True if the process has ended, which no helper does by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
@@ -255,7 +255,7 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// Its folder, where the CPU controller is.
+    /// Folder of the cgroup in the hierarchy of the CPU controller.
     pub(crate) fn path(&self) -> &Path {
         self.folders
             .first()
@@ -278,7 +278,7 @@ impl Cgroup {
         )?)
     }
 
-    /// So many times the share of others where CPUs are short; 1 is normal.
+    /// Sets the cgroup's weight where CPUs are short, as a multiple of the normal weight.
     pub(crate) fn weigh(&self, times: u32) -> Result<()> {
         let (file, normal) = match self.version {
             2 => ("cpu.weight", 100),
@@ -375,7 +375,7 @@ impl Drop for Namespace {
 /// A veth pair from the front-end's namespace to this one, where the back-end is.
 pub(crate) struct Link {
     namespace: Arc<Namespace>,
-    /// What keeps a program at the front-end's end.
+    /// Keeps a program at the front-end's end while it is open.
     _pass: Option<OwnedFd>,
     /// The back-end's end.
     pub interface: String,
@@ -523,8 +523,7 @@ impl Drop for Responder {
     }
 }
 
-/// What `evenkeel kernel serve` is told to answer queries that come over a link, from `/proc`
-/// for each.
+/// Arguments of `evenkeel kernel serve` to answer queries over a link, from `/proc` for each.
 pub(crate) fn responding(link: &Link, port: u16, key: &Path) -> Vec<String> {
     [
         "--respond",
@@ -540,7 +539,7 @@ pub(crate) fn responding(link: &Link, port: u16, key: &Path) -> Vec<String> {
     .to_vec()
 }
 
-/// What it is told to write a page, of a cgroup or of the machine.
+/// Arguments of `evenkeel kernel serve` to write a page, of a cgroup or of the machine.
 pub(crate) fn writing(page: &Path, interval: Duration, cgroup: Option<&Cgroup>) -> Vec<String> {
     let mut words = vec![
         "--shared".to_owned(),
@@ -554,7 +553,7 @@ pub(crate) fn writing(page: &Path, interval: Duration, cgroup: Option<&Cgroup>) 
     words
 }
 
-/// What it is told to tell of a cgroup as target 1.
+/// Arguments of `evenkeel kernel serve` to report a cgroup as target 1.
 pub(crate) fn telling(cgroup: &Cgroup) -> [String; 2] {
     [
         "--cgroup".to_owned(),
@@ -583,7 +582,7 @@ pub(crate) fn first_and_last() -> Result<(usize, usize)> {
     }
 }
 
-/// How many processors there are.
+/// Returns the number of processors.
 pub(crate) fn processors() -> Result<usize> {
     Ok(evenkeel_bench::server::processors()?.len())
 }

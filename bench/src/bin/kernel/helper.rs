@@ -170,7 +170,7 @@ impl Cache {
         }
     }
 
-    /// Whether a document is there; from now on it is.
+    /// Uses a document; returns true if it was there already.
     fn has(&mut self, path: &str) -> bool {
         self.asked += 1;
         let path: Arc<str> = path.into();

@@ -1,4 +1,4 @@
-//! How long an answer takes.
+//! Time from a query to its answer.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -24,7 +24,7 @@ struct Arm {
     lost: [u64; 2],
 }
 
-/// One that a process answers, with what keeps it running.
+/// Starts a responder in a process; the returned process keeps it running.
 fn user(
     run: &Run,
     link: &Link,

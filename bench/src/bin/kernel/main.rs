@@ -1,6 +1,6 @@
-//! How well, how fast and how cheaply the load of a back-end is known from outside, and what
-//! that is worth: the measurements of Vaidyanathan, Jin, Narravula and Panda, *Accurate Load
-//! Monitoring for Cluster-based Web Data-Centers over RDMA-enabled Networks* (2005).
+//! Accuracy, latency and cost of knowing a back-end's load from outside, and its value: the measurements of
+//! Vaidyanathan, Jin, Narravula and Panda, *Accurate Load Monitoring for Cluster-based Web Data-Centers over
+//! RDMA-enabled Networks* (2005).
 //!
 //! - `accuracy`: CPU load as each way of monitoring tells it, against the CPU clocks of the
 //!   processes that make the load, read every 10 ms by a thread with a real-time priority
@@ -48,7 +48,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 #[derive(Parser)]
 struct Options {
-    /// What to measure; all but the machines if nothing is named.
+    /// Parts to measure; all but `machines` if none is named.
     parts: Vec<Part>,
     /// The program that is measured, built with the feature `kernel`.
     #[arg(long, default_value = "target/dist/evenkeel")]
@@ -57,7 +57,7 @@ struct Options {
     /// change, say.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
-    /// Where results go.
+    /// Folder of the results.
     #[arg(long, default_value = "bench/results/kernel")]
     out: PathBuf,
     /// A fifth of everything; also if BENCH_QUICK is set.
@@ -74,7 +74,7 @@ enum Part {
     Machines,
 }
 
-/// What all parts need to know.
+/// Settings that all parts share.
 struct Run {
     evenkeel: PathBuf,
     against: Option<PathBuf>,

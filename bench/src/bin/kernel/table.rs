@@ -31,7 +31,7 @@ impl Table {
     }
 }
 
-/// Whether something that must be reached was.
+/// Result of a demand: measured and reached or not, or not measured.
 pub(crate) struct Verdict {
     part: &'static str,
     what: String,

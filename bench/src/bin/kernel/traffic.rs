@@ -9,16 +9,16 @@ use evenkeel_load::stats::Latencies;
 
 use super::clock;
 
-/// Nothing may take longer.
+/// Longest time of any operation.
 const HANG: Duration = Duration::from_secs(20);
 
-/// How requests come.
+/// Process of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Arrivals {
-    /// So many clients ask one thing after the other.
+    /// Closed loop: number of clients that send one request after the other.
     Closed(usize),
-    /// So many requests per second, at random, whatever the answers do; a response time
-    /// counts from when the request was due.
+    /// Open loop: requests per second, at random, independent of the answers; a response time counts from the time at
+    /// which the request was due.
     Open(f64),
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Site {
     pub seed: u64,
 }
 
-/// What clients have seen.
+/// Results of the clients.
 #[derive(Clone, Default)]
 pub(crate) struct Seen {
     pub requests: u64,
@@ -108,7 +108,7 @@ impl Site {
         })
     }
 
-    /// When requests of an open loop are due.
+    /// Draws the times at which requests of an open loop are due.
     fn schedule(&self, end: u64) -> Vec<u64> {
         let Arrivals::Open(rate) = self.arrivals else {
             return Vec::new();
@@ -164,7 +164,7 @@ impl Connection {
         })
     }
 
-    /// Whether the document was had.
+    /// Requests a document; true if the answer was 200 and complete.
     pub(crate) fn get(&mut self, site: usize, document: usize) -> io::Result<bool> {
         let request = format!("GET /{site}/{document} HTTP/1.1\r\nHost: bench\r\n\r\n");
         self.writer.write_all(request.as_bytes())?;

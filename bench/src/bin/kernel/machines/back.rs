@@ -22,9 +22,9 @@ const HIT: &str = "1000";
 const MISS: &str = "8000";
 /// For how long other work comes and goes, on average.
 const CHANGE: f64 = 500e6;
-/// For how many milliseconds the process of the accuracy runs and sleeps.
+/// Milliseconds for which the accuracy's process runs and sleeps.
 const PHASE: [&str; 2] = ["200", "800"];
-/// How often the true load is taken.
+/// Interval of the true load's samples.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Other work, which is stopped unless somebody wants it.

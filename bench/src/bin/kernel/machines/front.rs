@@ -27,20 +27,20 @@ use crate::ask::Asker;
 use crate::clock::{self, Series};
 use crate::traffic::{Connection, popularity};
 
-/// For how long machines may take until they are ready, and anything else until it is done.
+/// Longest time until the machines are ready, and until any other step is done.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How long a page is waited for.
+/// Longest wait for a page.
 const READ: Duration = Duration::from_millis(200);
-/// How long a query to a back-end without load may take, in milliseconds.
+/// Longest time of a query to a back-end without load, in milliseconds.
 const MOST_MS: f64 = 20.0;
 /// Two for each processor of a back-end, as `evenkeel-lab run rdma` has.
 const CLIENTS: usize = 4;
 const DOCUMENTS: usize = 1000;
 const ALPHA: f64 = 0.9;
-/// What the true load is compared over.
+/// Interval over which the true load is compared, in nanoseconds.
 const TICK: u64 = 10_000_000;
 
-/// How a load is read.
+/// Way of reading a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// A page over RDMA.
@@ -49,7 +49,7 @@ enum Way {
     Query,
 }
 
-/// Who says what the load is, and what it is.
+/// Source and kind of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// A process: CPU load.
@@ -92,12 +92,12 @@ const ARMS: [Arm; 9] = [
     by_load("composite by query", Way::Query, Known::Composite),
 ];
 
-/// When back-ends have other work.
+/// Back-ends with other work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scene {
-    /// One has all the time: another one in each round.
+    /// A single back-end, all the time: another one in each round.
     Steady,
-    /// All have, which comes and goes.
+    /// All back-ends, with work that comes and goes.
     Changing,
 }
 
@@ -120,13 +120,13 @@ struct Page {
     last: Option<Loads>,
 }
 
-/// What came of a reading.
+/// Result of a reading.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    /// When it was there, by the clock here.
+    /// Time of its arrival, by the front-end's clock.
     at: u64,
     took: u64,
-    /// When the record was made, by the clock of the back-end.
+    /// Time at which the record was made, by the back-end's clock.
     made: u64,
     running: f64,
     loads: Loads,
@@ -403,7 +403,7 @@ fn quantile(values: impl IntoIterator<Item = f64>, share: f64) -> f64 {
     values.get(at).copied().unwrap_or(f64::NAN)
 }
 
-/// How near what is read is to the load of a back-end, on which a process runs and sleeps in turn.
+/// Measures how near the readings are to the load of a back-end, on which a process runs and sleeps in turn.
 fn accuracy(
     backend: &mut Backend,
     reader: &mut Reader,
@@ -471,13 +471,13 @@ fn accuracy(
     Ok(())
 }
 
-/// When the next reading is due: those that are late are left out.
+/// Returns the time of the next reading; times that have passed are left out.
 fn next(due: u64) -> u64 {
     let interval = INTERVAL.as_nanos() as u64;
     due + (clock::now().saturating_sub(due) / interval + 1) * interval
 }
 
-/// What the clients have seen.
+/// Results of the clients.
 #[derive(Default)]
 struct Seen {
     /// Requests to each back-end.
@@ -586,11 +586,11 @@ fn play(
     Ok(())
 }
 
-/// What is read of a back-end.
+/// Readings of a back-end.
 #[derive(Default)]
 struct Heard {
     readings: Vec<Reading>,
-    /// Those that did not come, or not in time.
+    /// Number of readings that did not come, or not in time.
     missing: u64,
 }
 

@@ -1,6 +1,5 @@
-//! What knowing the load is worth where back-ends are whole machines: a front-end and
-//! [`BACKENDS`] back-ends, each emulated with Debian's kernel, and a cable from the front-end to
-//! each back-end.
+//! Value of known loads where back-ends are whole machines: a front-end and [`BACKENDS`] back-ends, each emulated with
+//! Debian's kernel, and a cable from the front-end to each back-end.
 //!
 //! So there are pending interrupts, which no cgroup has, and RDMA (Soft-RoCE). On each machine the
 //! first process is this same program: [`back`] and [`front`]. The front-end has clients of its own,
@@ -31,11 +30,11 @@ const CONTROL: u16 = 9980;
 const KERNEL_PAGE: u16 = 9981;
 const HELPER_PAGE: u16 = 9982;
 const HELPER: u16 = 9983;
-/// How often loads are read, and a helper writes its page.
+/// Interval at which loads are read, and at which a helper writes its page.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Of a key that all have.
+/// A key that all machines share.
 const SECRET: [u8; 16] = [0x5a; 16];
-/// What lines of the front-end begin with that are a result.
+/// Prefix of the front-end's lines with a result.
 const ROW: &str = "ROW ";
 const HEAD: &str = "scene,arm,round,figure,value";
 /// For how long all of it may run.
