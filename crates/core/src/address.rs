@@ -1,10 +1,10 @@
-//! Where a member listens.
+//! Address on which a member listens.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Where a member listens: what is dialled, and what logs and answers name.
+/// Address on which a member listens: dialled by the balancer, and named in logs and answers.
 ///
 /// The text of a Unix socket is shared by all that hold it, and is gone with the last of them:
 /// reloads with ever new paths leave nothing behind.
@@ -45,7 +45,7 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// As configurations name it.
+/// Form of an address in configurations.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! When load alerts are raised, and what they ask of clients: a group's settings.
+//! Settings of a group's load alerts: the conditions for an alert, and its effect on clients.
 //!
 //! Source: the load alerts of the OMG's `CosLoadBalancing` and its strategies
 //! `LeastLoaded`, `LoadMinimum` and `LoadAverage`; Othman, O'Ryan and Schmidt, "The
@@ -6,18 +6,18 @@
 
 use std::time::Duration;
 
-/// Above which effective load a location gets an alert.
+/// Effective load above which a location gets an alert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
     /// The critical threshold, in the load's unit, greater than 0.
     Critical(f32),
-    /// This share above the smallest load that is not 0 (0.4 is 40 %).
+    /// Share above the smallest load that is not 0 (0.4 is 40 %).
     AboveMinimum(f32),
-    /// This share above the average load (0.8 is 80 %).
+    /// Share above the average load (0.8 is 80 %).
     AboveAverage(f32),
 }
 
-/// How a group raises and lifts load alerts.
+/// Settings of a group's load alerts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlertSettings {
     /// For any strategy; stronger than the strategy's own ([`Strategy::alert_threshold`]).
@@ -36,10 +36,10 @@ pub struct AlertSettings {
     /// location still has leave it, each after a random part of the step. So they do not
     /// all arrive elsewhere at once, and the alert can be lifted when enough have left.
     pub shed_time: Duration,
-    /// That share, greater than 0; with 1 all have left after one step.
+    /// Share of the clients that leave in each step, greater than 0; with 1 all have left after one step.
     pub move_share: f32,
-    /// Whether clients that are bound per session leave, too. What is bound per session
-    /// may have its reasons, such as a session at the member.
+    /// True if clients that are bound per session leave, too. A binding per session may have its reasons, such as a
+    /// session at the member.
     pub move_sessions: bool,
     /// Connections of which the proxy understands nothing (TCP, upgraded HTTP) are
     /// closed by an alert when they were silent for this long after the member's last
@@ -70,10 +70,9 @@ impl Default for AlertSettings {
 const MAX_STEPS: f32 = 1e5;
 
 impl AlertSettings {
-    /// How long an alert lasts until a client leaves that drew the number `jitter`, from 0
-    /// to 1, when it was bound. Nobody needs to count: of clients with evenly spread
-    /// numbers, a share [`AlertSettings::move_share`] of those that are left leaves in
-    /// each [`AlertSettings::shed_time`].
+    /// Time from the start of an alert until a client leaves that drew the number `jitter`, from 0 to 1, when it was
+    /// bound. No counter of clients is needed: of clients with evenly spread numbers, a share
+    /// [`AlertSettings::move_share`] of the remaining ones leaves in each [`AlertSettings::shed_time`].
     pub fn patience(&self, jitter: f32) -> Duration {
         let stay = 1.0 - self.move_share.clamp(0.0, 1.0);
         let jitter = jitter.clamp(0.0, 1.0 - f32::EPSILON);

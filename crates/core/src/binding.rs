@@ -16,10 +16,10 @@ use crate::time::Instant;
 #[derive(Debug)]
 pub struct Binding {
     member: MemberId,
-    /// Where the member was when last looked for: mostly it still is there.
+    /// Index at which the member was last found: mostly it is still there.
     index: usize,
     since: Instant,
-    /// When it was first noticed that the member sheds.
+    /// Instant at which it was first noticed that the member sheds.
     alerted_since: Option<Instant>,
     /// 0 to 1: which part of a time span this binding waits.
     jitter: f32,
@@ -27,19 +27,19 @@ pub struct Binding {
     client: Option<Arc<Client>>,
 }
 
-/// What becomes of a binding for the next request.
+/// Verdict about a binding for the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The member at this index of the group's snapshot serves it.
     Keep(usize),
-    /// The member at this index is to have the client from now on
-    /// ([`Binding::move_to`]): others have less load.
+    /// The member at this index gets the client from now on ([`Binding::move_to`]), because other members have less
+    /// load.
     Move(usize),
-    /// The strategy is asked for another one, which may be the same.
+    /// The strategy chooses a member again, possibly the same one.
     Rebind(Why),
 }
 
-/// Why a binding ends.
+/// Reason for which a binding ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The strategy is asked for every request.
@@ -140,8 +140,7 @@ impl Binding {
         self.member
     }
 
-    /// What becomes of the binding for a request at `now`, given the group's current
-    /// snapshot.
+    /// Returns the verdict about the binding for a request at `now`, given the group's current snapshot.
     ///
     /// Whatever the granularity, a binding ends with its member: when it has left the
     /// group, is in maintenance or unresolved, or is down or ejected (as long as the
@@ -259,7 +258,7 @@ fn heeds_alerts(settings: &GroupSettings) -> bool {
     settings.adaptive && may_move
 }
 
-/// Whether backups serve at present: only they, or, in panic, all members.
+/// True if backups may serve at present: because no other member may, or, in panic, because all members may.
 #[cold]
 fn backups_serve(group: &Group, now: Instant) -> bool {
     let request = Request::at(now);

@@ -1,20 +1,20 @@
-//! How many requests a member works on at once: its *cap*. With more in flight it answers no more of
-//! them in a second, so that further ones only wait there.
+//! Cap of a member: the number of requests that the member works on at once. With more requests in flight, the member
+//! answers no more of them in a second, so that further ones only wait there.
 //!
-//! For each number of others that a request has found there, its latency is summed up. By Little's law *n*
-//! requests that take *R* each are *n* / *R* answers in a second. The cap is the lowest number at which one
-//! request more brings no more answers: less than three tenths of what it would bring if it were worked on
-//! beside the others. A network in between makes the cap higher, as it should: while one request is under
-//! way the member works on another. Answers by the time for which there were so many requests say the
-//! same only if requests come independently: bursts that are answered at once look like few workers.
+//! For each number of other requests that a request has found at the member, its latency is summed up. By Little's law,
+//! *n* requests that take *R* each are *n* / *R* answers in a second. The cap is the lowest number at which one request
+//! more brings no more answers: less than three tenths of what it would bring if it were worked on beside the others. A
+//! network between balancer and member makes the cap higher, as it should: while one request is under way, the member
+//! works on another. Counting the answers during the time for which there were so many requests would give the same
+//! result only if requests come independently: bursts that are answered at once would look like few workers.
 //!
-//! A member that works on all its requests at once (processor sharing) answers no more of them in a second
-//! either, but requests that cost little overtake there those that cost much: waiting in the balancer
-//! would take that away. So it is seen how often a request is answered before older ones, which happens
-//! hardly ever where a worker takes one after the other; where it happens often there is no cap.
+//! A member that works on all its requests at once (processor sharing) does not answer more of them in a second either.
+//! But cheap requests overtake costly ones there, and waiting in the balancer would prevent that. Therefore the share
+//! of requests that are answered before older ones is measured. It is nearly 0 where a worker takes one request after
+//! the other; where it is high, there is no cap.
 //!
-//! Only low caps are looked for. With many requests at once a place becomes free all the time, and
-//! there is nothing to be gained by waiting for a certain one (`late.rs` has figures).
+//! Only low caps are looked for. With many requests at once a slot becomes free all the time, and waiting for a certain
+//! member gains nothing (`late.rs` has figures).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -46,7 +46,7 @@ const ORDER_MEMORY: f32 = 64.0;
 /// Standard errors by which throughput must be below that.
 const CERTAIN: f32 = 1.0;
 
-/// What is known of a member.
+/// Measurements of a member, and its cap.
 #[derive(Debug, Default)]
 pub(crate) struct Caps {
     /// For 0 and more others that were found: latencies in seconds (f32 bits, high half), and answers.
@@ -56,12 +56,12 @@ pub(crate) struct Caps {
     /// Share of answers to requests that have overtaken older ones (f32 bits), where one other was without an
     /// answer, and where [`HIGHEST`] others or more were.
     overtaking: [AtomicU32; OVERTAKING.len()],
-    /// What caps are multiplied by, less 1 (f32 bits): other than 0 in tests of what a wrong one costs.
+    /// Error of caps as a factor, less 1 (f32 bits): not 0 only in tests of the cost of a wrong cap.
     error: AtomicU32,
 }
 
 impl Caps {
-    /// See [`learnt`](crate::learnt).
+    /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         for level in &self.levels {
             visit("caps.levels", Word::Long(level));
@@ -167,7 +167,7 @@ impl Caps {
 mod tests {
     use super::*;
 
-    /// One that is at a member, or on its way.
+    /// A request that is at a member, or on its way.
     struct Job {
         since: f64,
         found: usize,

@@ -1,14 +1,14 @@
-//! What a request costs, and requests in flight counted by it.
+//! Cost of a request, and requests in flight counted by cost.
 //!
 //! A cost is relative: 1 is a usual request of the group, and one of 10 is ten times the work.
-//! Limits of connections count requests, whatever they cost; strategies count what they cost.
+//! Limits of connections count requests, independent of their cost; strategies count the costs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much work a request is, compared with a usual one: from 0.01 to 1,000.
+/// Work of a request, relative to a usual request: from 0.01 to 1,000.
 ///
-/// Kept in units of 1/1024, so that sums are exact, and what is added when a request begins is
-/// subtracted when it ends.
+/// Kept in units of 1/1024, so that sums are exact, and the cost added when a request begins is the cost subtracted
+/// when the request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(u32);
 
@@ -81,7 +81,7 @@ impl Default for Cost {
     }
 }
 
-/// What so many units cost.
+/// Converts units into a cost.
 #[inline]
 pub(crate) fn of_units(units: u64) -> f32 {
     // As signed ones they are converted by one instruction.
@@ -103,13 +103,13 @@ const _: () = assert!(Cost::MAX * UNIT as f64 <= (1u64 << (64 - 2 * COUNT_BITS))
 pub(crate) struct Flying(u64);
 
 impl Flying {
-    /// How many there are.
+    /// Number of requests.
     #[inline]
     pub(crate) fn count(self) -> u32 {
         self.0 as u32 & ((1 << COUNT_BITS) - 1)
     }
 
-    /// What they cost together.
+    /// Sum of their costs.
     #[inline]
     pub(crate) fn cost(self) -> f32 {
         of_units(self.0 >> COUNT_BITS)

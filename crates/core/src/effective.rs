@@ -14,7 +14,7 @@ use crate::learnt::{Visit, Word};
 use crate::load::Report;
 use crate::time::{Horizon, Instant, keep_word_old};
 
-/// How a group's reported loads become effective ones.
+/// Settings that turn a group's reported loads into effective ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shaping {
     /// Share of the previous effective load in the next one: from 0 (reports count at
@@ -22,9 +22,8 @@ pub struct Shaping {
     pub dampening: f32,
     /// Divides the load; at least 1. Above 1 a member bears more before thresholds apply.
     pub tolerance: f32,
-    /// What a client that is bound to a member adds to its load, in the load's unit,
-    /// from the moment of the binding. At 0 strategies estimate it
-    /// ([`Location::projected`](crate::load::Location::projected)).
+    /// Load that a client adds to the member it is bound to, in the load's unit, from the moment of the binding. At 0
+    /// strategies estimate it ([`Location::projected`](crate::load::Location::projected)).
     pub per_balance_load: f32,
 }
 
@@ -79,12 +78,12 @@ pub struct Damped {
     /// The load before tolerance (f32 bits, high half) and the time of the report that
     /// it stands for (low half); 0 is none yet.
     word: AtomicU64,
-    /// What all cost that were ever bound to the location when that report arrived, in units.
+    /// Sum of the costs of all requests ever bound to the location when that report arrived, in units.
     bound_at: AtomicU64,
 }
 
 impl Damped {
-    /// See [`learnt`](crate::learnt).
+    /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("damped.word", Word::Long(&self.word));
         visit("damped.bound_at", Word::Long(&self.bound_at));
@@ -130,7 +129,7 @@ impl Damped {
 pub(crate) struct LoadFactor(AtomicU64);
 
 impl LoadFactor {
-    /// See [`learnt`](crate::learnt).
+    /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
         visit(name, Word::Long(&self.0));
     }
@@ -150,12 +149,12 @@ impl LoadFactor {
         fresh.then(|| f32::from_bits((word >> 32) as u32))
     }
 
-    /// Whether the report of time `at` is in it already.
+    /// True if the report of time `at` is included already.
     pub(crate) fn is_for(&self, at: u32) -> bool {
         self.0.load(Ordering::Relaxed) as u32 == at
     }
 
-    /// See [`keep_old`](crate::time::keep_old).
+    /// Keeps an old time old ([`keep_old`](crate::time::keep_old)).
     pub(crate) fn keep_age(&self, now: Instant) {
         keep_word_old(&self.0, now);
     }
@@ -172,12 +171,12 @@ impl LoadFactor {
 pub(crate) struct ReportedWeight {
     /// The weight; it is not set while nothing is reported.
     weight: LoadFactor,
-    /// When reports began that have come without a gap since, in nanoseconds; 0 is not yet.
+    /// Start of the current series of reports without a gap, in nanoseconds; 0 before the first report.
     since: AtomicU64,
 }
 
 impl ReportedWeight {
-    /// See [`learnt`](crate::learnt).
+    /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         self.weight.words("reported_weight.weight", visit);
         visit("reported_weight.since", Word::Long(&self.since));
@@ -196,7 +195,7 @@ impl ReportedWeight {
             .compare_exchange(0, nanos, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Those that come next are the first.
+    /// Ends the series: the next report is the first one of a new series.
     pub(crate) fn begin_again(&self) {
         self.since.store(0, Ordering::Relaxed);
     }
@@ -213,7 +212,7 @@ impl ReportedWeight {
         self.weight.value()
     }
 
-    /// See [`keep_old`](crate::time::keep_old).
+    /// Keeps an old time old ([`keep_old`](crate::time::keep_old)).
     pub(crate) fn keep_age(&self, now: Instant) {
         self.weight.keep_age(now);
     }

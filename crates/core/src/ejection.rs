@@ -1,8 +1,8 @@
-//! When members that fail are taken out for a while.
+//! Settings for the ejection of members that fail.
 
 use std::time::Duration;
 
-/// Passive health: what makes the failures of a member too many, and how long it is out then.
+/// Settings of passive health: the failures for which a member is ejected, and the time of the ejection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EjectionSettings {
     /// Failures in a row after which a member is ejected.
@@ -12,11 +12,11 @@ pub struct EjectionSettings {
     pub window: Duration,
     /// Requests within the window below which a share of failures says nothing.
     pub min_requests: u32,
-    /// By how much the share of failures must exceed that of the other members.
+    /// Difference by which the share of failures must exceed that of the other members.
     pub excess: f32,
-    /// How long the first ejection lasts.
+    /// Length of the first ejection.
     pub time: Duration,
-    /// How long any ejection lasts at most.
+    /// Longest time of any ejection.
     pub max_time: Duration,
 }
 

@@ -1,22 +1,20 @@
-//! How long a member takes for one request: an estimate that queueing does not pollute
-//! and that does not wait for an answer before it rises.
+//! Service time of a member for one request: an estimate that queueing does not pollute and that does not wait for an
+//! answer before it rises.
 //!
-//! A request that finds *n* others at a member with one worker takes `n + 1` times its service
-//! time (exactly, on average, if that is exponential). One at a member that works on all
-//! requests at once takes one service time, whatever *n* is. What is between is learnt, for the
-//! group: the *growth* is how many service times each request more costs, 1 and 0 in these two
-//! cases. With `places = 1 + growth * n`
+//! A request that finds *n* others at a member with one worker takes `n + 1` times its service time (exactly, on
+//! average, if service times are exponential). A request at a member that works on all requests at once takes one
+//! service time, whatever *n* is. For the cases between these two, the group learns the *growth*: the number of service
+//! times that each request more costs, 1 and 0 in these two cases. With `places = 1 + growth * n`
 //!
 //! ```text
 //! service time = (sum of latencies + ages of what is unanswered) / (sum of places)
 //! ```
 //!
-//! over about the last 20 answers, or more where they differ more: 20 for each time that their variance
-//! is the square of their mean, as it is if they are exponential, and 40 at most. Counting the unanswered with their ages is what the
-//! maximum likelihood estimator for censored lifetimes does ("total time on test";
-//! Epstein and Sobel, "Life Testing", 1953): a member that has become slow looks slow at
-//! once, not when its first late answer arrives, and one that is busy with a costly
-//! request is avoided until it is done.
+//! over about the last 20 answers, or more where they differ more: 20 times the squared coefficient of variation of the
+//! latencies (which is 1 if they are exponential), and 40 at most. Counting the unanswered requests with their ages is
+//! what the maximum likelihood estimator for censored lifetimes does ("total time on test"; Epstein and Sobel, "Life
+//! Testing", 1953): a member that has become slow looks slow at once, not when its first late answer arrives, and a
+//! member that is busy with a costly request is avoided until the request is done.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,14 +34,14 @@ const FEWEST_ANSWERS: f32 = 20.0;
 /// Answers over which the average reaches where weights differ: with more, shares are off by more than a point.
 const WEIGHTED_ANSWERS: f32 = 32.0;
 
-/// Answers after which it is known how much they differ.
+/// Answers after which their variation is known.
 const KNOWN: u32 = 32;
 
-/// What one request can add, in multiples of what was expected of it. A TCP client that
-/// connects and says nothing gets no answer either: it must not condemn the member.
+/// Most that one request can add, as a multiple of its expected time. A TCP client that connects and says nothing gets
+/// no answer either: it must not condemn the member.
 const OUTLIER: f32 = 16.0;
 
-/// What a failure costs, in requests.
+/// Cost of a failure, in requests.
 pub(crate) const FAILURE_COST: f32 = 30.0;
 
 /// An answer that took more than so many times as long as was expected counts only for the time since
@@ -69,7 +67,8 @@ const STALE_ANSWERS: f32 = 8.0;
 pub(crate) struct Reach {
     /// Number of answers that count.
     pub(crate) answers: f32,
-    /// See [`SURPRISE`]; infinite where weights differ, as shares are off by more than a point otherwise.
+    /// Factor of an unexpectedly long answer ([`SURPRISE`]); infinite where weights differ, as shares would otherwise
+    /// be off by more than a point.
     pub(crate) surprise: f32,
 }
 
@@ -85,15 +84,14 @@ pub(crate) struct Estimate {
     /// Decayed sum of latencies in seconds (f32 bits, high half) and of places (low
     /// half); 0 before the first answer.
     sums: AtomicU64,
-    /// When the last answer came, in wrapping milliseconds.
+    /// Time of the last answer, in wrapping milliseconds.
     answered_at: AtomicU32,
     /// Moment at which a request was bound last, in wrapping milliseconds; 0 before the first one.
     bound_at: AtomicU32,
 }
 
-/// What the growth is taken to be at first: less than it may be. A member that has more in
-/// flight then looks slower than it is, and gets less. With too much growth it would look
-/// faster the more it has, get more, and so on.
+/// Initial growth: less than it may be. A member that has more in flight then looks slower than it is, and gets less.
+/// With too much growth the member would look faster the more it has, get more, and so on.
 pub(crate) const FIRST_GROWTH: f32 = 0.25;
 
 /// The variance of requests in flight for which that counts.
@@ -106,8 +104,8 @@ const EXPONENTIAL: f32 = 1.85;
 /// members are taken for different ones often enough that 200 requests are 5 points off.
 const LATELY: f32 = 5.0;
 
-/// The same for what was seen over a longer time. With three, equal members are taken for different ones a few times in a thousand,
-/// and then for hundreds of requests.
+/// Standard errors as for [`LATELY`], for averages over a longer time. With three, equal members are taken for
+/// different ones a few times in a thousand, and then for hundreds of requests.
 const LONGER: f32 = 4.0;
 
 /// Squared coefficient of variation that times have at least, as members wait for processors and networks.
@@ -117,16 +115,16 @@ const LEAST_VARIATION: f32 = 0.01;
 /// little of it.
 const GROWTH_ANSWERS: u32 = 256;
 
-/// What the growth is learnt from: the regression of a member's latencies on the requests that
-/// were there meanwhile. Written by whoever has an answer, without regard to others who do so
-/// at the same time: an answer more or less does not matter.
+/// Data from which the growth is learnt: the regression of a member's latencies on the requests that were there
+/// meanwhile. Workers write without regard to others that write at the same time: an answer more or less does not
+/// matter.
 #[derive(Debug, Default)]
 pub(crate) struct Regression {
     /// Means of the others that were there (f32 bits, high half) and of the latencies.
     means: AtomicU64,
     /// Variance of the others, and covariance.
     spreads: AtomicU64,
-    /// See [`Regression::typical`].
+    /// Means of the logarithms of the latencies ([`Regression::typical`]).
     logs: AtomicU64,
     /// Mean of the latencies in units of what was expected (f32 bits, high half), and of the squares.
     spread: AtomicU64,
@@ -135,7 +133,7 @@ pub(crate) struct Regression {
 }
 
 impl Regression {
-    /// See [`learnt`](crate::learnt).
+    /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("regression.means", Word::Long(&self.means));
         visit("regression.spreads", Word::Long(&self.spreads));
@@ -256,7 +254,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// What it is without any answer.
+    /// Growth before any answer.
     pub(crate) fn unknown() -> Self {
         Growth {
             variance: FIRST_VARIANCE,
@@ -292,7 +290,7 @@ impl Growth {
 const COUNT_BITS: u32 = 20;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// How much of what was seen before a `silence` is left.
+/// Remaining share of an observation after a `silence`.
 pub(crate) fn fade(silence: Duration, decay: Duration) -> f32 {
     libm::expf(-silence.as_secs_f32() / decay.as_secs_f32().max(1e-3))
 }
@@ -326,7 +324,7 @@ pub(crate) fn higher(a: f32, b: f32) -> f32 {
 /// wait for a processor.
 const NOISE: f32 = 2e-3;
 
-/// What ages are counted in, in nanoseconds.
+/// Unit of ages, in nanoseconds.
 const UNIT: u64 = 16_000;
 
 /// Workers read their clocks at slightly different moments: a sum that is less than 0 by up to
@@ -360,7 +358,7 @@ pub(crate) fn unpack(word: u64) -> (f32, f32) {
 pub(crate) struct Moment {
     units: u64,
     decay: Horizon,
-    /// See [`Moment::with_typical`].
+    /// Time of a typical member ([`Moment::with_typical`]).
     pub(crate) typical: f32,
 }
 
@@ -374,13 +372,13 @@ impl Moment {
         }
     }
 
-    /// The same where a request takes so many seconds at a typical member of the group; 0 is not known.
+    /// A moment for a group in which a request takes `typical` seconds at a typical member; 0 means unknown.
     #[inline]
     pub(crate) fn with_typical(self, typical: f32) -> Self {
         Moment { typical, ..self }
     }
 
-    /// How old requests without an answer are, in seconds all together.
+    /// Sum of the ages of all requests without an answer, in seconds.
     #[inline]
     fn ages(&self, unanswered: u64) -> f32 {
         let (count, starts) = (unanswered & COUNT_MASK, unanswered >> COUNT_BITS);
@@ -395,17 +393,17 @@ impl Moment {
     }
 }
 
-/// How long a member takes for one request.
+/// Service time of a member.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Service {
-    /// In seconds.
+    /// Time for one request, in seconds.
     pub(crate) time: f32,
-    /// Whether the last answer is so long ago that the member may have changed since.
+    /// True if the last answer is so long ago that the member may have changed since.
     pub(crate) is_stale: bool,
 }
 
 impl Estimate {
-    /// See [`learnt`](crate::learnt). What is unanswered is another process's.
+    /// Visits the [learnt](crate::learnt) words. Unanswered requests belong to another process, and are left out.
     pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("estimate.sums", Word::Long(&self.sums));
         visit("estimate.answered_at", Word::Short(&self.answered_at));
@@ -517,7 +515,7 @@ impl Estimate {
         regression.learn(latency.min(most), others);
     }
 
-    /// What is known of the service time; `None` before the first answer.
+    /// Estimated service time; `None` before the first answer.
     #[inline]
     pub(crate) fn service(&self, in_flight: f32, moment: &Moment) -> Option<Service> {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
@@ -546,7 +544,7 @@ impl Estimate {
         unpack(self.sums.load(Ordering::Relaxed)).1
     }
 
-    /// Whether there was no answer yet, and no guess.
+    /// True if there was neither an answer nor a guess yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.sums.load(Ordering::Relaxed) == 0
     }
@@ -557,8 +555,8 @@ impl Estimate {
         (places > 0.0).then(|| latencies / places)
     }
 
-    /// Whether there has been no answer for so long that the member may have changed since, where
-    /// the next request would take `queued` seconds.
+    /// True if the last answer is so long ago that the member may have changed since, given that the next request would
+    /// take `queued` seconds.
     #[inline]
     fn is_silent(&self, queued: f32, decay: &Horizon) -> bool {
         let at = self.answered_at.load(Ordering::Relaxed);
@@ -571,15 +569,14 @@ impl Estimate {
         service.map(|service| service.time)
     }
 
-    /// Whether the last answer is so long ago that the member may have changed since, or there
-    /// was none.
+    /// True if the last answer is so long ago that the member may have changed since, or if there was none.
     pub(crate) fn is_stale(&self, in_flight: f32, now: Instant, decay: Duration) -> bool {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
         let queued = latencies / places * (in_flight + 1.0);
         places <= 0.0 || self.is_silent(queued, &Horizon::new(now, decay))
     }
 
-    /// See [`keep_old`].
+    /// Keeps old times old ([`keep_old`]).
     pub(crate) fn keep_age(&self, now: Instant) {
         for time in [&self.answered_at, &self.bound_at] {
             let at = time.load(Ordering::Relaxed);

@@ -1,20 +1,21 @@
-//! What a member takes for one request now: a filter that sees within a few answers that it has changed, where a
-//! mean over the last ones (`estimate.rs`) needs a dozen. Used where requests wait for certain members
-//! (`late.rs`) and one more request at a slow one costs most.
+//! Filter for a member's present service time: it detects a change within a few answers, where a mean over the last
+//! answers (`estimate.rs`) needs a dozen. It is used where requests wait for certain members (`late.rs`) and one more
+//! request at a slow member costs most.
 //!
-//! For each of eight service times, from a third of what is typical for the group to fourteen times that, there
-//! is a weight: how likely it is that the member takes so long now. Each answer after *x* seconds multiplies that
-//! of *s* by e^(-*x* / *s*) / *s*, and what has been unanswered for *x* seconds by e^(-*x* / *s*), as if service times were
-//! exponential. Where they differ more, as with mixed costs, one answer says less: that is the power of
-//! one over the squared coefficient of variation; where that is above 2 there is no filter. A fifth of the weights in a second goes back to
-//! what is usual, as the member may have changed (Adams and MacKay, "Bayesian Online Changepoint
-//! Detection", 2007). The service time is the weighted geometric mean.
+//! For each of eight service times, from a third of the group's typical time to fourteen times that, there is a weight:
+//! the likelihood that the member has this service time now. Each answer after *x* seconds multiplies the weight of *s*
+//! by e^(-*x* / *s*) / *s*, and each request that has been unanswered for *x* seconds by e^(-*x* / *s*), as if service
+//! times were exponential. Where they differ more, as with mixed costs, one answer says less: the factor is raised to
+//! the power of one over the squared coefficient of variation; where that coefficient is above 2 there is no filter. A
+//! fifth of the weights in a second goes back to the usual ones, as the member may have changed (Adams and MacKay,
+//! "Bayesian Online Changepoint Detection", 2007). The service time is the weighted geometric mean.
 //!
-//! Where requests say what they cost there is no filter, from the first one on: with costs known an answer
-//! says otherwise how fast a member is (with a tenth of them twenty times as costly the 99th percentile was 5 % worse).
+//! If a request of the group announces its cost, there is no filter from then on: with known costs an answer tells the
+//! member's speed in another way (with a tenth of the requests twenty times as costly, the 99th percentile was 5 %
+//! worse).
 //!
-//! The weights are in one word, as logarithms: who decides reads weights that belong together, and of
-//! answers that come at the same time one may be lost.
+//! The weights are logarithms in one word: a reader always sees weights that belong together. Of answers that come at
+//! the same time one may be lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,10 +31,10 @@ const STEP: f32 = 0.765_534_7;
 /// Which of them is typical.
 const TYPICAL: usize = 2;
 
-/// Them, in units of what is typical: 1.7 to the power of -2 to 5.
+/// The service times in units of the typical one: 1.7 to the power of -2 to 5.
 const RATIOS: [f32; TIMES] = [0.346_02, 0.588_24, 1.0, 1.7, 2.89, 4.913, 8.352_1, 14.198_6];
 
-/// What they weigh where nothing is known: a third of it about what is typical, the rest alike.
+/// Weights where nothing is known: a third of the weight near the typical time, the rest evenly spread.
 const USUAL: [f32; TIMES] = [
     0.0875, 0.1625, 0.2375, 0.1625, 0.0875, 0.0875, 0.0875, 0.0875,
 ];
@@ -47,7 +48,7 @@ const PARTS: f32 = 8.0;
 /// The base 2 logarithm of e.
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 
-/// How [`log2`] and [`exp2`] count: 127 is the logarithm of 1.
+/// The value 1 in the representation of [`log2`] and [`exp2`]: 127 is the logarithm of 1.
 const ONE: f32 = 127.0;
 
 /// More than so many service times say nothing more.
@@ -57,27 +58,27 @@ const LONGEST: f32 = 50.0;
 /// wait for processors and networks.
 const MOST_CERTAIN: f32 = 0.7;
 
-/// Where answers say less than this there is no filter: with lognormal times (sigma 1.5) at members of one worker a mean over
+/// Certainty below which there is no filter: with lognormal times (sigma 1.5) at members of one worker, a mean over
 /// more answers is better (27 ms on average instead of 34).
 const LEAST_CERTAIN: f32 = 0.5;
 
-/// What is usual in the group.
+/// Typical values of the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Usual {
     /// The service time of a typical member in seconds.
     pub(crate) time: f32,
-    /// How much one answer says, where 1 is as much as if times were exponential.
+    /// Information of one answer, where 1 is as much as with exponential times.
     pub(crate) certainty: f32,
 }
 
 impl Usual {
-    /// The same where times have this squared coefficient of variation.
+    /// Typical values for times with this squared coefficient of variation.
     pub(crate) fn new(time: f32, variation: f32) -> Self {
         let certainty = lower(1.0 / higher(variation, 0.05), MOST_CERTAIN);
         Usual { time, certainty }
     }
 
-    /// Whether that is a time that is told from others.
+    /// True if the filter can tell that time from others.
     pub(crate) fn covers(&self, time: f32) -> bool {
         self.certainty >= LEAST_CERTAIN
             && time >= RATIOS[0] * self.time
@@ -97,12 +98,12 @@ pub(crate) struct Filter {
 const OFF: u64 = u64::MAX;
 
 impl Filter {
-    /// See [`learnt`](crate::learnt).
+    /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("filter.weights", Word::Long(&self.weights));
     }
 
-    /// Whether it says nothing.
+    /// True if the filter is switched off.
     pub(crate) fn is_off(&self) -> bool {
         self.weights.load(Ordering::Relaxed) == OFF
     }
@@ -140,8 +141,8 @@ impl Filter {
             .store(u64::from_le_bytes(bytes), Ordering::Relaxed);
     }
 
-    /// What the member takes for one request in seconds, if requests there have been unanswered for `age`
-    /// seconds, `silence` seconds after the last answer.
+    /// Service time of the member in seconds, if requests there have been unanswered for `age` seconds, `silence`
+    /// seconds after the last answer.
     pub(crate) fn time(&self, age: f32, silence: f32, usual: Usual) -> f32 {
         let ratio = age / usual.time * usual.certainty * LOG2_E;
         let (mut sum, mut logs) = (0.0, 0.0);

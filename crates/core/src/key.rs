@@ -1,4 +1,4 @@
-//! What of a request a strategy goes by that gives the same member to equal requests.
+//! Key of a request for strategies that give the same member to equal requests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,8 +27,7 @@ pub enum Key {
 #[error(r#"expected "client", "path", "uri", "header:NAME" or "cookie:NAME""#)]
 pub struct ParseKeyError;
 
-/// Whether a field or a cookie may be called so: a token (RFC 9110, section 5.6.2) of at most 128
-/// bytes.
+/// True if a field or a cookie may have this name: a token (RFC 9110, section 5.6.2) of at most 128 bytes.
 pub fn is_field_name(name: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_token)

@@ -1,19 +1,18 @@
-//! What was learnt, word by word, for another process with the same clock that takes the place of
-//! this one.
+//! Learnt words of members and groups, for another process with the same clock that takes the place of this one.
 //!
-//! Everything that decisions learn is in atomic words. Whoever owns some names them here, and so
-//! they are read and written by the same lines. A word may be a time, a number or several of them;
-//! what it means is known to the one that has it, so that only a process which has the same
-//! [`VERSION`] can use it. Counters of what is under way are not among them: that stays where it is.
+//! Decisions keep everything that they learn in atomic words. Each owner of words names them in one function, so that
+//! the same lines read and write them. A word may be a time, a number or several of them; only its owner knows the
+//! meaning, so that only a process which has the same [`VERSION`] can use it. Counters of requests under way are not
+//! among the words: they stay in the old process.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// What the words mean. It must change when one of them gets another meaning; a word that is
-/// new, or is gone, needs no other version.
+/// Version of the words' meaning. It must change when a word gets another meaning; a word that is new, or is gone,
+/// needs no other version.
 pub const VERSION: u32 = 1;
 
-/// What was learnt of something, by name; where several words have a name, in their order.
+/// Learnt words of an owner, by name; several words with one name keep their order.
 pub type Learnt = BTreeMap<String, Vec<u64>>;
 
 /// A word.
@@ -23,10 +22,10 @@ pub(crate) enum Word<'a> {
     Flag(&'a AtomicBool),
 }
 
-/// Who sees each word with its name.
+/// Function that is called with each word and its name.
 pub(crate) type Visit<'v, 'a> = &'v mut dyn FnMut(&'static str, Word<'a>);
 
-/// What was learnt as `words` names it: what is 0 is left out.
+/// Collects the words that `words` names; words that are 0 are left out.
 pub(crate) fn collect<'a>(words: impl FnOnce(Visit<'_, 'a>)) -> Learnt {
     let mut learnt = Learnt::new();
     words(&mut |name, word| {

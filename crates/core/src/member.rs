@@ -18,7 +18,7 @@ use crate::observe::{Decaying, FailureShare, Outcome, Record};
 use crate::time::{Horizon, Instant};
 use crate::zone::RANKS;
 
-/// How much of the traffic a member should get relative to the others.
+/// Share of the traffic that a member should get relative to the others.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Weight(f32);
 
@@ -49,35 +49,35 @@ impl Weight {
     }
 }
 
-/// Why a member gets no new traffic. A member may have several reasons at once;
+/// Reason for which a member gets no new traffic. A member may have several reasons at once;
 /// it is eligible when it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reason {
     /// Active health checks fail.
     Down = 1,
-    /// Passive observation ejected it (failures in a row, or success ratio).
+    /// Passive observation ejected the member (failures in a row, or success ratio).
     Ejected = 1 << 1,
-    /// An administrator drains it: what is bound may stay.
+    /// An administrator drains the member: its bindings may stay.
     Draining = 1 << 2,
-    /// An administrator took it out: what is bound is moved.
+    /// An administrator took the member out: its bindings are moved.
     Maintenance = 1 << 3,
-    /// Its address is not known (its DNS name does not resolve).
+    /// The member's address is not known (its DNS name does not resolve).
     Unresolved = 1 << 4,
     /// A source of reports says that it does not work.
     ReportedDown = 1 << 5,
     /// A source of reports wants no new clients for it: what is bound may stay.
     ReportedDrain = 1 << 6,
-    /// A source of reports says that it is being worked on: what is bound is moved.
+    /// A source of reports says that the member is being worked on: its bindings are moved.
     ReportedMaintenance = 1 << 7,
-    /// Its location is under a load alert: new traffic goes elsewhere as long as there
-    /// is an elsewhere, and what is bound is moved bit by bit.
+    /// The member's location is under a load alert: new traffic goes to other members as long as there are any, and
+    /// bindings are moved bit by bit.
     Shedding = 1 << 8,
-    /// It certainly does not work now: its address refuses connections, or its server
-    /// says that it is not there. What is bound is moved.
+    /// The member certainly does not work now: its address refuses connections, or its server says that the service is
+    /// not there. Bindings are moved.
     Dead = 1 << 9,
-    /// It is a backup: it serves while no other member may, and what is bound is moved when one
-    /// may again.
+    /// The member is a backup: it serves while no other member may, and its bindings are moved when another one may
+    /// again.
     Standby = 1 << 10,
 }
 
@@ -128,7 +128,7 @@ impl Reason {
     }
 }
 
-/// Where the bits of ranks begin, above those of reasons.
+/// First bit of ranks, above the bits of reasons.
 const FIRST_RANK: u32 = 24;
 
 /// The bits of all ranks.
@@ -153,7 +153,7 @@ pub fn rank_of(bits: u32) -> Option<usize> {
     (bits != 0).then(|| (bits.trailing_zeros() - FIRST_RANK) as usize)
 }
 
-/// What changes about a member with each request. All atomics: any worker may write.
+/// Data of a member that changes with each request. All atomics: any worker may write.
 ///
 /// A slot belongs to one (group, member) and survives every change of membership,
 /// weight and strategy. The first cache line is what `pick` reads.
@@ -168,34 +168,34 @@ pub struct Slot {
     weight: AtomicU32,
     /// Most requests or connections at once by report; `u32::MAX` is no limit.
     reported_limit: AtomicU32,
-    /// When slow start began, in nanoseconds; 0 when the member is fully warm.
+    /// Start of slow start, in nanoseconds; 0 when the member is fully warm.
     ramp_from: AtomicU64,
     /// Share of recent requests that failed.
     failure_share: FailureShare,
-    /// How long it takes for one request.
+    /// Estimate of the service time.
     estimate: Estimate,
 
     // Here the first cache line ends (see `LINE`). What follows is read by few strategies.
     /// Latency of successes, in seconds.
     latency: Decaying,
-    /// What failures cost, in seconds.
+    /// Cost of failures, in seconds.
     penalty: Decaying,
     /// The history of effective loads.
     damped: Damped,
-    /// What reports make of the weight.
+    /// Factor of the weight by load reports.
     load_factor: LoadFactor,
-    /// What the member's own figures make of the weight.
+    /// Weight by the member's own figures.
     reported_weight: ReportedWeight,
-    /// How that grows with the requests that are there.
+    /// Growth of latencies with the requests that are there.
     regression: Regression,
     /// [`Outcome::Failure`]s since the last answer.
     consecutive_failures: AtomicU32,
-    /// How many requests it works on at once.
+    /// Number of requests that the member works on at once.
     caps: Caps,
-    /// What it takes for a request, as the last answers say.
+    /// Service time according to the last answers.
     filter: Filter,
 
-    /// When it was first noticed that the member sheds, in nanoseconds; 0 is not noticed.
+    /// Time at which it was first noticed that the member sheds, in nanoseconds; 0 while it does not.
     shedding_since: AtomicU64,
 
     /// Written once per request, read by control loops and the admin API. Kept apart
@@ -204,27 +204,27 @@ pub struct Slot {
     record: OnceLock<Box<Record>>,
 }
 
-/// What `pick` reads of a slot fills its first cache line.
+/// Length of the first cache line of a slot, which `pick` reads.
 const LINE: usize = 64;
 const _: () = assert!(std::mem::offset_of!(Slot, latency) == LINE);
 
-/// What a slot needs to know of its group's settings to digest an observation.
+/// Settings and state of the group that a slot needs to digest an observation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Digest {
-    /// See [`GroupSettings::latency_decay`](crate::group::GroupSettings::latency_decay).
+    /// Decay of latencies ([`GroupSettings::latency_decay`](crate::group::GroupSettings::latency_decay)).
     pub(crate) decay: Duration,
-    /// See [`GroupSettings::failure_penalty`](crate::group::GroupSettings::failure_penalty), in seconds: tickets
-    /// are part of each connection, and are to stay small.
+    /// Least cost of a failure ([`GroupSettings::failure_penalty`](crate::group::GroupSettings::failure_penalty)), in
+    /// seconds as f32: tickets are part of each connection, and are to stay small.
     pub(crate) penalty: f32,
-    /// How many service times each request more in flight costs.
+    /// Number of service times that each request more in flight costs.
     pub(crate) growth: f32,
-    /// Whether members have different weights: these are kept to better if estimates change slowly.
+    /// True if members have different weights: shares follow the weights better if estimates change slowly.
     pub(crate) is_weighted: bool,
-    /// Whether it is of use to know how many requests the member works on at once.
+    /// True if the number of requests that the member works on at once is of use.
     pub(crate) learns_cap: bool,
-    /// What a request takes at a typical member in seconds, where members have filters; 0 is not known.
+    /// Time of a request at a typical member in seconds, where members have filters; 0 means unknown.
     pub(crate) typical: f32,
-    /// See [`GroupSettings::latency`](crate::group::GroupSettings::latency).
+    /// End of latencies ([`GroupSettings::latency`](crate::group::GroupSettings::latency)).
     pub(crate) latency: LatencyEnd,
 }
 
@@ -256,8 +256,8 @@ impl Slot {
         }
     }
 
-    /// What was learnt of the member by its answers. What others say of it, and what is under way,
-    /// is not among it.
+    /// Words that were learnt about the member from its answers. Reports of others, and requests under way, are not
+    /// included.
     pub fn learnt(&self) -> Learnt {
         learnt::collect(|visit| self.words(visit))
     }
@@ -290,7 +290,7 @@ impl Slot {
         self.in_flight.get().count()
     }
 
-    /// What they [cost](Cost) together: what strategies count.
+    /// Sum of the [costs](Cost) of these requests: strategies count it.
     #[inline]
     pub fn cost_in_flight(&self) -> f32 {
         self.in_flight.get().cost()
@@ -302,7 +302,7 @@ impl Slot {
         reasons_of(self.bits())
     }
 
-    /// The same, with a bit of the [rank](rank_of) of its zone among them: what decisions look at.
+    /// Bits of the reasons, with a bit of the [rank](rank_of) of the member's zone among them: used by decisions.
     #[inline]
     pub fn bits(&self) -> u32 {
         self.reasons.load(Ordering::Relaxed)
@@ -320,7 +320,7 @@ impl Slot {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, change);
     }
 
-    /// Whether `reason` holds.
+    /// True if `reason` holds.
     pub fn has(&self, reason: Reason) -> bool {
         self.reasons() & reason as u32 != 0
     }
@@ -383,7 +383,7 @@ impl Slot {
         self.ramp_from.store(nanos, Ordering::Relaxed);
     }
 
-    /// When slow start began, if it is under way.
+    /// Start of slow start, if it is under way.
     #[inline]
     pub fn ramp_from(&self) -> Option<Instant> {
         match self.ramp_from.load(Ordering::Relaxed) {
@@ -400,13 +400,13 @@ impl Slot {
         self.latency.get(now, decay)
     }
 
-    /// Whether there ever was a success, and so a latency.
+    /// True if there ever was a success, and so a latency.
     #[inline]
     pub fn has_latency(&self) -> bool {
         !self.latency.is_empty()
     }
 
-    /// Whether nothing is known of how long requests take here.
+    /// True if nothing is known of how long requests take here.
     pub fn is_strange(&self) -> bool {
         !self.has_latency() && self.estimate.is_empty()
     }
@@ -420,8 +420,8 @@ impl Slot {
         }
     }
 
-    /// How long a request took here by the answers of this process, in seconds: something to tell
-    /// others, if there was an answer within `window`. What waits here says nothing of it.
+    /// Mean time of a request here by the answers of this process, in seconds, for other processes: `None` without an
+    /// answer within `window`. Requests that wait here do not count.
     pub fn seen_service(&self, now: Instant, window: Duration, decay: Duration) -> Option<f32> {
         let recent = self.record().recent(now, window);
         let answered = recent.total > recent.failures;
@@ -429,14 +429,14 @@ impl Slot {
         answered.then(mean).flatten()
     }
 
-    /// What failures add to the cost of the member now, in seconds: at least the
-    /// group's penalty when it has just failed, less and less thereafter.
+    /// Cost that failures add to the member now, in seconds: at least the group's penalty when the member has just
+    /// failed, less and less thereafter.
     #[inline]
     pub fn penalty(&self, now: Instant, decay: Duration) -> f32 {
         self.penalty.get(now, decay).unwrap_or(0.0)
     }
 
-    /// Whether any of the recent requests failed.
+    /// True if any of the recent requests failed.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
         self.failure_share.is_some()
@@ -465,24 +465,23 @@ impl Slot {
         &self.damped
     }
 
-    /// What load reports make of the weight, where a strategy adjusts weights.
+    /// Factor of the weight by load reports, where a strategy adjusts weights.
     pub(crate) fn load_factor(&self) -> &LoadFactor {
         &self.load_factor
     }
 
-    /// What the member's own figures make of its weight.
+    /// Weight by the member's own figures.
     pub(crate) fn reported_weight(&self) -> &ReportedWeight {
         &self.reported_weight
     }
 
-    /// How long the member takes for a request of cost 1 in seconds, queueing excluded; `None`
-    /// before its first answer.
+    /// Time of a request of cost 1 at the member in seconds, queueing excluded; `None` before its first answer.
     #[inline]
     pub fn service_time(&self, now: Instant) -> Option<f32> {
         self.estimate.service_time(self.cost_in_flight(), now)
     }
 
-    /// The same, and whether it is stale, where so much is in flight.
+    /// Service time of the member with requests of cost `in_flight` there, and whether it is stale.
     #[inline]
     pub(crate) fn service(&self, in_flight: f32, moment: &Moment) -> Option<Service> {
         let service = self.estimate.service(in_flight, moment)?;
@@ -492,7 +491,7 @@ impl Slot {
         Some(service)
     }
 
-    /// The same by what the last answers say, and the ages of what is unanswered, if the member works on few
+    /// Service time according to the last answers, and the ages of the unanswered requests, if the member works on few
     /// requests at once.
     #[cold]
     fn filtered(&self, service: Service, moment: &Moment) -> Service {
@@ -512,7 +511,7 @@ impl Slot {
         }
     }
 
-    /// What is usual of the member, if that is what a typical one takes.
+    /// Typical values for the member's filter, if `typical` is the time of a typical member.
     fn usual(&self, typical: f32) -> Usual {
         Usual::new(
             typical,
@@ -526,13 +525,13 @@ impl Slot {
         self.regression.is_like(&other.regression, places, slower)
     }
 
-    /// What there is to learn from how latencies grow with requests in flight.
+    /// Regression of latencies on requests in flight, from which the growth is learnt.
     pub(crate) fn regression(&self) -> &Regression {
         &self.regression
     }
 
-    /// How long ago the last answer was, if that is so long, by the service time or by
-    /// `decay`, that the member may have changed since.
+    /// Time since the last answer, if that is so long, by the service time or by `decay`, that the member may have
+    /// changed since.
     #[inline]
     pub fn stale_since(&self, now: Instant, decay: Duration) -> Option<Duration> {
         let in_flight = self.cost_in_flight();
@@ -572,7 +571,7 @@ impl Slot {
         self.estimate.unanswered()
     }
 
-    /// How many requests it works on at once, as was learnt; `None` is not known, or many.
+    /// Number of requests that the member works on at once, as learnt; `None` means unknown, or many.
     pub fn cap(&self) -> Option<u32> {
         self.caps.get()
     }
@@ -588,7 +587,7 @@ impl Slot {
         self.caps.learn(self.regression.variation().unwrap_or(1.0))
     }
 
-    /// What is known of how many requests it works on at once.
+    /// Measurements of the member's cap.
     #[inline]
     pub(crate) fn caps(&self) -> &Caps {
         &self.caps
@@ -641,7 +640,7 @@ impl Slot {
         self.estimate.keep_age(now);
     }
 
-    /// What was observed so far, beyond what `pick` reads.
+    /// Observations so far, beyond those that `pick` reads.
     #[inline]
     pub fn record(&self) -> &Record {
         self.record.get_or_init(Box::default)
@@ -738,7 +737,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u64);
 
-/// One endpoint of a group at a location, as one snapshot sees it.
+/// An endpoint of a group at a location, in one snapshot.
 #[derive(Clone, Debug)]
 pub struct Member {
     /// Identity over snapshots.
@@ -748,7 +747,7 @@ pub struct Member {
     pub name: Arc<str>,
     /// Name for people that the configuration gives it, unique in the group; no decision looks at it.
     pub given_name: Option<Arc<str>>,
-    /// Where it listens.
+    /// Address of the member.
     pub address: Address,
     /// The host as the configuration names it, which its certificate is for: a name or an IP
     /// address. Of a Unix socket its whole name, which no certificate is for.
@@ -760,7 +759,7 @@ pub struct Member {
     pub location: Arc<Location>,
     /// The zone that it is in, if that is said.
     pub zone: Option<Arc<str>>,
-    /// What changes per request.
+    /// Data that changes with each request.
     pub slot: Arc<Slot>,
 }
 
@@ -780,7 +779,7 @@ impl Member {
         name.unwrap_or(&self.name)
     }
 
-    /// Its effective load now; `None` is unknown: never reported or too old.
+    /// Effective load of the member now; `None` means unknown: never reported or too old.
     ///
     /// For each report it is `(dampening * (previous + per_balance_load * bound) + (1 -
     /// dampening) * reported) / tolerance`, where `previous` is the one of the report
@@ -803,7 +802,7 @@ impl Member {
     }
 }
 
-/// Where the member `id` is among `members`, looked for at `hint` first.
+/// Returns the index of the member `id` among `members`, looked for at `hint` first.
 pub fn find(members: &[Member], id: MemberId, hint: usize) -> Option<usize> {
     let is_it = |member: &Member| member.id == id;
     if members.get(hint).is_some_and(is_it) {
@@ -819,7 +818,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What was seen once counts less and less, and never as new again.
+        /// Old observations count less and less, and never as new again.
         #[test]
         fn b3_what_is_old_stays_old_for_a_hundred_days(
             start in 1u64..5_000_000_000,

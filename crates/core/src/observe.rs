@@ -1,5 +1,5 @@
-//! What is observed of a member while requests pass: a decaying average for the
-//! decision, and counters for control loops, admin API and metrics.
+//! Observations of a member while requests pass: a decaying average for the decision, and counters for control loops,
+//! admin API and metrics.
 //!
 //! Everything is relaxed atomics of bounded size. A reader may see one request in one
 //! counter and not yet in another; each counter for itself is exact.
@@ -11,10 +11,10 @@ use std::time::Duration;
 use crate::learnt::{Visit, Word};
 use crate::time::{Instant, keep_word_old, millis, millis_since};
 
-/// How a request ended, as far as it tells about the member.
+/// End of a request, as far as it tells about the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Answered.
+    /// The member answered.
     Success,
     /// The member failed as a server: connection refused or reset, timeout, garbage.
     /// Only these count as failures in a row, which the connection failure limit is
@@ -28,7 +28,7 @@ pub enum Outcome {
     /// The member is alive and says that it has too much to do (429, 503), and
     /// perhaps for how long.
     Overloaded {
-        /// What `Retry-After` said.
+        /// Value of `Retry-After`.
         retry_after: Option<Duration>,
     },
     /// Nothing is known: the client went away, or the proxy gave up.
@@ -46,7 +46,7 @@ pub enum Outcome {
 pub(crate) struct Decaying(AtomicU64);
 
 impl Decaying {
-    /// See [`learnt`](crate::learnt).
+    /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
         visit(name, Word::Long(&self.0));
     }
@@ -62,12 +62,12 @@ impl Decaying {
         Some(f32::from_bits((word >> 32) as u32) * remaining(age, decay))
     }
 
-    /// See [`keep_old`](crate::time::keep_old).
+    /// Keeps an old time old ([`keep_old`](crate::time::keep_old)).
     pub(crate) fn keep_age(&self, now: Instant) {
         keep_word_old(&self.0, now);
     }
 
-    /// Whether there was no sample yet.
+    /// True if there was no sample yet.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
@@ -104,7 +104,7 @@ impl Decaying {
 pub(crate) struct FailureShare(AtomicU64);
 
 impl FailureShare {
-    /// See [`learnt`](crate::learnt).
+    /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("failure_share", Word::Long(&self.0));
     }
@@ -113,7 +113,7 @@ impl FailureShare {
     /// A share below this becomes 0; then successes need not be written any more.
     const NEGLIGIBLE: f32 = 1e-3;
 
-    /// Whether it is not 0: mostly it is.
+    /// True if the share is not 0. Mostly it is 0.
     #[inline]
     pub(crate) fn is_some(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
@@ -130,7 +130,7 @@ impl FailureShare {
         }
     }
 
-    /// See [`keep_old`](crate::time::keep_old).
+    /// Keeps an old time old ([`keep_old`](crate::time::keep_old)).
     pub(crate) fn keep_age(&self, now: Instant) {
         keep_word_old(&self.0, now);
     }
@@ -154,7 +154,7 @@ impl FailureShare {
     }
 }
 
-/// How much of a value is left after `age_ms`.
+/// Remaining share of a value after `age_ms`.
 #[inline]
 fn remaining(age_ms: u32, decay: Duration) -> f32 {
     if age_ms == 0 {
@@ -164,8 +164,7 @@ fn remaining(age_ms: u32, decay: Duration) -> f32 {
     libm::expf(-(age_ms as f32) / (1000.0 * tau))
 }
 
-/// How many different clients there were of late, up to about 64: each client has one of
-/// 64 bits.
+/// Number of different clients of late, up to about 64: each client has one of 64 bits.
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
     /// Number of the running period, and the clients of this one and of that before.
@@ -175,7 +174,7 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// See [`learnt`](crate::learnt).
+    /// Visits the [learnt](crate::learnt) words.
     fn words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
         for word in [&self.period, &self.running, &self.before] {
             visit(name, Word::Long(word));
@@ -246,7 +245,7 @@ pub struct Record {
 /// Requests that are over, by how they ended. They only ever grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Answered.
+    /// Requests that were answered.
     pub successes: u64,
     /// Ended by a failure of the member.
     pub failures: u64,
@@ -264,7 +263,7 @@ impl Totals {
 }
 
 impl Record {
-    /// See [`learnt`](crate::learnt). What only grows, and is shown, begins anew.
+    /// Visits the [learnt](crate::learnt) words. Counters that only grow, and are shown, begin anew.
     pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         self.clients.words("record.clients", visit);
         self.failing.words("record.failing", visit);
@@ -429,13 +428,13 @@ pub struct Window {
     buckets: [AtomicU64; Window::SECONDS],
 }
 
-/// What [`Record::recent`] counted. Cancelled requests are in neither number; a
-/// failure is everything else that is not a success.
+/// Counts of [`Record::recent`]. Cancelled requests are in neither number; every other end that is not a success counts
+/// as a failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recent {
     /// Requests with a verdict about the member.
     pub total: u32,
-    /// Those that failed, or that the member refused because of overload.
+    /// Requests that failed, or that the member refused because of overload.
     pub failures: u32,
 }
 
@@ -448,7 +447,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// How far back the window reaches.
+    /// Reach of the window into the past.
     pub const SECONDS: usize = 64;
 
     const COUNT_BITS: u32 = 22;
@@ -581,7 +580,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// What was added since `earlier`, a snapshot of the same member.
+    /// Latencies that were added since `earlier`, a snapshot of the same member.
     pub fn since(&self, earlier: &Latencies) -> Latencies {
         Latencies {
             buckets: std::array::from_fn(|i| self.buckets[i].wrapping_sub(earlier.buckets[i])),
@@ -597,7 +596,7 @@ impl Latencies {
         self.micros = self.micros.wrapping_add(other.micros);
     }
 
-    /// How many there are.
+    /// Number of latencies.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|&count| u64::from(count)).sum()
     }
@@ -624,8 +623,7 @@ impl Latencies {
         Some(Duration::from_micros(middle))
     }
 
-    /// How many were at most `limit`, to the precision of the buckets: what a
-    /// Prometheus histogram asks for.
+    /// Number of latencies of at most `limit`, to the precision of the buckets, as in a Prometheus histogram.
     pub fn at_most(&self, limit: Duration) -> u64 {
         let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
         let last = bucket(micros);

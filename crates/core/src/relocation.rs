@@ -19,13 +19,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// Where it is; `None` is nowhere, or not known.
+    /// Member of the client; `None` if it has none, or none is known.
     pub fn member(&self) -> Option<MemberId> {
         let id = self.member.load(Ordering::Relaxed);
         id.checked_sub(1).map(MemberId)
     }
 
-    /// It is at `member` from now on.
+    /// Sets the client's member.
     pub fn set_member(&self, member: Option<MemberId>) {
         let id = member.map_or(0, |member| member.0.wrapping_add(1));
         self.member.store(id, Ordering::Relaxed);
@@ -46,22 +46,22 @@ impl Client {
     }
 }
 
-/// Where a client goes that is relocated.
+/// Destination of a client that is relocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// The member that is to have it; its own if it stays.
+    /// The member that gets the client; its own if it stays.
     pub to: MemberId,
-    /// Whether that is open as long as others may leave in its place.
+    /// True if the decision is open as long as other clients may leave in its place.
     pub undecided: bool,
 }
 
-/// Which clients of a group are to leave their members, and for where: the hook for whoever
-/// plans that between decisions ([`GroupState::relocate`]).
+/// Plan that says which clients of a group leave their members, and for which members: a hook for whoever plans between
+/// decisions ([`GroupState::relocate`]).
 ///
 /// [`GroupState::relocate`]: crate::group::GroupState::relocate
 pub trait Relocation: fmt::Debug + Send + Sync {
-    /// What becomes of a client that comes now; `None` is nothing. `at` is where its member
-    /// was in the group when last looked for, and is brought up to date.
+    /// Returns the move of a client that comes now; `None` if it is not moved. `at` is the index at which the client's
+    /// member was last found in the group, and is brought up to date.
     fn ask(
         &self,
         members: &[Member],

@@ -24,12 +24,12 @@ impl<const N: usize> Tally<N> {
         }
     }
 
-    /// How many of each kind there were.
+    /// Number of occurrences of each kind.
     pub fn totals(&self) -> [u64; N] {
         self.0.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// The same, each beside its kind: `all` are the variants in their order.
+    /// Number of occurrences of each kind, beside the kind: `all` are the variants in their order.
     pub fn of<K: Copy>(&self, all: &'static [K]) -> impl Iterator<Item = (K, u64)> + use<K, N> {
         all.iter().copied().zip(self.totals())
     }

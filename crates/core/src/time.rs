@@ -32,7 +32,7 @@ impl Instant {
         self.0 as f64 / 1e9
     }
 
-    /// How long ago `earlier` was; zero if it is in the future.
+    /// Time since `earlier`; zero if it is in the future.
     ///
     /// Workers read their clocks at slightly different moments, so "a little in the
     /// future" is normal and must not panic.
@@ -40,7 +40,7 @@ impl Instant {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This instant moved `duration` into the future, at most to the end of the line.
+    /// Instant `duration` after this one, at most the largest instant.
     pub fn after(self, duration: Duration) -> Instant {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Instant(self.0.saturating_add(nanos))
@@ -79,7 +79,7 @@ pub(crate) const fn keep_old(at: u32, now: Instant) -> Option<u32> {
     }
 }
 
-/// The same for a word whose low half is such a time, and which is 0 if there is none.
+/// Keeps an old time old, like [`keep_old`], in a word whose low half is such a time, and which is 0 if there is none.
 pub(crate) fn keep_word_old(word: &AtomicU64, now: Instant) {
     let held = word.load(Ordering::Relaxed);
     if held != 0
@@ -91,13 +91,13 @@ pub(crate) fn keep_word_old(word: &AtomicU64, now: Instant) {
     }
 }
 
-/// What counts as fresh at one moment, worked out once for all members of a decision.
+/// Limit of freshness at one moment, worked out once for all members of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Horizon {
     now: u32,
     /// The last time that is too long ago.
     past: u32,
-    /// How far back from there times are past, and not in the future.
+    /// Length of the range before `past` in which times are past, and not in the future.
     reach: u32,
 }
 
@@ -115,7 +115,7 @@ impl Horizon {
         horizon.at(now)
     }
 
-    /// The same at another moment.
+    /// Limit of freshness at another moment.
     #[inline]
     pub(crate) const fn at(self, now: Instant) -> Self {
         let now = millis(now);
@@ -133,7 +133,7 @@ impl Horizon {
         if age > PAST { 0 } else { age }
     }
 
-    /// Whether a time made by [`millis`] is too long ago.
+    /// True if a time made by [`millis`] is too long ago.
     #[inline]
     pub(crate) const fn is_past(&self, earlier: u32) -> bool {
         self.past.wrapping_sub(earlier) <= self.reach

@@ -1,14 +1,14 @@
-//! How a decision explains itself.
+//! Explanation of a decision.
 //!
-//! The function that picks is handed a [`Trace`]. Switched off it costs one
-//! predictable branch per candidate; switched on it keeps what each candidate scored
-//! and why it was or was not taken. There is no second implementation to drift away.
+//! The function that picks gets a [`Trace`]. Switched off, it costs one predictable branch per candidate; switched on,
+//! it keeps each candidate's score and the reason for which the candidate was or was not taken. There is no second
+//! implementation of a decision, which could differ.
 
 /// Collects the reasons of one decision, if anybody wants to know.
 #[derive(Debug, Default)]
 pub struct Trace(Option<Box<Explanation>>);
 
-/// What one decision looked at.
+/// Candidates and notes of one decision.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Explanation {
     /// The candidates, in the order in which they were looked at. Strategies that
@@ -42,14 +42,14 @@ impl Explanation {
     }
 }
 
-/// One candidate of a decision.
+/// A candidate of a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// Index of the member in the group's snapshot.
     pub index: usize,
-    /// What it scored; the lowest score wins. `None` if it was not scored.
+    /// Score of the candidate; the lowest score wins. `None` if it was not scored.
     pub score: Option<f64>,
-    /// What became of it and why ("lowest of 2 draws", "in flight 7, latency 12 ms").
+    /// Result for the candidate, with the reason ("lowest of 2 draws", "in flight 7, latency 12 ms").
     pub verdict: String,
 }
 
@@ -64,7 +64,7 @@ impl Trace {
         Trace(Some(Box::default()))
     }
 
-    /// Whether anything is kept.
+    /// True if the trace is switched on.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.0.is_some()

@@ -50,7 +50,7 @@ impl Default for ZoneSettings {
     }
 }
 
-/// What is known of the members of a rank at a moment.
+/// Measurements of the members of a rank at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Weight of all members that are no backups.
@@ -63,10 +63,10 @@ pub struct Measured {
     pub age: f32,
 }
 
-/// What a round of control says of a rank.
+/// Result of a round of control for a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
-    /// Which part of the requests passes on to the next rank, in 1/[`WHOLE`].
+    /// Part of the requests that passes on to the next rank, in 1/[`WHOLE`].
     pub passed: u32,
     /// Mean load, as far as it is known.
     pub load: Option<f32>,
@@ -74,7 +74,7 @@ pub struct Reading {
     pub usable: f32,
 }
 
-/// Where rounds of control tell decisions what they have found: a word each.
+/// Words through which rounds of control pass their results to decisions, one for each figure of a rank.
 #[derive(Debug, Default)]
 pub struct Readings([Words; RANKS]);
 
@@ -89,7 +89,7 @@ struct Words {
 }
 
 impl Readings {
-    /// What was said of a rank.
+    /// Last result of a rank.
     pub fn get(&self, rank: usize) -> Reading {
         let none = Reading {
             passed: 0,
@@ -145,7 +145,7 @@ impl Readings {
         last
     }
 
-    /// What goes on in another process.
+    /// Visits the words that another process takes over.
     pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         for words in &self.0 {
             visit("zone_passed", Word::Short(&words.passed));

@@ -26,15 +26,16 @@ use crate::trace::Trace;
 /// Members of the largest group for which this is worked out. Among many one is always idle.
 pub(super) const MOST_MEMBERS: usize = 32;
 
-/// Those that wait are counted up to this number.
+/// Most waiting requests that are counted.
 const MOST_AHEAD: u32 = 64;
 
-/// What a failure costs, in requests. Ten times as much as where requests do not wait: a request that
-/// waits for long is better off than one that fails.
+/// Cost of a failure, in requests. Ten times as much as where requests do not wait: a request that waits for long is
+/// better off than one that fails.
 const FAILURES: f32 = 10.0 * FAILURE_COST;
 
-/// One request in so many that would wait is bound at once: what more in flight brings has to be
-/// seen to be known. With one in 128 these were most of what late binding lost among equal members.
+/// Interval of trials: one of this many requests that would wait is bound at once, because the effect of more requests
+/// in flight must be seen to be known. With one in 128, trials were most of the loss by late binding among equal
+/// members.
 const TRIAL_INTERVAL: u32 = 512;
 
 /// For so many requests that wait for each member, each learnt cap counts as one higher: a cap that was
@@ -46,17 +47,17 @@ const WAITING_FOR_ONE: u32 = 4;
 /// again: the member may have stalled.
 const UNUSUAL: f32 = 8.0;
 
-/// One decision in so many learns caps.
+/// Interval at which caps are learnt: one of this many decisions.
 pub(super) const LEARNING_INTERVAL: u32 = 32;
 
-/// What is to be done with a request.
+/// Decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Late {
     /// Bind it at once, to whom the strategy says.
     Now,
     /// Bind it to this member, and not to the one the strategy named, which has no room.
     Instead(usize),
-    /// It waits.
+    /// The request waits.
     Hold,
 }
 
@@ -64,16 +65,16 @@ pub(super) enum Late {
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     index: usize,
-    /// What it takes for a request, in seconds; failures are counted in.
+    /// Time of a request at the member, in seconds; failures are included.
     time: f32,
     in_flight: u32,
-    /// For how long its requests have been there, in seconds.
+    /// Age of the member's requests, in seconds.
     age: f32,
-    /// What is reported; -1 is not known.
+    /// Reported load; -1 means unknown.
     load: f32,
-    /// Most at once; 0 is any number.
+    /// Most requests at once; 0 means any number.
     cap: u32,
-    /// Whether that is a limit, and not learnt.
+    /// True if `cap` is a configured limit, and not learnt.
     is_limit: bool,
 }
 
@@ -82,7 +83,7 @@ impl Place {
         self.cap == 0 || self.in_flight < self.cap
     }
 
-    /// When one more would be done there.
+    /// Time until one more request would be done at the member.
     fn done(&self, growth: f32) -> f32 {
         match self.cap {
             0 => self.time * (1.0 + growth * self.in_flight as f32),
@@ -99,7 +100,7 @@ impl Place {
     }
 }
 
-/// Learns the caps of the members, and what is typical of them; answers whether there is one.
+/// Learns the caps of the members, and their typical values; returns true if a member has a cap.
 #[cold]
 pub(super) fn learn(view: &View<'_>) -> bool {
     let learn = |index: &usize| view.slot(*index).learn_cap().is_some();
@@ -108,7 +109,7 @@ pub(super) fn learn(view: &View<'_>) -> bool {
     has_caps
 }
 
-/// What is to be done with a request for which the strategy says `chosen`, if so many wait before it.
+/// Decides about a request for which the strategy has chosen `chosen`, and before which `ahead` requests wait.
 #[cold]
 pub(super) fn decide(
     view: &View<'_>,

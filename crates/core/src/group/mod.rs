@@ -43,9 +43,9 @@ pub struct Group {
     name: Arc<str>,
     kind: &'static Kind,
     strategy: Box<dyn Strategy>,
-    /// Whether requests that may wait do so for the member that will have them done first.
+    /// True if a request that may wait does so for the member that will have it done first.
     binds_late: bool,
-    /// What [`Group::weights`] go by where the strategy has no weights that follow loads.
+    /// Source of [`Group::weights`] where the strategy has no weights that follow loads.
     follow: Follow,
     pool: Pool,
 }
@@ -107,7 +107,7 @@ impl Group {
         self.strategy.alert_threshold()
     }
 
-    /// What of a request decisions go by, beside its client, if it has to be looked for.
+    /// Part of a request that decisions need beside the client's address; `None` if they need none.
     pub fn wants_key(&self) -> Option<&Key> {
         let key = &self.pool.settings.hash_key;
         (self.kind.sees == Sees::Key && *key != Key::Client).then_some(key)
@@ -118,7 +118,7 @@ impl Group {
         &self.pool.members
     }
 
-    /// Where the member `id` is in this snapshot, looked for at `hint` first.
+    /// Returns the index of the member `id` in this snapshot, looked for at `hint` first.
     pub fn find(&self, id: MemberId, hint: usize) -> Option<usize> {
         member::find(&self.pool.members, id, hint)
     }
@@ -135,7 +135,7 @@ impl Group {
         }
     }
 
-    /// What outlives this snapshot.
+    /// State that outlives this snapshot.
     pub fn state(&self) -> &Arc<GroupState> {
         &self.pool.state
     }
@@ -145,14 +145,14 @@ impl Group {
         self.pool.view(request)
     }
 
-    /// What the weight of each member is for somebody else who spreads requests in proportion to weights
-    /// and sees nothing of the group, such as another balancer: above 0 for each member that may be
-    /// picked in `view`. `weights` has one for each member then.
+    /// Computes each member's weight for another balancer, which spreads requests in proportion to weights and sees
+    /// nothing of the group: above 0 for each member that may be picked in `view`. Afterwards `weights` has one entry
+    /// for each member.
     ///
-    /// With `weighted_by_load` and `client_weighted_round_robin` they are those by which the strategy gives
-    /// turns. With other strategies that look at loads, weights follow these as with
-    /// `weighted_by_load` and its default parameters. With those that do not, they are the configured
-    /// ones. Slow start counts. A step that is due is taken, as by a decision.
+    /// With `weighted_by_load` and `client_weighted_round_robin`, these are the weights by which the strategy gives
+    /// turns. With other strategies that look at loads, the weights follow the loads as with `weighted_by_load` and its
+    /// default parameters. With strategies that do not, they are the configured weights. Slow start counts. A step of
+    /// the loads that is due is taken, as by a decision.
     pub fn weights(&self, view: &View<'_>, weights: &mut Vec<f32>) {
         weights.clear();
         weights.extend((0..view.len()).map(|index| view.weight(index)));
@@ -205,7 +205,7 @@ impl Group {
         }
     }
 
-    /// The same where the decision is traced, or goes by zones.
+    /// Picks a member if the decision is traced, or goes by zones.
     #[inline(never)]
     fn choose_beside(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Result<usize, PickError> {
         if self.pool.state.take_trace() {
@@ -216,7 +216,7 @@ impl Group {
         self.ask_zones(view, rng, &mut Trace::off())
     }
 
-    /// What [`Group::pick`] would decide now, and why, without binding anything.
+    /// Explains the decision that [`Group::pick`] would take now, without binding anything.
     pub fn explain_next(&self, request: &Request<'_>, rng: &mut fastrand::Rng) -> Decision {
         self.explain(&self.view(request).rehearsed(), None, rng).1
     }
@@ -227,7 +227,7 @@ impl Group {
         self.bind_for(index, Cost::ONE, now)
     }
 
-    /// The same for a request that costs so much.
+    /// Binds a request with this cost, like [`Group::bind`].
     #[inline]
     pub fn bind_for(&self, index: usize, cost: Cost, now: Instant) -> Option<Ticket> {
         let seat = self.pool.seats.get(index)?;
@@ -294,7 +294,7 @@ impl Group {
         chosen.ok_or_else(|| all.why_none())
     }
 
-    /// What the strategy makes of the members in `view`; `None` if it may pick none of them.
+    /// Asks the strategy for one of the members in `view`; `None` if none of them may be picked.
     #[inline(always)]
     fn ask_strategy(
         &self,
@@ -309,7 +309,7 @@ impl Group {
         })
     }
 
-    /// What comes of a choice for a request that may wait.
+    /// Decides about a request that may wait, after the strategy's choice.
     #[inline]
     fn bind_late(
         &self,

@@ -15,7 +15,7 @@ pub struct Ranks {
 const NAMED: usize = 4;
 
 impl Ranks {
-    /// Those of `members`; `None` if all are of one rank, so that there is nothing to choose.
+    /// Ranks of `members`; `None` if all have one rank, so that there is nothing to choose.
     pub(super) fn new(settings: &ZoneSettings, members: &[Member]) -> Option<Self> {
         let mut wanted: Vec<&str> = Vec::new();
         for zone in settings.own.iter().chain(&settings.order) {
@@ -49,12 +49,12 @@ impl Ranks {
         })
     }
 
-    /// How many ranks there are, at least two.
+    /// Number of ranks, at least two.
     pub fn count(&self) -> usize {
         self.labels.len()
     }
 
-    /// That of the member at `index`; the last one if there is no such member.
+    /// Rank of the member at `index`; the last rank if there is no such member.
     pub fn of(&self, index: usize) -> usize {
         let rank = self.of_member.get(index);
         rank.map_or(self.count() - 1, |rank| usize::from(*rank))

@@ -1,4 +1,4 @@
-//! What a decision may know of a request, and why it may find no member.
+//! A request as decisions know it, and the reasons for which no member is found.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use crate::cost::Cost;
 use crate::member::MemberId;
 use crate::time::Instant;
 
-/// What the decision may know about the request.
+/// Properties of a request that a decision may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The current instant.
@@ -16,14 +16,14 @@ pub struct Request<'a> {
     /// Hash of what [`Group::wants_key`](super::Group::wants_key) names, if the request has it
     /// ([`crate::key::hash`]).
     pub key: Option<u64>,
-    /// How much work it is, compared with others.
+    /// Work of the request, relative to others.
     pub cost: Cost,
     /// Members that are out of the question for this request: tried already, or not able
     /// to do what it asks for. In ascending order: there may be as many as members.
     pub tried: &'a [MemberId],
-    /// If it may wait for a member, how many wait before it; `None` if it is to be decided now.
+    /// Number of requests that wait before this one, if it may wait for a member; `None` if it must be decided now.
     pub ahead: Option<u32>,
-    /// Why the client has no member any more, if it had one: what explanations say.
+    /// Reason for which the client has no member any more, if it had one: shown by explanations.
     pub unbound: Option<&'static str>,
     /// The member at which the client has a connection of its own, if it has one. Whoever carries the request looks at
     /// it; strategies do not.
@@ -55,7 +55,7 @@ pub enum Advice {
     Nobody(&'static str),
 }
 
-/// Why no member was picked.
+/// Reason for which no member was picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PickError {
     /// The group has no member that may be used (none at all, all drained, or all
@@ -65,7 +65,7 @@ pub enum PickError {
     /// Members may be used, but all are at their connection limit: wait or refuse.
     #[error("all members of the group are at their connection limit")]
     AllFull,
-    /// The request is to wait until the member has room at which it will be done first.
+    /// The request waits until the member that will have it done first has room.
     #[error("the request waits for a member that will have it done before any that has room")]
     Held,
 }

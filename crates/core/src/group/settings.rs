@@ -1,4 +1,4 @@
-//! What a group is told to do: its settings.
+//! Settings of a group.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::latency::LatencyEnd;
 use crate::load::LoadId;
 use crate::zone::ZoneSettings;
 
-/// When the strategy is asked (Schmidt et al., "Evaluating the performance of
+/// Occasions on which the strategy is asked (Schmidt et al., "Evaluating the performance of
 /// middleware load balancing strategies", 2004).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Granularity {
@@ -23,43 +23,43 @@ pub enum Granularity {
     OnDemand,
 }
 
-/// What a group needs to know beside its members. Parsed by the configuration;
+/// Settings of a group, beside its members. Parsed by the configuration;
 /// every field has a default.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupSettings {
-    /// When the strategy is asked.
+    /// Occasions on which the strategy is asked.
     pub granularity: Granularity,
-    /// Whether load reports and alerts take part in decisions. If not, the strategy
-    /// sees only what needs no feedback, and on demand rebinds at a fixed interval.
+    /// True if load reports and alerts take part in decisions. If not, the strategy sees only data that needs no
+    /// feedback, and on demand rebinds at a fixed interval.
     pub adaptive: bool,
-    /// Non-adaptive on demand: how long a binding lasts.
+    /// Lifetime of a binding on demand that is not adaptive.
     pub rebind_interval: Duration,
-    /// Which reported load strategies look at.
+    /// Reported load that strategies look at.
     pub load_id: LoadId,
-    /// What strategy `hash` goes by.
+    /// Key of strategy `hash`.
     pub hash_key: Key,
-    /// Whether taking turns begins with the first member, and not with any: for who expects
-    /// it. Balancers that start together all begin with that one then.
+    /// True if taking turns begins with the first member, and not with a random one: for users who expect it. Balancers
+    /// that start together then all begin with the first member.
     pub in_order: bool,
     /// A report older than this is unknown.
     pub load_max_age: Duration,
-    /// How long a member that is new, or back, takes to get its full share.
+    /// Time in which a member that is new, or back, gets its full share.
     pub slow_start: Duration,
     /// Share of members that may be down or ejected; above it all are routed to.
     pub panic_threshold: f32,
-    /// Whether requests that may wait do so for the member that will have them done first; `None` is
-    /// what suits the strategy.
+    /// True if a request that may wait does so for the member that will have it done first; `None` is the strategy's
+    /// default.
     pub late_binding: Option<bool>,
     /// Moment of a response that ends its latency.
     pub latency: LatencyEnd,
     /// Time constant of the decay of observed latencies and penalties.
     pub latency_decay: Duration,
-    /// What a failure costs at least, as if it were a latency. A failure is often
-    /// fast; it must never look like a fast answer.
+    /// Least cost of a failure, as if it were a latency. A failure is often fast; it must never look like a fast
+    /// answer.
     pub failure_penalty: Duration,
     /// Load alerts.
     pub alert: AlertSettings,
-    /// When members that fail are taken out.
+    /// Settings for the ejection of members that fail.
     pub ejection: EjectionSettings,
     /// Which zones come first; `None` is that all are alike.
     pub zones: Option<ZoneSettings>,
@@ -89,9 +89,8 @@ impl Default for GroupSettings {
 }
 
 impl GroupSettings {
-    /// Whether clients that go to members themselves are called back at a fixed interval:
-    /// on demand, not adaptive, with alerts as
-    /// [pulses](AlertSettings::pulses).
+    /// True if clients that go to members themselves are called back at a fixed interval: on demand, not adaptive, with
+    /// alerts as [pulses](AlertSettings::pulses).
     pub fn rebinds(&self) -> bool {
         self.alert.pulses && !self.adaptive && self.granularity == Granularity::OnDemand
     }

@@ -1,4 +1,4 @@
-//! What a group keeps from one snapshot to the next.
+//! State that a group keeps from one snapshot to the next.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,16 +13,15 @@ use crate::time::Instant;
 use crate::trace::Explanation;
 use crate::zone::Readings;
 
-/// What a group keeps over all its snapshots, beside the slots of its members.
+/// State that a group keeps over all its snapshots, beside the slots of its members.
 #[derive(Debug, Default)]
 pub struct GroupState {
     panic: AtomicBool,
-    /// What decisions do beside asking the strategy, in bits: mostly nothing, and then they read no
-    /// more than this.
+    /// Additional work of decisions beside asking the strategy, in bits: mostly 0, and then decisions read no more than
+    /// this.
     beside: AtomicU8,
     pub(super) last: ArcSwapOption<Decision>,
-    /// Whether there is a relocation. Mostly there is none, and then a decision reads no more than
-    /// this flag.
+    /// True if there is a relocation. Mostly there is none, and then a decision reads no more than this flag.
     relocating: AtomicBool,
     relocation: ArcSwapOption<Arc<dyn Relocation>>,
     clients: Mutex<Clients>,
@@ -30,14 +29,14 @@ pub struct GroupState {
     client: AtomicU32,
     /// The growth of latencies with requests in flight, less [`FIRST_GROWTH`] (f32 bits).
     growth: AtomicU32,
-    /// See [`Group::heed_weights`](super::Group::heed_weights).
+    /// True if members have different weights ([`Group::heed_weights`](super::Group::heed_weights)).
     pub(super) is_weighted: AtomicBool,
-    /// Whether a member works on few requests at once, as was learnt.
+    /// True if a member works on few requests at once, according to the learnt caps.
     pub(super) has_caps: AtomicBool,
-    /// What a request takes at a typical member, in seconds, where a member works on few requests at once
-    /// and none has a weight of its own (f32 bits); 0 is not known.
+    /// Time of a request at a typical member, in seconds, where a member works on few requests at once and none has a
+    /// weight of its own (f32 bits); 0 means unknown.
     typical: AtomicU32,
-    /// Whether any location of the group was ever reported a load.
+    /// True if a load was ever reported for a location of the group.
     pub(super) reported: Arc<AtomicBool>,
     zones: Readings,
 }
@@ -54,20 +53,20 @@ const SIMILAR: f32 = 1.5;
 #[derive(Debug, Default)]
 struct Clients {
     all: Vec<Arc<Client>>,
-    /// How many were left when those that had gone were last removed.
+    /// Number of clients that were left when the gone ones were last removed.
     were: usize,
 }
 
 /// A decision that was traced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// When it was taken.
+    /// Instant of the decision.
     pub at: Instant,
     /// Name of the strategy that took it.
     pub strategy: &'static str,
     /// Name of the chosen member, or why there was none.
     pub chosen: Result<Arc<str>, PickError>,
-    /// What the strategy looked at.
+    /// Candidates and notes of the strategy.
     pub explanation: Explanation,
     /// Names of the members that the explanation's indices refer to.
     pub members: Vec<Arc<str>>,
@@ -81,7 +80,7 @@ impl Clients {
 }
 
 impl GroupState {
-    /// What was learnt of the group.
+    /// Words that were learnt about the group.
     pub fn learnt(&self) -> Learnt {
         learnt::collect(|visit| self.words(visit))
     }
@@ -101,8 +100,7 @@ impl GroupState {
         self.zones.words(visit);
     }
 
-    /// Whether so many members are down or ejected that those opinions are ignored and
-    /// all members are routed to.
+    /// True if so many members are down or ejected that these opinions are ignored and all members get requests.
     #[inline]
     pub fn is_panicking(&self) -> bool {
         self.panic.load(Ordering::Relaxed)
@@ -113,13 +111,13 @@ impl GroupState {
         self.panic.swap(panicking, Ordering::AcqRel) != panicking
     }
 
-    /// Whether clients of the group are being relocated, or were lately.
+    /// True if clients of the group are being relocated, or were lately.
     #[inline]
     pub fn is_relocating(&self) -> bool {
         self.relocating.load(Ordering::Acquire)
     }
 
-    /// Who is to leave.
+    /// The current relocation, which says which clients are to leave.
     pub fn relocation(&self) -> Option<Arc<Arc<dyn Relocation>>> {
         self.relocation.load_full()
     }
@@ -167,7 +165,7 @@ impl GroupState {
         f32::from_bits(self.client.load(Ordering::Relaxed))
     }
 
-    /// See [`View::growth`](super::View::growth).
+    /// Growth of latencies ([`View::growth`](super::View::growth)).
     #[inline]
     pub(super) fn growth(&self) -> f32 {
         FIRST_GROWTH + f32::from_bits(self.growth.load(Ordering::Relaxed))
@@ -180,7 +178,7 @@ impl GroupState {
             .store((learnt - FIRST_GROWTH).to_bits(), Ordering::Relaxed);
     }
 
-    /// What a request takes at a typical member in seconds, for members' filters; 0 is not known, or of no use.
+    /// Time of a request at a typical member in seconds, for members' filters; 0 means unknown, or of no use.
     #[inline]
     pub(super) fn typical(&self) -> f32 {
         f32::from_bits(self.typical.load(Ordering::Relaxed))
@@ -200,13 +198,13 @@ impl GroupState {
         self.beside.fetch_or(TRACE, Ordering::Relaxed);
     }
 
-    /// Whether there is more to do in a decision than to ask the strategy.
+    /// True if a decision has more to do than to ask the strategy.
     #[inline]
     pub(super) fn is_beside(&self) -> bool {
         self.beside.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether this decision is the one that is traced.
+    /// True if this decision is the one that is traced.
     pub(super) fn take_trace(&self) -> bool {
         let wanted = self.beside.load(Ordering::Relaxed) & TRACE != 0;
         wanted && self.beside.fetch_and(!TRACE, Ordering::Relaxed) & TRACE != 0
@@ -220,7 +218,7 @@ impl GroupState {
         };
     }
 
-    /// What rounds say of the ranks of the group's zones.
+    /// Readings of the ranks of the group's zones, from the rounds of control.
     pub fn zones(&self) -> &Readings {
         &self.zones
     }

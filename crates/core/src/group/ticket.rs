@@ -34,20 +34,20 @@ pub struct Ticket {
     first_byte: u32,
     /// Most requests at once at the member, by its limit.
     limit: u32,
-    /// What it costs: as much is subtracted when it is over.
+    /// Cost of the request, which is subtracted when the request is over.
     cost: Cost,
-    /// What those cost that the member had already when this one was bound.
+    /// Sum of the costs of the requests that the member had already when this one was bound.
     others: f32,
     digest: Digest,
     verdict: Option<Verdict>,
     end: Outcome,
 }
 
-/// What was observed when the member began to answer.
+/// Observation at the beginning of the member's answer.
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     outcome: Outcome,
-    /// The failures in a row that it ended.
+    /// Failures in a row that the answer ended.
     failures_before: u32,
 }
 
@@ -108,7 +108,7 @@ impl Ticket {
         &self.location
     }
 
-    /// What the request costs.
+    /// Cost of the request.
     pub fn cost(&self) -> Cost {
         self.cost
     }
@@ -119,8 +119,8 @@ impl Ticket {
         self.started
     }
 
-    /// Whether the member has as many requests as its limit says: there is room for another one only
-    /// when one is over, not when it is answered.
+    /// True if the member has as many requests as its limit allows: there is room for another one only when a request
+    /// is over, not when it is answered.
     pub fn is_at_limit(&self) -> bool {
         self.slot.in_flight() >= self.limit.min(self.slot.reported_limit())
     }

@@ -1,4 +1,4 @@
-//! What a strategy sees of a group.
+//! A strategy's view of a group.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::time::{Horizon, Instant};
 use crate::trace::Short;
 use crate::zone::RANKS;
 
-/// What a strategy sees: the members as they are for one request.
+/// A strategy's view of a group: the state of the members for one request.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     pool: &'a Pool,
@@ -29,15 +29,15 @@ pub struct View<'a> {
     way: u8,
 }
 
-/// Nothing will come of the decision.
+/// Bit of `View::way`: the decision has no effect.
 const REHEARSAL: u8 = 1 << 7;
 
-/// Whether and how reported loads say how busy members are: worked out once for all of them.
+/// Busyness of members according to their reported loads: worked out once for all members.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Busyness {
     is_known: bool,
     highest: f32,
-    /// Whether it is tasks per CPU, and not a utilisation.
+    /// True if the load is in tasks per CPU, and not a utilisation.
     pub(crate) is_queue: bool,
 }
 
@@ -53,7 +53,7 @@ impl Busyness {
         }
     }
 
-    /// What is reported of the member at `index`; -1 is not known.
+    /// Reported load of the member at `index`; -1 means unknown.
     #[inline(always)]
     pub(crate) fn of(&self, view: &View<'_>, index: usize) -> f32 {
         match self.is_known {
@@ -67,9 +67,9 @@ impl Busyness {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) in_flight: u32,
-    /// 0 is not known, or many.
+    /// Cap of the member; 0 means unknown, or many.
     pub(super) cap: u32,
-    /// Whether that is a limit, and not learnt.
+    /// True if `cap` is a configured limit, and not learnt.
     pub(super) is_limit: bool,
 }
 
@@ -80,20 +80,20 @@ pub(super) struct Pool {
     pub(super) members: Box<[Member]>,
     pub(super) seats: Box<[Seat]>,
     pub(super) state: Arc<GroupState>,
-    /// Whether any location here was ever reported a load: nearly never changes.
+    /// True if a load was ever reported for a location here: nearly never changes.
     reported: Arc<AtomicBool>,
-    /// Whether a member works on few requests at once, by its limit.
+    /// True if a member works on few requests at once, by its limit.
     pub(super) has_low_limit: bool,
-    /// What a failure costs at least, in seconds.
+    /// Least cost of a failure, in seconds.
     pub(super) penalty: f32,
-    /// Where members are of zones with different ranks.
+    /// Ranks, if members are in zones with different ranks.
     pub(super) ranks: Option<Ranks>,
-    /// What is asked about loads, at some moment.
+    /// Query of loads; its time is replaced for each decision.
     query: Query,
 }
 
-/// What `pick` needs of a member, side by side with the others', so that drawing one
-/// of many thousand costs one access to its slot and none to the rest of the member.
+/// Data that `pick` needs of a member, side by side with the data of the others, so that drawing one of many thousand
+/// costs one access to its slot and none to the rest of the member.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) slot: Arc<Slot>,
@@ -177,7 +177,7 @@ impl<'a> View<'a> {
         self.request
     }
 
-    /// What the request to decide about costs.
+    /// Cost of the request to decide about.
     #[inline]
     pub fn cost(&self) -> f32 {
         self.request.cost.get()
@@ -200,18 +200,18 @@ impl<'a> View<'a> {
         &self.pool.members
     }
 
-    /// How many members there are, eligible or not.
+    /// Number of members, eligible or not.
     #[inline]
     pub fn len(&self) -> usize {
         self.seats.len()
     }
 
-    /// Whether the group is empty.
+    /// True if the group is empty.
     pub fn is_empty(&self) -> bool {
         self.seats.is_empty()
     }
 
-    /// The same view, but a load alert ([`Reason::Shedding`]) stands in nobody's way.
+    /// Returns the same view, in which load alerts ([`Reason::Shedding`]) are ignored.
     pub fn despite_alerts(self) -> Self {
         let all = View {
             mask: self.mask & !(Reason::Shedding as u32),
@@ -220,9 +220,8 @@ impl<'a> View<'a> {
         all.or_backups()
     }
 
-    /// The same view, in which backups ([`Reason::Standby`]) may be picked if nobody else may,
-    /// even if it had room. Members at their connection limit are no reason to use backups:
-    /// requests wait for them.
+    /// Returns the same view, in which backups ([`Reason::Standby`]) may be picked if no other member may, even if it
+    /// had room. Members at their connection limit are no reason to use backups: requests wait for them.
     pub fn or_backups(self) -> Self {
         match self.may_any_serve() {
             true => self,
@@ -233,7 +232,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether a backup may be picked in this view, if nothing else speaks against it.
+    /// True if a backup may be picked in this view, if no other reason speaks against it.
     pub(crate) fn lets_backups_serve(&self) -> bool {
         self.mask & Reason::Standby as u32 == 0
     }
@@ -249,7 +248,7 @@ impl<'a> View<'a> {
         others.into_iter().find(may_pick).unwrap_or(self)
     }
 
-    /// The same view, in which only members of zones of this rank may be picked.
+    /// Returns the same view, in which only members of zones of this rank may be picked.
     pub(super) fn of_rank(self, rank: usize) -> Self {
         View {
             mask: (self.mask | RANK_BITS) & !rank_bit(rank),
@@ -258,12 +257,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether any member may serve, at its connection limit or not.
+    /// True if any member may serve, at its connection limit or not.
     fn may_any_serve(&self) -> bool {
         (0..self.len()).any(|index| self.is_eligible_unless_full(index))
     }
 
-    /// The same view, but nothing will come of the decision.
+    /// Returns the same view for a decision without effect.
     pub(super) fn rehearsed(self) -> Self {
         View {
             way: self.way | REHEARSAL,
@@ -271,8 +270,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether nothing will come of the decision: it is only explained, and a strategy
-    /// with a memory must not take it for a step.
+    /// True if the decision has no effect: it is only explained, and a strategy with a memory must not take it for a
+    /// step.
     pub fn is_rehearsal(&self) -> bool {
         self.way & REHEARSAL != 0
     }
@@ -283,15 +282,14 @@ impl<'a> View<'a> {
         usize::from(self.way & !REHEARSAL).checked_sub(1)
     }
 
-    /// What changes about the member at `index` with each request.
+    /// Slot of the member at `index`: the data that changes with each request.
     #[inline]
     pub fn slot(&self, index: usize) -> &'a Slot {
         &self.seats[index].slot
     }
 
-    /// Whether the member at `index` may be picked: nothing speaks against it (in panic
-    /// mode: nothing but opinions about health), it has a weight, was not tried yet, and
-    /// is below its connection limit.
+    /// True if the member at `index` may be picked: no reason speaks against it (in panic mode: no reason but opinions
+    /// about health), it has a weight, was not tried yet, and is below its connection limit.
     #[inline]
     pub fn is_eligible(&self, index: usize) -> bool {
         let seat = &self.seats[index];
@@ -349,7 +347,7 @@ impl<'a> View<'a> {
         self.weight_now(index).0
     }
 
-    /// The same, and whether the member is in slow start.
+    /// Current weight of the member at `index` ([`View::weight`]), and true if the member is in slow start.
     #[inline]
     pub(crate) fn weight_now(&self, index: usize) -> (f32, bool) {
         let slot = self.slot(index);
@@ -373,8 +371,7 @@ impl<'a> View<'a> {
         RAMP_FLOOR + (1.0 - RAMP_FLOOR) * age / whole
     }
 
-    /// Whether load reports count and there ever was one: if not, there is no need to ask
-    /// for the load of each member.
+    /// True if load reports count and there ever was one: if not, there is no need to look at the load of each member.
     #[inline]
     pub fn has_reports(&self) -> bool {
         self.settings().adaptive && self.pool.reported.load(Ordering::Relaxed)
@@ -389,7 +386,7 @@ impl<'a> View<'a> {
         self.of_report(index, |report| report.value + report.added)
     }
 
-    /// The same without what those would add who are [doubted](super::Group::doubt).
+    /// Load like [`View::load`], without the load that [doubted](super::Group::doubt) clients would add.
     pub fn vouched_load(&self, index: usize) -> Option<f32> {
         let load = self.load(index)?;
         Some(load - self.location(index).doubtful(&self.query))
@@ -443,8 +440,8 @@ impl<'a> View<'a> {
         self.of_report(index, |report| (report.value, report.at))
     }
 
-    /// What `of` makes of the report of the group's load by the location of the member at
-    /// `index`, if it may be used.
+    /// Applies `of` to the report of the group's load by the location of the member at `index`, if the report may be
+    /// used.
     #[inline(always)]
     fn of_report<T>(&self, index: usize, of: impl Fn(Report) -> T) -> Option<T> {
         if !self.settings().adaptive {
@@ -453,7 +450,7 @@ impl<'a> View<'a> {
         self.location(index).of_report(&self.query, of)
     }
 
-    /// What is asked about the load that the group goes by.
+    /// Query of the load that the group goes by.
     #[inline]
     pub(crate) fn query(&self) -> &Query {
         &self.query
@@ -472,7 +469,7 @@ impl<'a> View<'a> {
             .latency(self.now(), self.settings().latency_decay)
     }
 
-    /// What the failures of the member at `index` cost, in seconds.
+    /// Cost of the failures of the member at `index`, in seconds.
     #[inline]
     pub fn penalty(&self, index: usize) -> f32 {
         self.slot(index)
@@ -489,8 +486,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// How long the member at `index` takes for a request of cost 1 in seconds, queueing
-    /// excluded; `None` if it has not answered yet.
+    /// Time of the member at `index` for a request of cost 1 in seconds, queueing excluded; `None` if it has not
+    /// answered yet.
     #[inline]
     pub fn service_time(&self, index: usize) -> Option<f32> {
         self.slot(index).service_time(self.now())
@@ -520,8 +517,8 @@ impl<'a> View<'a> {
         state.set_typical(middle.map_or(0.0, |log| exp2(log + BELOW_THE_MEAN)));
     }
 
-    /// How many service times each request more in flight costs: 1 where a member works on one
-    /// after the other, 0 where it works on all at once. Learnt for the group as a whole.
+    /// Number of service times that each request more in flight costs: 1 where a member works on one after the other, 0
+    /// where it works on all at once. Learnt for the group as a whole.
     #[inline]
     pub fn growth(&self) -> f32 {
         self.pool.state.growth()
@@ -534,8 +531,7 @@ impl<'a> View<'a> {
         self.pool.state.learn_growth(growth.get());
     }
 
-    /// How long ago the member at `index` last answered, if that is so long that it may
-    /// have changed since.
+    /// Time since the last answer of the member at `index`, if that is so long that the member may have changed since.
     #[inline]
     pub fn stale_since(&self, index: usize) -> Option<Duration> {
         self.slot(index)
@@ -553,7 +549,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is in flight at the member at `index`, in words.
+    /// Describes the requests in flight at the member at `index`.
     pub(crate) fn in_flight(&self, index: usize) -> String {
         let slot = self.slot(index);
         let (count, cost) = (slot.in_flight(), slot.cost_in_flight());
@@ -563,7 +559,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Why the member at `index` may not be picked, in words; `None` if it may.
+    /// Describes the reason for which the member at `index` may not be picked; `None` if it may.
     pub fn obstacle(&self, index: usize) -> Option<String> {
         let slot = self.slot(index);
         let against = slot.bits() & self.mask;

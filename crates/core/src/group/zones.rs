@@ -28,11 +28,11 @@ impl Group {
         self.pool.state.set_ranked(ranks.is_some());
     }
 
-    /// What is known of the members of each rank now; nothing where the group goes by no zones.
+    /// Measures the members of each rank now; all values are empty where the group goes by no zones.
     ///
-    /// The load of a member is the reported one that the group goes by, if that is a share (of a
-    /// utilisation, or tasks per CPU) or [a threshold](zone::ZoneSettings::spill_above) for it is set;
-    /// if it is not known, what is in flight at the member by the limit that it has.
+    /// The load of a member is the reported one that the group goes by, if that load is a share (of a utilisation, or
+    /// tasks per CPU) or [a threshold](zone::ZoneSettings::spill_above) for it is set; if it is not known, the number
+    /// of requests in flight at the member divided by the member's limit.
     pub fn measure(&self, now: Instant) -> [Measured; RANKS] {
         let mut all = [Measured::default(); RANKS];
         let (Some(ranks), Some(zones)) = (self.ranks(), &self.settings().zones) else {
@@ -136,7 +136,7 @@ impl Group {
     }
 }
 
-/// What is in flight at the member at `index`, by its limit; `None` if it has none.
+/// Requests in flight at the member at `index` divided by its limit; `None` if it has no limit.
 fn fullness(view: &View<'_>, index: usize) -> Option<f32> {
     let limit = Some(view.limit(index)).filter(|limit| *limit < u32::MAX)?;
     let own = || view.slot(index).in_flight() as f32;

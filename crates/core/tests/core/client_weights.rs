@@ -184,7 +184,7 @@ fn it_can_be_explained() {
     );
 }
 
-/// What may be reported.
+/// Values that may be reported.
 fn loads() -> impl Strategy<Value = Option<f64>> {
     prop_oneof![
         Just(None),

@@ -25,7 +25,7 @@ fn bind(group: &Group, index: usize, value: f64, ms: u64) -> Ticket {
     group.bind_for(index, cost(value), at(ms)).unwrap()
 }
 
-/// How often the member at `index` is picked.
+/// Number of times that the member at `index` is picked out of 100.
 fn picked(group: &Group, index: usize, value: f64, ms: u64) -> usize {
     let mut rng = fastrand::Rng::with_seed(1);
     let picks = (0..100).map(|_| group.choose(&asking(value, ms), &mut rng).unwrap());

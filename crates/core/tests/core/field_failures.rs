@@ -19,7 +19,7 @@ struct Traffic<'a> {
     gap_us: u64,
     /// Service time of each member, in microseconds.
     service_us: &'a [u64],
-    /// Whether a member fails, by request number.
+    /// Function that says, by request number, if a member fails.
     fails: fn(usize, u64) -> bool,
     /// Called every second.
     reports: fn(&Group, u64),
@@ -308,7 +308,7 @@ fn when_everybody_is_ejected_everybody_is_routed_to() {
     }
 }
 
-/// The same without ejection: where all members fail alike, nobody is left out.
+/// Without ejection, and with failures of all members alike, every member gets a share.
 #[test]
 fn when_everybody_fails_everybody_gets_a_share() {
     for strategy in all() {

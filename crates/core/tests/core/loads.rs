@@ -1,4 +1,4 @@
-//! What loads, and their absence, do to decisions.
+//! Effect of loads, and of their absence, on decisions.
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
@@ -132,8 +132,8 @@ fn b14_without_a_bound_a_client_keeps_its_member() {
     }
 }
 
-/// Where nothing is reported nothing is looked for; the first report is seen by every group
-/// that has members there, also by one that was built before.
+/// Loads are looked for only if any were reported; the first report is seen by every group that has members there, even
+/// by a group that was built before.
 #[test]
 fn b16_reports_are_looked_for_where_there_are_any() {
     let group = group("adaptive", &[1.0; 2]);
@@ -146,10 +146,9 @@ fn b16_reports_are_looked_for_where_there_are_any() {
     assert!(other.view(&Request::at(now)).has_reports());
 }
 
-/// One client that sends one request after the other, to two members that answer equally fast, of
-/// which one reports that it has nothing left. What the requests have added that are over is in
-/// no report yet, and must not make the idle one look full: until the first report after a
-/// silence nobody knows what a request adds.
+/// A single client sends one request after the other to two members that answer equally fast, one of which reports that
+/// it has nothing left. The load that finished requests added is not in a report yet, and must not make the idle member
+/// look full: until the first report after a silence nobody knows the load of a request.
 #[test]
 fn adaptive_believes_a_member_that_has_nothing_left() {
     for (interval, idle) in [(100, 0.0), (1000, 0.05), (5000, 0.02)] {

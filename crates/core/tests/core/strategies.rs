@@ -1,4 +1,4 @@
-//! What must hold of every strategy in the registry, whatever the members look like.
+//! Properties of every strategy in the registry, for members in any state.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ struct State {
     live_weight: f64,
     reasons: u32,
     in_flight: u32,
-    /// What each of those costs.
+    /// Cost of each request in flight.
     cost: f64,
     max_connections: Option<u32>,
     load: Option<f64>,
@@ -130,8 +130,7 @@ fn make(values: &Values, load_id: LoadId, states: &[State]) -> (Group, Vec<Ticke
     (build(values, settings, members), tickets)
 }
 
-/// Whether the member could serve if nobody else did, at its limit or not, written down
-/// independently of the view.
+/// True if the member could serve if no other member did, at its limit or not; written independently of the view.
 fn may_serve(group: &Group, index: usize, panicking: bool, tried: &[MemberId]) -> bool {
     let member = &group.members()[index];
     let opinions = Reason::Down as u32 | Reason::Ejected as u32 | Reason::ReportedDown as u32;
@@ -147,9 +146,9 @@ fn is_full(group: &Group, index: usize) -> bool {
     limit.is_some_and(|limit| member.slot.in_flight() >= limit)
 }
 
-/// Who may be picked: of those that are no backups and not under alert; if none of them can
-/// serve, or all are full, of others in this order: backups (if the reason is not that others
-/// are full), those under alert, backups under alert. In panic backups are members as others are.
+/// Members that may be picked: first those that are no backups and not under alert; if none of them can serve, or all
+/// are full, others in this order: backups (unless the reason is that others are full), members under alert, backups
+/// under alert. In panic backups are members as others are.
 fn may_be_picked(group: &Group, panicking: bool, tried: &[MemberId]) -> Vec<bool> {
     let all = 0..group.members().len();
     let has = |index: usize, reason| group.members()[index].slot.has(reason);

@@ -1,4 +1,4 @@
-//! What must hold of every strategy where members are in zones.
+//! Properties of every strategy where members are in zones.
 
 #![allow(clippy::unwrap_used)]
 
@@ -217,7 +217,7 @@ fn a_decision_says_which_zone_was_drawn_and_why() {
     assert!(group.choose(&Request::at(at(60_000)), &mut rng).unwrap() < 3);
 }
 
-/// Where each of these clients goes.
+/// Returns the member that each of 2,000 clients gets.
 fn places(group: &Group) -> Vec<usize> {
     let mut rng = fastrand::Rng::with_seed(7);
     let place = |client: u32| {
@@ -250,8 +250,8 @@ fn a_client_that_is_hashed_stays_in_its_zone_and_few_move() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// As long as a member of the own zone may be picked, and nothing passes on, no other zone gets
-    /// anything; and somebody is found whenever there is one.
+    /// The own zone gets all requests as long as one of its members may be picked and no request passes on; and a
+    /// member is found whenever there is one.
     #[test]
     fn the_own_zone_has_all_it_can_take(
         reasons in prop::collection::vec((0usize..3, prop_oneof![2 => Just(0u32), 1 => 0u32..2048]), 1..40),

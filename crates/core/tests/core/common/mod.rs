@@ -53,7 +53,7 @@ pub(crate) fn report(group: &Group, index: usize, id: LoadId, load: f64, ms: u64
     location.report(id, value, at(ms)).unwrap();
 }
 
-/// One request that the member answers after `took_ms`.
+/// Binds a request to the member, which answers after `took_ms`.
 pub(crate) fn answer(group: &Group, index: usize, outcome: Outcome, from_ms: u64, took_ms: u64) {
     let ticket = group.bind(index, at(from_ms)).unwrap();
     ticket.finish(outcome, at(from_ms + took_ms));
