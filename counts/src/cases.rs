@@ -1,4 +1,4 @@
-//! What is counted. Everything is the same each time: seeds, times, sizes.
+//! Cases of the counts. Everything is the same each time: seeds, times, sizes.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -131,7 +131,7 @@ const LIMITS: Limits = Limits {
     max_fields: 100,
 };
 
-/// As a browser sends it.
+/// A request of a browser.
 const REQUEST: &[u8] = b"GET /shop/item/4711?colour=green&size=42 HTTP/1.1\r\n\
     Host: www.example.org\r\n\
     User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n\
@@ -212,14 +212,14 @@ fn request<'a>(head: &'a [u8], fields: &'a mut Fields<'a>) -> RequestHead<'a> {
     }
 }
 
-/// What finds the route of a request.
+/// Finding the route of a request.
 fn routes(counter: &mut Counter) {
     let conditions = |host: &str, path: &str| Conditions {
         hosts: vec![host.to_owned()],
         paths: vec![path.to_owned()],
         ..Conditions::default()
     };
-    // Those of its own host and path, and all the others.
+    // The routes of the request's host and path, and all the others.
     let wanted = conditions("www.example.org", "/shop/item/*");
     let others = (0..1000).flat_map(|host| {
         (0..10).map(move |path| {
@@ -239,7 +239,7 @@ fn routes(counter: &mut Counter) {
     }
 }
 
-/// What a request takes from the limit of its client.
+/// Taking a request from the limit of its client.
 fn limits(counter: &mut Counter) {
     let rate = Rate::new(1_000_000, Duration::from_secs(1), 1000);
     let table = RateTable::new(65_536);

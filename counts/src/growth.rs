@@ -1,5 +1,5 @@
-//! How the work for what comes from the network or a file grows with its length: each case
-//! counts inputs of several lengths, and is named by its length. `tests/linear.rs` compares.
+//! Growth of the work with the length of an input from the network or a file: each case counts inputs of several
+//! lengths, and is named by its length. `tests/linear.rs` compares.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -87,7 +87,7 @@ fn report(counter: &mut Counter) {
     }
 }
 
-/// Who has no key makes no more work with a long datagram than by its length.
+/// A sender without a key makes no more work with a long datagram than by its length.
 fn report_of_nobody(counter: &mut Counter) {
     let (key, keys) = keys();
     let good = message::seal(5, 6, 7, &Body::Stop, &key);
@@ -100,7 +100,7 @@ fn report_of_nobody(counter: &mut Counter) {
     }
 }
 
-/// What an agent says costs the same whatever others there are.
+/// A report of an agent costs the same for any number of other agents.
 fn report_agents(counter: &mut Counter) {
     let (_, keys) = keys();
     for count in [16, 64, 256] {
@@ -181,7 +181,7 @@ fn exposition_line(counter: &mut Counter) {
     }
 }
 
-/// What is refused at its end, in each way that a line can be.
+/// Lines that are refused at their end, in each way that is possible.
 fn exposition_nonsense(counter: &mut Counter) {
     for length in [256, 1024, 4096] {
         let mut page = "other{a=\"b\"} 1\n".repeat(length);
@@ -467,7 +467,7 @@ fn config_errors(counter: &mut Counter) {
     }
 }
 
-/// What is no configuration at all.
+/// A text that is no configuration at all.
 fn config_text(counter: &mut Counter) {
     for length in [1000, 4000, 16_000] {
         let text = "[[".repeat(length);

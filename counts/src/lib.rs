@@ -1,4 +1,4 @@
-//! What counts and measurements of hot paths have in common.
+//! Library of the counts and of the measurements of hot paths.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,11 +23,11 @@ pub fn group(kind: &'static Kind, members: usize) -> Group {
     build(kind, members, None)
 }
 
-/// The same with half of the members in the balancer's own zone, and half in another one.
+/// A group with half of the members in the balancer's own zone, and half in another one.
 ///
 /// # Panics
 ///
-/// As [`group`].
+/// Panics like [`group`].
 pub fn group_in_zones(kind: &'static Kind, members: usize) -> Group {
     build(kind, members, Some(["a", "b"]))
 }
@@ -73,7 +73,7 @@ fn build(kind: &'static Kind, members: usize, zones: Option<[&str; 2]>) -> Group
     group
 }
 
-/// What is counted happens in the function of this name.
+/// Name of the function whose instructions are counted.
 const COUNTED: &str = "evenkeel_counted";
 
 /// There is no valgrind.

@@ -22,8 +22,7 @@ use std::process::ExitCode;
 
 use evenkeel_counts::{Missing, count};
 
-/// How much a count may be above its figure: what code has next to it moves a few
-/// instructions.
+/// Share by which a count may be above its figure: the code next to the counted function moves a few instructions.
 const TOLERANCE: f64 = 0.03;
 
 /// The figures.
@@ -70,7 +69,7 @@ impl Counter {
     }
 }
 
-/// What happens in here is counted: valgrind knows it by its name.
+/// Calls the code whose instructions are counted: valgrind finds the function by its name.
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn evenkeel_counted(calls: &mut dyn FnMut()) {
@@ -95,12 +94,12 @@ struct Figure {
     reason: String,
 }
 
-/// What counts depend on beside the program.
+/// Describes the conditions that counts depend on beside the program.
 fn made_with() -> String {
     // SAFETY: it gives a text that ends with a zero and is always there.
     let libc = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
     let libc = libc.to_string_lossy();
-    // Libraries choose their code by that.
+    // Libraries choose their code by the machine's features.
     #[cfg(target_arch = "x86_64")]
     let machine = if std::arch::is_x86_feature_detected!("avx2") {
         "x86_64 with AVX2"

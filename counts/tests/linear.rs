@@ -8,7 +8,7 @@ use std::path::Path;
 
 use evenkeel_counts::{Missing, count};
 
-/// How much more than by its length a longer input may cost: tables grow, and logarithms.
+/// Factor by which a longer input may cost more than in proportion to its length: tables grow, and logarithms.
 /// Quadratic work would be 4 times as much with each step.
 const MORE: f64 = 1.4;
 

@@ -146,13 +146,13 @@ pub(crate) enum StoreCommand {
     Push {
         /// The configuration that balancers share
         file: PathBuf,
-        /// Number of the revision that it is a change of, as `pull` and `history` show it; or `latest`
+        /// Number of the revision that the push is a change of, as `pull` and `history` show it; or `latest`
         #[arg(long, value_name = "NUMBER", value_parser = base)]
         of: Option<StoreBase>,
-        /// Why
+        /// Reason for the push
         #[arg(long, short = 'm', default_value = "")]
         message: String,
-        /// To all balancers at once, also with `rollout`; a roll-out that is on is ended
+        /// Push to all balancers at once, also with `rollout`; a roll-out in progress is ended
         #[arg(long)]
         at_once: bool,
         /// Push a text without rules, too, with which all balancers close all their listeners
@@ -177,7 +177,7 @@ pub(crate) enum StoreCommand {
     },
     /// List the last revisions, and what balancers run
     History {
-        /// How many at most
+        /// Maximum number of revisions
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..=1000))]
         limit: i64,
     },
@@ -185,7 +185,7 @@ pub(crate) enum StoreCommand {
     Rollback {
         /// Number of the revision to go back to
         revision: Option<u64>,
-        /// Why
+        /// Reason for going back
         #[arg(long, short = 'm', default_value = "")]
         message: String,
     },
@@ -232,7 +232,7 @@ pub(crate) enum UsersCommand {
     Add {
         /// Name of the user
         name: String,
-        /// What the user may do
+        /// Role of the user
         #[arg(long, value_enum, default_value = "view")]
         role: RoleName,
     },
@@ -240,7 +240,7 @@ pub(crate) enum UsersCommand {
     Token {
         /// Name of the program
         name: String,
-        /// What the program may do
+        /// Role of the program
         #[arg(long, value_enum, default_value = "view")]
         role: RoleName,
     },
@@ -283,10 +283,10 @@ pub(crate) struct Sim {
     /// The first seed, instead of the scenario's
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u32>,
-    /// How many seeds to run, instead of the scenario's
+    /// Number of seeds to run, instead of the scenario's
     #[arg(long, value_name = "NUMBER", value_parser = seeds)]
     pub seeds: Option<usize>,
-    /// Also play one queue in front of all members that knows everything, to compare with
+    /// Play one queue in front of all members that knows everything, too, to compare with
     #[arg(long, conflicts_with = "from_log")]
     pub ideal: bool,
     /// Write a report with plots, a single page without scripts
@@ -326,7 +326,7 @@ pub(crate) struct RunBalancer {
     /// Options common to all commands that run a program.
     #[command(flatten)]
     pub run: Run,
-    /// How long a process that is to take over (`evenkeel upgrade`) may take until it is ready
+    /// Time in which a process that takes over (`evenkeel upgrade`) must be ready
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=75))]
     pub upgrade_timeout: u64,
     /// Run as root although others than root may write the configuration, and so decide what is done as root
@@ -367,8 +367,8 @@ pub(crate) struct Steer {
 /// Options of the log: what is logged, and how.
 #[derive(Debug, Args)]
 pub(crate) struct Log {
-    /// What to log to stderr: error, warn, info, debug, trace, or directives such as
-    /// info,evenkeel_proxy=debug [default: $RUST_LOG, or info]
+    /// Level of the log on stderr: error, warn, info, debug, trace, or directives such as info,evenkeel_proxy=debug
+    /// [default: $RUST_LOG, or info]
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
     /// Format of log lines
@@ -390,9 +390,9 @@ pub(crate) struct Agent {
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// Text
+    /// Lines of text
     Text,
-    /// One JSON object per line
+    /// Lines with one JSON object each
     Json,
 }
 
@@ -411,7 +411,7 @@ pub(crate) struct Api {
     /// Certificate to show to an admin API that asks for one (PEM) [default: $EVENKEEL_CERT]
     #[arg(long, value_name = "FILE", global = true)]
     pub cert: Option<PathBuf>,
-    /// Its private key (PEM), if that is not in the same file [default: $EVENKEEL_KEY]
+    /// Private key of --cert (PEM), if it is not in the same file [default: $EVENKEEL_KEY]
     #[arg(long, value_name = "FILE", global = true)]
     pub key: Option<PathBuf>,
     /// Bearer token; others on the machine may see it in the list of processes, so prefer
@@ -543,7 +543,7 @@ pub(crate) enum CtlCommand {
         group: String,
         /// Name of the strategy (see `evenkeel strategies`)
         strategy: String,
-        /// Parameters
+        /// Parameters of the strategy
         #[arg(value_name = "NAME=VALUE", value_parser = assignment)]
         params: Vec<(String, f64)>,
     },
@@ -568,7 +568,7 @@ pub(crate) enum CtlCommand {
             hide_default_value = true
         )]
         more_members: u32,
-        /// What chance begins with
+        /// Seed of the random numbers
         #[arg(long, value_name = "NUMBER")]
         seed: Option<u64>,
     },
@@ -626,9 +626,9 @@ pub(crate) enum CtlCommand {
 /// Settings of `evenkeel ctl alert`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AlertWord {
-    /// Forced.
+    /// Alert is forced.
     On,
-    /// Suppressed.
+    /// Alert is suppressed.
     Off,
     /// By load.
     Auto,

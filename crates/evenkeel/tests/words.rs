@@ -13,17 +13,12 @@ const RIDDLES: [&str; 24] = [
 ];
 
 /// Most doc comments of a folder that begin so.
-const OLD_RIDDLES: [(&str, usize); 10] = [
+const OLD_RIDDLES: [(&str, usize); 6] = [
     ("control", 1),
     ("convert", 3),
     ("core", 134),
-    ("counts", 16),
     ("e2e", 1),
-    // Most are texts of `--help`.
-    ("evenkeel", 27),
     ("giop", 1),
-    ("http2", 9),
-    ("lab", 10),
     ("manager", 2),
 ];
 

@@ -190,7 +190,7 @@ impl Remembered {
 pub(crate) const ALIVE: [u8; 8] = *b"evenkeel";
 pub(crate) const GONE: [u8; 8] = *b"even-end";
 
-/// One end of a connection.
+/// An end of a connection.
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) config: Config,

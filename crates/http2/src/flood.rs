@@ -22,8 +22,8 @@ const PER_REQUEST: u32 = 8;
 /// stream with WINDOW_UPDATE for the stream and the connection, and a PING.
 const PER_CONTENT: u32 = 3;
 
-/// The same with content that went in part, as the peer's window has it, if it is not very little: a peer that opens its
-/// window byte by byte would be paid for it (CVE-2019-9511).
+/// Frames that are allowed with content that went in part, because of the peer's window, unless the part is very small:
+/// a peer that opens its window byte by byte would be paid for it (CVE-2019-9511).
 const PER_PART: u32 = 2;
 
 /// Fewest bytes of such a part.

@@ -89,12 +89,12 @@ impl Head {
         self.pseudo(Pseudo::Method).unwrap_or_default()
     }
 
-    /// `:scheme`.
+    /// Value of `:scheme`.
     pub fn scheme(&self) -> Option<&str> {
         self.pseudo(Pseudo::Scheme)
     }
 
-    /// `:authority`.
+    /// Value of `:authority`.
     pub fn authority(&self) -> Option<&str> {
         self.pseudo(Pseudo::Authority)
     }

@@ -13,13 +13,13 @@ use crate::stream::{Break, Cause, Key, Side};
 /// First line of a request, as pseudo-fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// `:method`.
+    /// Value of `:method`.
     pub method: &'a [u8],
-    /// `:scheme`.
+    /// Value of `:scheme`.
     pub scheme: &'a [u8],
-    /// `:authority`, if there is one.
+    /// Value of `:authority`, if there is one.
     pub authority: Option<&'a [u8]>,
-    /// `:path`.
+    /// Value of `:path`.
     pub path: &'a [u8],
     /// `:protocol`, with the method `CONNECT` (RFC 8441).
     pub protocol: Option<&'a [u8]>,

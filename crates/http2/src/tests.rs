@@ -77,7 +77,7 @@ fn with(fields: &[Field], more: &[Field]) -> Vec<Field> {
     [fields, more].concat()
 }
 
-/// The same fields, but for one.
+/// Fields of [`GET`], one of them replaced.
 fn instead(name: &'static [u8], value: &'static [u8]) -> Vec<Field> {
     let swap = |(known, old): Field| (known, if known == name { value } else { old });
     GET.map(swap).to_vec()
@@ -89,7 +89,7 @@ fn without(name: &[u8]) -> Vec<Field> {
         .collect()
 }
 
-/// One end, and what its peer sees of it.
+/// An end of a connection, and the frames that its peer gets.
 struct End {
     connection: Connection,
     events: Vec<Event>,

@@ -78,9 +78,9 @@ impl Experiment {
 pub struct Play {
     /// Name of the experiment.
     pub experiment: &'static str,
-    /// See [`Experiment::simulate`].
+    /// Function of [`Experiment::simulate`].
     pub simulate: Option<fn(&Run) -> Findings>,
-    /// See [`Experiment::real`].
+    /// Function of [`Experiment::real`].
     pub real: Option<Real>,
 }
 

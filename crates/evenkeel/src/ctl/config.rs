@@ -48,10 +48,10 @@ pub(crate) enum Command {
     },
     /// Set a key, in force and in the balancer's file
     Set {
-        /// Its path, as in group.web.strategy; parts with dots in them stand in quotes
+        /// Path of the key, as in group.web.strategy; put parts with dots in quotes
         #[arg(value_parser = edit::path_of)]
         path: std::vec::Vec<Part>,
-        /// Its value as it stands in the file; what is none there is a text
+        /// Value as in the file; a value that would not be valid there is taken as a text
         #[arg(allow_hyphen_values = true)]
         value: String,
         /// Revision that is changed, and a comment.
@@ -60,7 +60,7 @@ pub(crate) enum Command {
     },
     /// Remove a key or a table, in force and in the balancer's file
     Remove {
-        /// Its path, as in group.web
+        /// Path of the key or table, as in group.web
         #[arg(value_parser = edit::path_of)]
         path: std::vec::Vec<Part>,
         /// Revision that is changed, and a comment.
@@ -69,10 +69,10 @@ pub(crate) enum Command {
     },
     /// Give a table another name; what rules and clusters call a group changes, too
     Rename {
-        /// Its path, as in group.web
+        /// Path of the table, as in group.web
         #[arg(value_parser = edit::path_of)]
         path: std::vec::Vec<Part>,
-        /// Its new name
+        /// New name of the table
         name: String,
         /// Revision that is changed, and a comment.
         #[command(flatten)]
@@ -110,7 +110,7 @@ pub(crate) enum Command {
     },
     /// Go back to an earlier configuration
     Restore {
-        /// Its revision, as `history` shows it
+        /// Revision, as `history` shows it
         revision: String,
         /// Revision that is changed, and a comment.
         #[command(flatten)]
@@ -121,7 +121,7 @@ pub(crate) enum Command {
 /// Base of a change, and the reason for the change.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ChangeArgs {
-    /// Why, for the history
+    /// Reason for the change, for the history
     #[arg(long, value_name = "TEXT", default_value = "")]
     comment: String,
     /// Revision that must be in force; otherwise nothing is changed [default: the one in force]

@@ -51,7 +51,7 @@ pub(super) struct Attach {
     /// Maximum queries per second and client address; 0 is no limit
     #[arg(long, default_value_t = 2000)]
     pub rate: u32,
-    /// How the responder receives packets
+    /// Way in which the responder receives packets
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
     #[command(flatten)]
@@ -81,7 +81,7 @@ pub(super) struct Detach {
 pub(super) struct Status {
     /// The network interface
     pub interface: String,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -34,7 +34,7 @@ pub(super) struct Query {
     /// Time over which rates are measured, and between two records, in milliseconds
     #[arg(long, default_value_t = 200, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub interval: u64,
-    /// How many records to show
+    /// Number of records to show
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
     /// Time limit for an answer, in milliseconds

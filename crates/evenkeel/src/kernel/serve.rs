@@ -27,7 +27,7 @@ pub(super) enum From {
 /// `evenkeel kernel serve`.
 #[derive(Debug, Args)]
 pub(super) struct Serve {
-    /// Where records come from
+    /// Source of the records
     #[arg(long, value_enum, default_value_t)]
     pub source: From,
     /// Interval between two records: 1ms to 10m

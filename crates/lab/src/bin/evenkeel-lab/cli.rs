@@ -132,16 +132,16 @@ pub(crate) struct Load {
     /// http://, https://, tcp://HOST:PORT or ftp://USER:PASSWORD@HOST
     #[arg(required = true)]
     pub url: Option<String>,
-    /// Open loop: so many requests per second (sessions, where there are sessions)
+    /// Open loop: requests per second (sessions, where there are sessions)
     #[arg(long, value_name = "N", value_parser = rate)]
     pub rate: Option<f64>,
-    /// How requests of an open loop arrive
+    /// Arrivals of an open loop
     #[arg(long, value_enum, default_value = "poisson")]
     pub arrivals: ArrivalsName,
-    /// How long, after the warm-up; 10s if nothing else ends the run
+    /// Length of the run after the warm-up; 10s if nothing else ends the run
     #[arg(long, value_parser = time)]
     pub duration: Option<Duration>,
-    /// End after so many requests (sessions, where there are sessions), the warm-up included
+    /// Requests (sessions, where there are sessions) after which the run ends, the warm-up included
     #[arg(long, value_name = "N")]
     pub requests: Option<u64>,
     /// Connections at once; users, where there are sessions
@@ -150,10 +150,10 @@ pub(crate) struct Load {
     /// Threads: each can use a core
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
-    /// Not counted, before the duration
+    /// Length of the warm-up, which is not counted
     #[arg(long, value_parser = time, default_value = "0s")]
     pub warm_up: Duration,
-    /// Method
+    /// Method of every request
     #[arg(long, default_value = "GET")]
     pub method: String,
     /// Field of every request; may be given several times
@@ -162,13 +162,13 @@ pub(crate) struct Load {
     /// Body of every request
     #[arg(long, conflicts_with = "body_size")]
     pub body: Option<String>,
-    /// Body of so many bytes
+    /// Length of every request's body
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..=1 << 28))]
     pub body_size: Option<u32>,
-    /// For a request with all its redirects, and for its connection
+    /// Timeout of a request with all its redirects, and of its connection
     #[arg(long, value_parser = time, default_value = "10s")]
     pub timeout: Duration,
-    /// Where chance begins: the same seed draws the same arrivals and paths
+    /// Seed of the random numbers: the same seed draws the same arrivals and paths
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Certificates of the authorities to trust (PEM), instead of those of the system
@@ -219,10 +219,10 @@ pub(crate) struct Load {
     /// Send the requests of this access log once more, at their times
     #[arg(long, value_name = "LOG", conflicts_with_all = ["paths", "sessions", "rate"])]
     pub replay: Option<PathBuf>,
-    /// Replay so many times as fast
+    /// Speed of the replay, as a multiple of the log's
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "replay", value_parser = rate)]
     pub speed: f64,
-    /// How the log's lines are written; without it the first line says
+    /// Format of the log's lines; without it the first line decides
     #[arg(long, value_enum, requires = "replay")]
     pub log_format: Option<AccessFormat>,
     /// Redirects in a row to follow; 0 takes them as answers
@@ -268,7 +268,7 @@ pub(crate) enum LoadCommand {
         /// Documents, as in --surge
         #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
         documents: u32,
-        /// As of the run
+        /// Seed, as in the run
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
@@ -278,12 +278,12 @@ pub(crate) enum LoadCommand {
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes(pub Vec<u8>);
 
-/// How requests of an open loop arrive.
+/// Arrivals of an open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ArrivalsName {
-    /// By chance, independently of each other
+    /// At random, independently of each other
     Poisson,
-    /// Evenly
+    /// At equal intervals
     Constant,
 }
 
