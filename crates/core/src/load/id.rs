@@ -1,4 +1,4 @@
-//! What a load measures, and its value.
+//! Measure and value of a load.
 
 use std::fmt;
 
@@ -43,16 +43,16 @@ impl LoadId {
     pub const IO_PRESSURE: LoadId = LoadId(24);
     /// Interrupt and network work that a kernel has put off, in tasks per CPU.
     pub const PENDING_WORK: LoadId = LoadId(25);
-    /// How full the fullest listen backlog is, 0 to 1.
+    /// Fullness of the fullest listen backlog, 0 to 1.
     pub const ACCEPT_QUEUE: LoadId = LoadId(26);
     /// All that a kernel knows of its load in one number: tasks per CPU that run, wait, or
     /// will soon (`evenkeel_kernel::loads` has the formula).
     pub const COMPOSITE: LoadId = LoadId(27);
     /// Time in seconds from a load query to its answer.
     pub const ROUND_TRIP: LoadId = LoadId(28);
-    /// Those of the requests per second that fail.
+    /// Requests per second that fail.
     pub const ERRORS_PER_SECOND: LoadId = LoadId(29);
-    /// What a kernel load monitor reads of a back-end. Balancers tell each other loads in this order.
+    /// Loads that a kernel load monitor reads of a back-end. Balancers tell each other loads in this order.
     pub const OF_KERNEL: [LoadId; 9] = [
         LoadId::CPU,
         LoadId::RUN_QUEUE,
@@ -69,10 +69,10 @@ impl LoadId {
     pub const FIRST: LoadId = LoadId(u32::MAX);
 }
 
-/// What [`LoadId::FIRST`] is called.
+/// Name of [`LoadId::FIRST`].
 const FIRST: &str = "first";
 
-/// How many loads have a name.
+/// Number of loads that have a name.
 pub(super) const NAMED_LOADS: usize = 19;
 
 /// The loads that have a name.
@@ -99,14 +99,14 @@ pub(super) const NAMES: [(LoadId, &str); NAMED_LOADS] = [
 ];
 
 impl LoadId {
-    /// Whether it has a name, and so a place of its own at each location. Of the others a
-    /// location keeps [`UNNAMED_LOADS`].
+    /// True if the load has a name, and so its own cell at each location. Of loads without a name a location keeps
+    /// [`UNNAMED_LOADS`].
     #[inline]
     pub const fn is_named(self) -> bool {
         self.place().is_some()
     }
 
-    /// Its place in [`NAMES`], if it has a name.
+    /// Index of the load in [`NAMES`], if it has a name.
     #[inline]
     pub(super) const fn place(self) -> Option<usize> {
         match self.0 {
@@ -116,7 +116,7 @@ impl LoadId {
         }
     }
 
-    /// Whether it is a utilisation: a share, 1 when all is in use.
+    /// True if the load is a utilisation: a share, 1 when all is in use.
     pub const fn is_utilization(self) -> bool {
         matches!(
             self,
@@ -132,8 +132,7 @@ impl LoadId {
         )
     }
 
-    /// Whether it counts tasks that run or wait, per CPU: 1 when all is in use, more when
-    /// some wait.
+    /// True if the load counts tasks that run or wait, per CPU: 1 when all is in use, more when some wait.
     pub const fn is_queue(self) -> bool {
         matches!(self, LoadId::RUN_QUEUE | LoadId::COMPOSITE)
     }
@@ -166,7 +165,7 @@ impl std::str::FromStr for LoadId {
 #[error("expected {}, or a number from 0 to 4294967295", NAMES.map(|(_, name)| name).join(", "))]
 pub struct ParseLoadIdError;
 
-/// One load value: finite, not negative, and not absurd.
+/// A load value: finite, not negative, and not absurd.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct LoadValue(pub(super) f32);
 
@@ -199,15 +198,15 @@ impl LoadValue {
     }
 }
 
-/// A load as it was last reported, with the time at which it was.
+/// A load as it was last reported, with the time of the report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
-    /// Whoever reported it has no news: it counts as unknown, whatever its age.
+    /// True if its source has no news: the load counts as unknown, whatever its age.
     pub expired: bool,
-    /// What is measured.
+    /// Identity of the load.
     pub id: LoadId,
     /// The reported value.
     pub value: LoadValue,
-    /// When the report arrived.
+    /// Instant at which the report arrived.
     pub at: Instant,
 }

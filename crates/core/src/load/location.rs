@@ -12,13 +12,11 @@ use crate::learnt::{self, Learnt, Visit, Word};
 use crate::signal::Signal;
 use crate::time::{Instant, keep_word_old, millis_since};
 
-/// How many loads without a name a location keeps. When one more is reported, the one that was
-/// not heard of for longest makes room, if that is [`FORGOTTEN`] ago; otherwise the new one
-/// is refused.
+/// Most loads without a name that a location keeps. When one more is reported, it takes the place of the load whose
+/// last report is the oldest, if that report is at least [`FORGOTTEN`] old; otherwise the new load is refused.
 pub const UNNAMED_LOADS: usize = 16;
 
-/// How many different loads a location keeps: all that have a name, whatever else is
-/// reported, and [`UNNAMED_LOADS`].
+/// Most different loads that a location keeps: all that have a name, and [`UNNAMED_LOADS`].
 pub const LOADS_PER_LOCATION: usize = NAMED_LOADS + UNNAMED_LOADS;
 
 /// After so long without a report a load without a name makes room for another one.
@@ -28,36 +26,35 @@ pub const FORGOTTEN: Duration = Duration::from_secs(60);
 /// there is room. It is the longest `load_max_age` of a group.
 const LONG_FORGOTTEN: Duration = Duration::from_secs(3600);
 
-/// One load in an atomic word each for its id and its value with time, so that the
-/// data plane reads it without a lock and never sees half a report.
+/// A load in atomic words: one for its id, and one for its value with the time, so that the data plane reads it without
+/// a lock and never sees half a report.
 ///
-/// What the data plane reads stands in front.
+/// The fields that the data plane reads come first.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Cell {
-    /// Load id plus one; 0 is an empty cell. Written once: what has found a cell may go on
-    /// with it, even if it is not kept any more.
+    /// Load id plus one; 0 is an empty cell. Written once: a reader that has found a cell may continue to use it, even
+    /// if the location does not keep it any more.
     pub(super) id: AtomicU64,
     /// Value as f32 bits (high half), report time in milliseconds, wrapping (low half).
     /// Times are odd ([`millis`]): an even one is that of a report which has expired.
     pub(super) value_at: AtomicU64,
     /// [`Location::bound`] at the time of the report.
     pub(super) bound_at: AtomicU64,
-    /// What a unit of the cost of a bind is expected to add (f32 bits).
+    /// Load that a unit of cost of a bound request is expected to add (f32 bits).
     pub(super) per_unit: AtomicU32,
     /// [`Location::in_flight`] at the time of the report.
     pub(super) in_flight_at: AtomicU32,
     /// [`Location::assigned`] at the time of the report.
     pub(super) assigned_at: AtomicU32,
-    /// What each of our requests that is there adds (f32 bits), if the load is one [of the
-    /// moment](is_momentary); else 0.
+    /// Load that each of our requests in flight adds (f32 bits), if the load is one [of the moment](is_momentary); else
+    /// 0.
     pub(super) per_request: AtomicU32,
     /// [`Location::stays`] at the time of the report.
     pub(super) stays_at: AtomicU64,
     /// [`Location::doubted`] at the time of the report.
     pub(super) doubted_at: AtomicU32,
-    /// For how long a client that goes there itself may stay on average, in seconds (f32
-    /// bits); 0 is not known.
+    /// Mean time for which a client that goes to the member itself may stay, in seconds (f32 bits); 0 means unknown.
     pub(super) stay: AtomicU32,
     /// Our requests that are in the reported load (f32 bits).
     pub(super) ours: AtomicU32,
@@ -69,35 +66,34 @@ pub(super) struct Cell {
     pub(super) mean: AtomicU32,
     /// [`Location::in_flight`], averaged over about a second (f32 bits).
     pub(super) mean_in_flight: AtomicU32,
-    /// A monitor has news of it: others do not count.
+    /// True if a monitor has news of the load: other reports do not count.
     pub(super) held: AtomicBool,
-    /// That monitor is another balancer's.
+    /// True if that monitor is another balancer's.
     pub(super) elsewhere: AtomicBool,
 }
 
-/// Whether `word` of a cell is a report that may count.
+/// True if `word` of a cell is a report that may count.
 #[inline]
 pub(super) const fn is_report(word: u64) -> bool {
     word & 1 == 1
 }
 
-/// How many clients are still there who may `stay` for so many seconds, when the last report
-/// is so many milliseconds old: half when it is as old as that.
+/// Share of the clients that are still there when the last report is `age` milliseconds old, if clients may `stay` for
+/// that many seconds: half when the report is as old as that.
 pub(super) fn stay_share(age: u32, stay: f32) -> f32 {
     let (age, stay) = (age as f32 / 1e3, stay.max(1.0));
     stay / (age + stay)
 }
 
-/// What servers at a location are told about sending their clients away, where clients
-/// reach them directly.
+/// Instruction to servers at a location about sending their clients away, where clients reach the servers directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Tell {
-    /// To do it while a pulse is on: as long as nothing else is said.
+    /// Send clients away while a pulse is on: the default.
     Pulses = 0,
-    /// To do it.
+    /// Send clients away.
     On,
-    /// Not to do it.
+    /// Keep all clients.
     Off,
 }
 
@@ -107,45 +103,45 @@ pub enum Tell {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Location {
-    /// What all requests cost that were ever bound to members here by this process, in units
-    /// ([`Cost::units`]), wrapping after ten million millions of the highest cost.
+    /// Sum of the costs of all requests ever bound to members here by this process, in units ([`Cost::units`]),
+    /// wrapping after ten million millions of the highest cost.
     pub(super) bound: AtomicU64,
     /// Requests of this process that members here are working on.
     pub(super) in_flight: InFlight,
-    /// Those of `bound` whose clients go to the member themselves, wrapping.
+    /// Number of requests in `bound` whose clients go to the member themselves, wrapping.
     pub(super) assigned: AtomicU32,
     /// Loads that have a name, in the order in which they came. The first cell shares the
     /// first cache line: most locations report one load.
     pub(super) cells: [Cell; NAMED_LOADS],
-    /// The others. The list is replaced as a whole when one comes or goes.
+    /// Loads without a name. The list is replaced as a whole when a load comes or goes.
     pub(super) unnamed: ArcSwapOption<Vec<Arc<Cell>>>,
     /// Clients that ever came to members here to stay, wrapping: where clients are moved one by
     /// one.
     pub(super) came: AtomicU32,
-    /// Those of `assigned` that are [doubted](Location::doubt), wrapping.
+    /// Number of requests in `assigned` that are [doubted](Location::doubt), wrapping.
     pub(super) doubted: AtomicU32,
-    /// For how long those whose clients go there themselves may stay, in milliseconds, all
-    /// together and wrapping: clusters that give different quanta may share a location.
+    /// Sum of the times for which clients that go to members themselves may stay, in milliseconds, wrapping: clusters
+    /// that give different quanta may share a location.
     pub(super) stays: AtomicU64,
     /// The load that [`LoadId::FIRST`] means, plus one; 0 is none.
     pub(super) first: AtomicU64,
-    /// Whether a pulse is on.
+    /// True while a pulse is on.
     pub(super) pulse: AtomicBool,
-    /// Whether a server here sends clients away, or may.
+    /// True if a server here sends clients away, or may.
     pub(super) shut: AtomicBool,
-    /// What servers here are to be told: [`Tell`].
+    /// Instruction to the servers here: [`Tell`].
     pub(super) tell: AtomicU8,
-    /// Until when another balancer reads the loads here, in nanoseconds ([`Instant`]).
+    /// Time until which another balancer reads the loads here, in nanoseconds ([`Instant`]).
     pub(super) read_elsewhere: AtomicU64,
     pub(super) name: Arc<str>,
     pub(super) changed: Signal,
-    /// Who wants to know that there is a report at all.
+    /// Flags to set when a load is reported that was not there before.
     pub(super) watchers: Mutex<Vec<Weak<AtomicBool>>>,
 }
 
 impl Cell {
-    /// See [`learnt`](crate::learnt). Which of our requests are in it, another process knows no
-    /// more.
+    /// Visits the [learnt](crate::learnt) words. Another process does not know any more which of our requests are
+    /// included.
     fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("value_at", Word::Long(&self.value_at));
         visit("bound_at", Word::Long(&self.bound_at));
@@ -167,8 +163,8 @@ impl Cell {
         self.id.load(Ordering::Acquire) == u64::from(id.0) + 1
     }
 
-    /// How many of those who were sent here `age` milliseconds ago, or later, have left: without
-    /// a report to say so, the estimate falls as the time passes that they may stay.
+    /// Estimated number of clients that have left, of `assigned` clients that were sent here `age` milliseconds ago or
+    /// later, by the time for which they may stay.
     #[inline(never)]
     pub(super) fn left(&self, assigned: f32, age: u32) -> f32 {
         match f32::from_bits(self.stay.load(Ordering::Relaxed)) {
@@ -226,7 +222,7 @@ impl Location {
         }
     }
 
-    /// What was learnt of the location, and of each load that it reports.
+    /// Words that were learnt about the location, and about each load that it reports.
     pub fn learnt(&self) -> (Learnt, Vec<(LoadId, Learnt)>) {
         let unnamed = self.unnamed.load_full().unwrap_or_default();
         let cells = self.cells.iter().chain(unnamed.iter().map(|cell| &**cell));
@@ -263,7 +259,7 @@ impl Location {
         self.read_elsewhere.store(0, Ordering::Release);
     }
 
-    /// Whether another balancer [reads](Location::observe_elsewhere) the loads here.
+    /// True if another balancer [reads](Location::observe_elsewhere) the loads here.
     pub fn is_read_elsewhere(&self, now: Instant) -> bool {
         now.as_nanos() < self.read_elsewhere.load(Ordering::Acquire)
     }
@@ -336,7 +332,7 @@ impl Location {
         self.came.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a pulse is on: some clients are still to leave.
+    /// True while a pulse is on: some clients are still to leave.
     #[inline]
     pub fn has_pulse(&self) -> bool {
         self.pulse.load(Ordering::Acquire)
@@ -352,8 +348,8 @@ impl Location {
         self.change(self.pulse.swap(false, Ordering::AcqRel));
     }
 
-    /// Whether a server here sends its clients away, or may: it was told to, and has not
-    /// yet acknowledged that it was told to stop.
+    /// True if a server here sends its clients away, or may: it was told to, and has not yet acknowledged that it was
+    /// told to stop.
     #[inline]
     pub fn is_shut(&self) -> bool {
         self.shut.load(Ordering::Acquire)
@@ -364,7 +360,7 @@ impl Location {
         self.change(self.shut.swap(shut, Ordering::AcqRel) != shut);
     }
 
-    /// Whether servers here are to send their clients away now.
+    /// True if servers here are to send their clients away now.
     #[inline]
     pub fn is_alerted(&self) -> bool {
         let tell = self.tell.load(Ordering::Acquire);

@@ -14,13 +14,13 @@ pub use location::{FORGOTTEN, LOADS_PER_LOCATION, Location, Tell, UNNAMED_LOADS}
 pub(crate) use read::{Loads, Query, Report};
 pub use store::TooManyLoads;
 
-/// What tasks per CPU that run or wait count as a load: below 1 what they are, and above it 1 and half
-/// their natural logarithm, so that each doubling of a queue adds 0.35.
+/// Converts tasks per CPU that run or wait into a load: below 1 their number, and above 1 the sum of 1 and half the
+/// natural logarithm of their number, so that each doubling of a queue adds 0.35.
 ///
-/// A request that comes to a queue of sixteen makes each of them slower by a sixteenth, and one that comes to a queue of
-/// two by a half. Counted as they are, tasks of somebody else keep requests away long after the servers
-/// without such tasks have queues of their own; and with several balancers, each of which sees only its own
-/// part, all leave the longest queue together and come back together.
+/// A request that comes to a queue of sixteen makes each of the sixteen slower by a sixteenth, and a request that comes
+/// to a queue of two by a half. If tasks were counted as they are, other programs' tasks would keep requests away long
+/// after the servers without such tasks have queues of their own. And of several balancers, each of which sees only its
+/// own part of the load, all would leave the longest queue together and come back together.
 pub fn of_queue(tasks_per_cpu: f64) -> f64 {
     match tasks_per_cpu > 1.0 {
         true => 1.0 + 0.5 * libm::log(tasks_per_cpu),

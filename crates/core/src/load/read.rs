@@ -1,4 +1,4 @@
-//! What is known of a load now: the last report, and what has happened since.
+//! Present state of a load: the last report, and the changes since.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -16,14 +16,13 @@ const HALF_LIFE: f32 = 30.0;
 /// this share of a utilisation is somebody else's.
 const NOT_OURS: f32 = 0.5;
 
-/// Which load is asked for, and what counts as fresh: worked out once for all members of a
-/// decision.
+/// The load that is asked for, and the limit of freshness: worked out once for all members of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Query {
     pub(crate) id: LoadId,
-    /// Where a location keeps it; past the end if it has no name.
+    /// Index of the load's cell at a location; past the end if the load has no name.
     place: usize,
-    /// Whether it may be found somewhere else.
+    /// True if the load may be found in another cell.
     elsewhere: bool,
     pub(crate) horizon: Horizon,
 }
@@ -39,7 +38,7 @@ impl Query {
         }
     }
 
-    /// The same at another moment.
+    /// Query for another moment.
     #[inline]
     pub(crate) fn at(self, now: Instant) -> Self {
         Query {
@@ -49,19 +48,19 @@ impl Query {
     }
 }
 
-/// A report as [`Location::last_report`] gives it.
+/// A report, as returned by [`Location::last_report`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     pub(crate) value: f32,
-    /// What our own requests have probably added since; less than 0 if they are done.
+    /// Load that our own requests have probably added since; less than 0 if they are done.
     pub(crate) added: f32,
-    /// Whether that is what those add who are there now, and not what all have added who came.
+    /// True if `added` is the load of the requests that are there now, and not of all requests that came.
     pub(crate) is_momentary: bool,
     /// Milliseconds of [`millis`]: tells reports apart.
     pub(crate) at: u32,
-    /// What all requests cost that were ever bound here, in units, when it arrived.
+    /// Sum of the costs of all requests ever bound here, in units, when the report arrived.
     pub(crate) bound_at: u64,
-    /// What those cost that were bound here since.
+    /// Sum of the costs of the requests that were bound here since.
     pub(crate) bound: f32,
 }
 
@@ -120,7 +119,7 @@ impl Location {
         self.of_report(query, |report| report)
     }
 
-    /// What `of` makes of that report.
+    /// Applies `of` to that report.
     #[inline(always)]
     pub(crate) fn of_report<T>(&self, query: &Query, of: impl Fn(Report) -> T) -> Option<T> {
         if let Some(cell) = self.cells.get(query.place)
@@ -134,7 +133,7 @@ impl Location {
         }
     }
 
-    /// Whether there is a fresh report of that load.
+    /// True if there is a fresh report of that load.
     #[inline]
     pub(crate) fn has_fresh(&self, query: &Query) -> bool {
         let cell = self.cells.get(query.place);
@@ -191,8 +190,8 @@ impl Location {
         }
     }
 
-    /// What our requests have added to a load of the moment, or to that of requests in flight,
-    /// but for those of clients who go there themselves.
+    /// Load that our requests have added to a load of the moment, or to the load of requests in flight, without the
+    /// requests of clients that go to the member themselves.
     #[inline(never)]
     fn added_by_flying(&self, cell: &Cell, word: u64, query: &Query) -> f32 {
         let value = f32::from_bits((word >> 32) as u32);
@@ -202,8 +201,8 @@ impl Location {
         if query.id == LoadId::IN_FLIGHT {
             let count = flying.count() as f32;
             let then = cell.in_flight_at.load(Ordering::Relaxed) as f32;
-            // Ours are among the reported ones: it has at least as many as we have there. Reports
-            // count requests; of ours it is known what they cost.
+            // Our requests are among the reported ones: the member has at least as many as we have there. Reports count
+            // requests; of ours the costs are known.
             return (count - then).max(count - value) + (in_flight - count);
         }
         let per_request = get(&cell.per_request);
@@ -213,12 +212,12 @@ impl Location {
         let others = usual + (others - usual) * fresh;
         let is_queue = query.id.is_queue();
         let least = if is_queue { 0.0 } else { NOT_OURS * value };
-        // What differs by less than a hundredth is equal. Not `round()`, which is a call.
+        // Values that differ by less than a hundredth are equal. Not `round()`, which is a call.
         let there = (per_request * in_flight + others).max(least);
         (there * 100.0 + 0.5) as i64 as f32 * 0.01 - value
     }
 
-    /// What is in [`Location::projected`] because of clients that are doubted.
+    /// Part of [`Location::projected`] that is due to clients that are doubted.
     pub(crate) fn doubtful(&self, query: &Query) -> f32 {
         let doubtful = self.with_cell(query.id, |cell| {
             let doubted = self.doubted.load(Ordering::Relaxed);
@@ -306,7 +305,7 @@ impl Loads {
         }
     }
 
-    /// What a load above the mean of the others multiplies the cost of a request by, where it is tasks per
+    /// Factor by which a load above the mean of the others multiplies the cost of a request; the load is in tasks per
     /// CPU (`is_queue`), or else a utilisation.
     #[inline]
     pub(crate) fn cost(&self, load: f32, is_queue: bool) -> f32 {

@@ -15,17 +15,16 @@ const QUEUE_AVERAGE: f32 = 0.1;
 /// time to say who is there now.
 const MOMENT: f32 = 0.25;
 
-/// What is usual is an average over about so many reports.
+/// Number of reports over which the usual load is averaged.
 const USUAL: f32 = 4.0;
 
-/// Whether a load, reported `seconds` after the one before, tells of a moment so short
-/// that the requests which are there now make the next one.
+/// True if a load, reported `seconds` after the report before, is that of a moment so short that the requests which are
+/// there now make the next load.
 fn is_momentary(id: LoadId, seconds: f32) -> bool {
     id.is_queue() || (id.is_utilization() && seconds <= MOMENT)
 }
 
-/// How much of a moving average `over` so many seconds is new after `seconds`. Exact however
-/// short those are.
+/// Share of a moving average over `over` seconds that is new after `seconds`. Exact for any length of time.
 fn new_share(seconds: f32, over: f32) -> f32 {
     let x = seconds / over;
     match x < 0.1 {
@@ -95,7 +94,7 @@ impl Location {
         }
     }
 
-    /// The same, with a new one if need be.
+    /// Applies `act` to the load's cell, and makes a new cell if there is none.
     pub(super) fn with_cell_for<T>(
         &self,
         id: LoadId,
@@ -177,8 +176,8 @@ impl Location {
         }
     }
 
-    /// What other balancers [have read](Location::observe_elsewhere) is unknown from now on, unless it was read here
-    /// since.
+    /// Makes the loads that other balancers [have read](Location::observe_elsewhere) unknown, unless they were read
+    /// here since.
     pub fn expire_elsewhere(&self) {
         let ids = self.cells.iter().filter_map(|cell| {
             let id = cell.id.load(Ordering::Acquire).checked_sub(1)?;

@@ -1,4 +1,4 @@
-//! How loads are kept, how they age, and what is taken to have been added since.
+//! Storage and ageing of loads, and estimates of the load added since.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -269,8 +269,7 @@ fn s4_what_has_room_counts_beside_what_has_none() {
     assert_eq!(location.fresh(LoadId(99), at(3), max_age), None);
 }
 
-/// What one more client is thought to bring, after a second in which two clusters have
-/// each sent ten there.
+/// Load that one more client is expected to add, after a second in which two clusters have each sent ten clients there.
 fn cost_of_a_client(stays: [u64; 2]) -> f32 {
     let location = Location::new("a");
     let half = LoadValue::new(0.5).unwrap();

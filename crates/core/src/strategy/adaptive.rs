@@ -92,7 +92,7 @@ const PARAMS: &[Param] = &[
 /// when drawing ends.
 const SIMILAR: f32 = 2.0;
 
-/// Its [`log2`], less that of 1.
+/// The [`log2`] of [`SIMILAR`], less the one of 1.
 const SIMILAR_LOG: f32 = 1.0;
 
 /// Scores that differ by less than this share count as equal: members that are equal share
@@ -108,10 +108,10 @@ const LEAST_GROWTH: f32 = 0.5;
 /// less than a quarter of a request in flight on average. With more, answers are news that a turn would take no notice of.
 const RARELY: f32 = 4.0;
 
-/// One decision in so many learns how latencies grow with requests in flight.
+/// Interval of decisions at which the growth of latencies with requests in flight is learnt: one in this number.
 const LEARNING_INTERVAL: u32 = 32;
 
-/// One decision in so many looks for news from a silent member.
+/// Interval of decisions at which news from a silent member is looked for: one in this number.
 const TRIAL_INTERVAL: u32 = 256;
 
 #[derive(Debug)]
@@ -212,19 +212,19 @@ fn silent_for_longest(
 /// Members that are looked at once, rather than for each sum.
 const LOOKS: usize = 32;
 
-/// What a decision needs to know of a candidate.
+/// Data of a candidate that a decision needs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     index: u32,
-    /// What the requests in flight cost.
+    /// Sum of the costs of the requests in flight.
     in_flight: f32,
     weight: f32,
     account: u8,
     is_stale: bool,
-    /// Service time of a request of cost 1 in seconds; 0 is not known.
+    /// Service time of a request of cost 1 in seconds; 0 means unknown.
     time: f32,
     failures: f32,
-    /// Reported utilisation, or tasks per CPU; -1 is not known.
+    /// Reported utilisation, or tasks per CPU; -1 means unknown.
     load: f32,
 }
 
@@ -263,15 +263,14 @@ impl<'v, 'a> Eye<'v, 'a> {
         }
     }
 
-    /// The same where it is done seldom.
+    /// Looks at a member, where that is done seldom.
     #[cold]
     fn look_again(&self, index: usize) -> Look {
         self.look(index)
     }
 }
 
-/// What is known of all candidates, of which each one's own part is left out where it is compared
-/// with the others.
+/// Sums over all candidates; a candidate's own part is left out where the candidate is compared with the others.
 #[derive(Clone, Copy, Debug, Default)]
 struct Others {
     /// Neither a slow member nor a lucky one moves the mean of logarithms far.
@@ -288,7 +287,7 @@ impl Others {
         self.loads.add(look.load);
     }
 
-    /// What failures and reported load multiply a score by.
+    /// Factor by which failures and reported load multiply a score.
     #[inline]
     fn cost(&self, look: &Look, is_queue: bool) -> f32 {
         (1.0 + FAILURE_COST * look.failures) * self.loads.cost(look.load, is_queue)
@@ -447,7 +446,7 @@ fn explain(view: &View<'_>, look: &Look, service: f32, price: f32) -> String {
     )
 }
 
-/// What the service time of a member counts as beside those of the others.
+/// Service time of a member for the comparison with the others.
 #[inline]
 fn believed(view: &View<'_>, look: &Look, others: &Others) -> f32 {
     if look.time > 0.0 && !look.is_stale {
@@ -466,8 +465,8 @@ fn believed(view: &View<'_>, look: &Look, others: &Others) -> f32 {
     faded(view, look, exp2(typical))
 }
 
-/// What the service time of a member counts as that has been silent for long, and was slower than
-/// the others, for which `typical` is usual.
+/// Service time, for the comparison, of a member that has been silent for long and was slower than the others;
+/// `typical` is the others' usual time.
 #[cold]
 fn faded(view: &View<'_>, look: &Look, typical: f32) -> f32 {
     let silence = view.slot(look.index as usize).silence(view.now());
@@ -479,12 +478,12 @@ fn faded(view: &View<'_>, look: &Look, typical: f32) -> f32 {
     }
 }
 
-/// Whether one of those drawn, two at least, is as good as it gets: idle, without failures, and
-/// about as fast as the fastest, with what its load costs.
+/// Check for a good candidate among at least two drawn ones: idle, without failures, and about as fast as the fastest,
+/// with the cost of its load.
 #[derive(Clone, Copy, Debug)]
 struct Good {
     fastest: f32,
-    /// Time of the fastest idle one, and its load.
+    /// Time of the fastest idle candidate, and its load.
     idle: f32,
     load: f32,
 }

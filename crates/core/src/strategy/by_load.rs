@@ -24,12 +24,12 @@ use crate::trace::{Short, Trace};
 /// Share of its weight with which a failing member is tried.
 const TRIAL: f32 = 0.1;
 
-/// What is known about the load of a member.
+/// Knowledge of a member's load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Standing {
-    /// The load.
+    /// The load is known.
     Known(f32),
-    /// Nothing, or nothing any more.
+    /// The load is not known, or not known any more.
     Unknown,
     /// The load is so high that the member is taken only if all are.
     Rejects(f32),
@@ -51,9 +51,9 @@ impl Standing {
 /// Keeps one member, or some, of those with the lowest scores.
 pub(super) trait Keep: Copy {
     fn offer(&mut self, index: usize, score: f32, weight: f32, rng: &mut fastrand::Rng);
-    /// Takes over what another one kept.
+    /// Takes over the members that another one kept.
     fn merge(&mut self, other: &Self, rng: &mut fastrand::Rng);
-    /// One of the kept members.
+    /// Chooses one of the kept members.
     fn choose(&self, rng: &mut fastrand::Rng) -> Option<usize>;
 }
 
@@ -92,11 +92,11 @@ impl<K: Keep> Part<K> {
     }
 }
 
-/// Those members about which there is more to say than a load: mostly there are none.
+/// Members that have more properties than a load: mostly there are none.
 struct Special<K> {
-    /// Those of known load and those of unknown load: of the sound ones, and of those that fail.
+    /// Members of known load and of unknown load: first the sound ones, then those that fail.
     fields: [[Part<K>; 2]; 2],
-    /// The sound ones that reject, and those that fail and reject.
+    /// Members that reject: the sound ones, and those that fail.
     rejecting: [Part<K>; 2],
 }
 
@@ -156,14 +156,14 @@ impl<K: Keep> Special<K> {
     }
 }
 
-/// Whether the member at `index` is left out of this decision because it fails.
+/// True if the member at `index` is left out of this decision because it fails.
 #[inline]
 pub(super) fn sits_out(view: &View<'_>, index: usize, rng: &mut fastrand::Rng) -> bool {
     let share = view.failure_share(index);
     share > 0.0 && rng.f32() < 2.0 * share
 }
 
-/// Where no load is known: the fewest requests in flight for its weight.
+/// Chooses a member where no load is known: the one with the fewest requests in flight for its weight.
 fn of_unknown(
     view: &View<'_>,
     rng: &mut fastrand::Rng,
@@ -237,9 +237,9 @@ pub(super) struct LeastLoad {
     pub(super) shaping: Shaping,
     /// Loads that differ by less than this share count as equal.
     pub(super) spread: f32,
-    /// From this load on a member is taken only if all are there.
+    /// Load from which on a member is taken only if all members have such a load.
     pub(super) reject: f32,
-    /// Whether what one client brings counts as the per-balance load, where that is not set.
+    /// True if the load of one client counts as the per-balance load, where that is not set.
     pub(super) counts_clients: bool,
     pub(super) threshold: Option<Threshold>,
 }

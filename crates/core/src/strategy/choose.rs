@@ -42,7 +42,7 @@ pub(super) struct Choices {
 #[derive(Debug)]
 pub(super) enum Candidates {
     All,
-    /// So many distinct ones.
+    /// Distinct members that were drawn, and their number.
     Drawn([u32; MAX_CHOICES], usize),
 }
 
@@ -66,14 +66,14 @@ impl Choices {
         self.candidates_until(view, rng, urn, |_| false)
     }
 
-    /// Whether all members are compared.
+    /// True if all members are compared.
     #[inline]
     pub(super) fn are_all(&self, view: &View<'_>) -> bool {
         view.len() <= self.scan_up_to.max(self.choices)
     }
 
-    /// The same, but draws no further once `enough` says so of what is drawn. It is asked
-    /// after each one.
+    /// Draws candidates like [`Choices::candidates`], until `enough` is true for the drawn ones. `enough` is called
+    /// after each draw.
     #[inline]
     pub(super) fn candidates_until(
         &self,
@@ -180,8 +180,8 @@ impl Candidates {
         })
     }
 
-    /// What a candidate without a latency counts as: the mean of the known ones. `None`
-    /// if none is known, or if all are, when nobody needs it.
+    /// Latency that a candidate without one counts as: the mean of the known ones. `None` if none is known, or if all
+    /// are and the mean is not needed.
     #[inline]
     pub(super) fn neutral_latency(&self, view: &View<'_>) -> Option<f32> {
         let mut unknown = false;
@@ -224,7 +224,7 @@ impl Candidates {
     }
 }
 
-/// See [`Candidates::indices`].
+/// Iterator of [`Candidates::indices`].
 #[derive(Clone, Debug)]
 pub(super) struct Indices<'a> {
     view: &'a View<'a>,
@@ -252,7 +252,7 @@ impl Iterator for Indices<'_> {
     }
 }
 
-/// What requests in flight cost, from one source for all members of a decision.
+/// Costs of requests in flight, from one source for all members of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight<'v, 'a> {
     view: &'v View<'a>,

@@ -107,14 +107,14 @@ struct ClientWeighted {
     expiration: Duration,
     update: Duration,
     penalty: f64,
-    /// When weights were calculated last, in nanoseconds.
+    /// Time of the last calculation of the weights, in nanoseconds.
     updated: AtomicU64,
-    /// What a configured weight is multiplied with (f32 bits): the weight by the mean. Weights are
-    /// kept in the slots, so that they survive changes of membership.
+    /// Factors of the configured weights (f32 bits): the weight divided by the mean. Weights are kept in the slots, so
+    /// that they survive changes of membership.
     factors: Box<[AtomicU32]>,
 }
 
-/// What a member reports, and when.
+/// Figures that a member reports, and their time.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
     rate: f64,
@@ -196,7 +196,7 @@ impl ClientWeighted {
         (reported_for >= self.blackout).then(|| kept.value().into())
     }
 
-    /// What the member at `index` reports, if a weight can be made of it.
+    /// Figures that the member at `index` reports, if a weight can be calculated from them.
     fn figures(&self, view: &View<'_>, index: usize) -> Option<Figures> {
         let horizon = self.horizon(view);
         let report = |id| {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::group::view::View;
 
-/// How weights follow loads.
+/// Parameters of weights that follow loads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Gains {
     /// Share of a member's relative distance from the mean load by which its weight changes.
@@ -35,7 +35,7 @@ const DEAD_BAND: f32 = 0.03;
 #[derive(Debug)]
 pub(crate) struct Follow {
     gains: Gains,
-    /// When weights were adjusted last, in nanoseconds.
+    /// Time of the last adjustment of the weights, in nanoseconds.
     updated: AtomicU64,
 }
 
@@ -105,7 +105,7 @@ impl Follow {
         Some((value + penalty, at))
     }
 
-    /// What loads make of the weight of the member at `index`.
+    /// Factor of the weight of the member at `index` by loads.
     #[inline]
     pub(super) fn factor(&self, view: &View<'_>, index: usize) -> f32 {
         if !view.settings().adaptive {

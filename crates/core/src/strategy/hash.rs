@@ -120,8 +120,8 @@ impl Hash {
         }
     }
 
-    /// What requests in flight at a member cost per unit of weight, from which on it gets no other
-    /// one. The one to come is part of the average.
+    /// Cost of requests in flight at a member, per unit of weight, from which on the member gets no other request. The
+    /// request to decide about is part of the average.
     fn cap_per_weight(&self, view: &View<'_>) -> f32 {
         let word = self.average.load(Ordering::Relaxed);
         let large = view.len() > SUM_UP_TO;
@@ -193,7 +193,7 @@ impl Hash {
         }
     }
 
-    /// Whether the member turns this key away because of its weight.
+    /// True if the member turns this key away because of its weight.
     #[inline]
     fn declines(&self, view: &View<'_>, index: usize, key: u64) -> bool {
         let share = view.weight(index) / self.full_weight;
@@ -258,7 +258,8 @@ impl Strategy for Hash {
     }
 }
 
-/// What requests are told apart by, for a strategy that sees this of them and something at all.
+/// Key of a request, for a strategy that sees this part of requests; `None` if the strategy sees nothing or the request
+/// has no key.
 #[inline]
 pub(crate) fn key_of(sees: Sees, view: &View<'_>) -> Option<u64> {
     let request = view.request();

@@ -57,8 +57,8 @@ impl Strategy for KLeastLoaded {
 /// Scores that differ by less than this share count as equal.
 const SPREAD: f32 = 0.005;
 
-/// The members with the k lowest scores. Those equal to the k-th are all among them,
-/// however many: or the first ones of the list would be preferred.
+/// The members with the k lowest scores. All members with the same score as the k-th are among them, however many:
+/// otherwise the first ones of the list would be preferred.
 #[derive(Clone, Copy, Debug)]
 struct Least {
     k: usize,
@@ -67,7 +67,7 @@ struct Least {
     count: usize,
     /// The k-th score, once there are k members.
     limit: Option<f32>,
-    /// One of the members at the limit, by chance, with the weight of all of them.
+    /// A member at the limit, drawn by chance, with the weight of all members there.
     tied: Kept,
 }
 

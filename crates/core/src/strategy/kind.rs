@@ -1,4 +1,4 @@
-//! What a strategy is: its kind, its parameters, and what it does.
+//! Kinds of strategies: their parameters, and their behaviour.
 
 use std::fmt;
 
@@ -35,7 +35,7 @@ pub trait Strategy: fmt::Debug + Send + Sync {
 pub struct Param {
     /// Key in the configuration.
     pub name: &'static str,
-    /// What it means, in a sentence.
+    /// Meaning of the parameter, in a sentence.
     pub doc: &'static str,
     /// Unit ("ms", "requests", "" for a plain number).
     pub unit: &'static str,
@@ -45,7 +45,7 @@ pub struct Param {
     pub min: f64,
     /// Largest allowed value.
     pub max: f64,
-    /// Whether only whole numbers are allowed.
+    /// True if only whole numbers are allowed.
     pub integer: bool,
 }
 
@@ -117,7 +117,7 @@ impl Values {
         self.kind.params.iter().position(|param| param.name == name)
     }
 
-    /// Whether the values go together.
+    /// Checks that the values go together.
     pub fn check(&self) -> Result<(), ParamError> {
         (self.kind.check)(self)
     }
@@ -134,7 +134,7 @@ pub enum ParamError {
     /// No such parameter.
     #[error("strategy {} has no parameter {name:?}; it takes {}", kind.name, names(kind.params))]
     Unknown {
-        /// What was asked for.
+        /// Name that was asked for.
         name: String,
         /// The strategy.
         kind: &'static Kind,
@@ -144,7 +144,7 @@ pub enum ParamError {
     OutOfRange {
         /// The parameter.
         param: &'static Param,
-        /// What was found.
+        /// Value that was given.
         value: f64,
     },
     /// Two thresholds are the wrong way round.
@@ -165,14 +165,14 @@ fn names(params: &[Param]) -> String {
     names.join(", ")
 }
 
-/// What of a request a strategy has to see. Nobody finds out more than that.
+/// Part of a request that a strategy has to see. No other part is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sees {
-    /// Nothing: all requests are alike.
+    /// No part: all requests are alike.
     Nothing,
     /// The client's address.
     Client,
-    /// The part of it that the group's [`hash_key`](crate::group::GroupSettings::hash_key) names.
+    /// The part of the request that the group's [`hash_key`](crate::group::GroupSettings::hash_key) names.
     Key,
 }
 
@@ -181,26 +181,25 @@ pub enum Sees {
 pub struct Kind {
     /// Name in the configuration.
     pub name: &'static str,
-    /// What it does and when to use it, in a sentence.
+    /// Behaviour and use of the strategy, in a sentence.
     pub doc: &'static str,
-    /// Its parameters.
+    /// Parameters of the strategy.
     pub params: &'static [Param],
-    /// Whether loads that are reported mean anything to it.
+    /// True if the strategy uses reported loads.
     pub looks_at_loads: bool,
-    /// Whether requests wait for the member that will have them done first, where the group does not
-    /// say it.
+    /// True if requests wait for the member that will have them done first, where the group has no such setting.
     pub binds_late: bool,
-    /// What of a request it has to see.
+    /// Part of a request that the strategy has to see.
     pub sees: Sees,
-    /// What is wrong with values of which each is in its range.
+    /// Check of values that are each within their range.
     pub check: fn(&Values) -> Result<(), ParamError>,
     /// Makes an instance for a group with these members.
     pub build: fn(&Values, &[Member]) -> Box<dyn Strategy>,
 }
 
 impl Kind {
-    /// What is true of most strategies, for one that `build` makes. Its name and what it does are
-    /// to be added.
+    /// Kind with the properties of most strategies, for a strategy that `build` makes. The caller adds the name and the
+    /// `doc`.
     pub(super) const fn made_by(build: fn(&Values, &[Member]) -> Box<dyn Strategy>) -> Kind {
         Kind {
             name: "",

@@ -101,9 +101,9 @@ pub(super) const KIND: Kind = Kind {
 #[derive(Debug)]
 struct LeastActiveSessions {
     shares: Shares,
-    /// In seconds.
+    /// Service time in seconds.
     service_time: f32,
-    /// Whether the response time is always the reported one.
+    /// True if the response time is always the reported one.
     is_reported: bool,
 }
 

@@ -29,7 +29,7 @@ pub const CRITICAL_THRESHOLD: Param = Param {
     ..Param::NUMBER
 };
 
-/// Whether the critical threshold is above the reject threshold, if both are on.
+/// Checks that the critical threshold is above the reject threshold, if both are on.
 fn check(values: &Values) -> Result<(), ParamError> {
     let get = |param: &Param| values.get(param.name);
     let (reject, critical) = (get(&REJECT_THRESHOLD), get(&CRITICAL_THRESHOLD));

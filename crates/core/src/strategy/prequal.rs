@@ -93,7 +93,7 @@ struct Prequal {
     probes: usize,
     max_age: u32,
     scan_up_to: usize,
-    /// How often a probe may be used.
+    /// Number of times that a probe may be used.
     budget: f32,
     shares: Shares,
     pool: [Place; POOL],
@@ -155,9 +155,9 @@ impl Place {
     }
 }
 
-/// What a decision goes by, lower is better: cold before hot, then the latency of a cold
-/// member or the RIF of a hot one. As one number, in which the float's bits without
-/// their sign keep its order: candidates are compared without a branch to guess.
+/// Rank of a member in a decision, lower is better: cold before hot, then the latency of a cold member or the RIF of a
+/// hot one. The rank is one number, in which the float's bits without their sign keep its order: candidates are
+/// compared without a branch to guess.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank(u32);
 
@@ -178,7 +178,7 @@ impl Rank {
         self.0 & Rank::HOT != 0
     }
 
-    /// As one positive number: all hot ones are far above all cold ones, which are latencies.
+    /// Score as one positive number: all hot members are far above all cold ones, whose scores are latencies.
     fn score(self) -> f32 {
         match self.is_hot() {
             true => 1e9 * (1.0 + self.value()),
@@ -387,8 +387,8 @@ impl Prequal {
     }
 }
 
-/// What the member at `index` takes for one request. Without answers it decays, or a
-/// member that was slow once would never be looked at again.
+/// Service time of the member at `index`. Without answers it decays, or a member that was slow once would never be
+/// looked at again.
 #[inline]
 fn service_time(view: &View<'_>, index: usize) -> Option<f32> {
     let time = view.service_time(index)?;

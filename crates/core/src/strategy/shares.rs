@@ -52,10 +52,10 @@ const AS_GOOD: f32 = 1.5;
 /// asked is somewhat slower where machines are busy, whoever answers.
 const WORSE: f32 = 1.0;
 
-/// Draws before nobody is due, once: the drawn ones were much worse than the others.
+/// Number of draws after which nobody is due: the drawn members were much worse than the others.
 const DRAWS: usize = 16;
 
-/// One decision in so many sees how fast the members are, which the others take from it.
+/// Interval of decisions at which the members' speed is measured, for the other decisions: one in this number.
 const INTERVAL: u32 = 16;
 
 /// Accounts by weight. Weights that meet in one of them are only shared by what there is at the
@@ -80,7 +80,7 @@ fn price_at_bound(ahead: i32) -> f32 {
     PRICES[(ahead.clamp(-MOST, MOST) + MOST) as usize]
 }
 
-/// What scores are multiplied by with so many requests ahead, from `-MOST` on.
+/// Factors of scores by the number of requests ahead, from `-MOST` on.
 const PRICES: [f32; 2 * MOST as usize + 1] = prices();
 
 const fn prices() -> [f32; 2 * MOST as usize + 1] {
@@ -106,9 +106,9 @@ pub(super) struct Shares {
     /// [`Means`] when all members were compared last (f32 bits), and whether their weights differed.
     means: AtomicU64,
     unequal: AtomicBool,
-    /// See [`Speeds`].
+    /// Sums of [`Speeds`].
     speeds: [AtomicU64; 3],
-    /// By how many requests members of a weight are ahead of their share.
+    /// Number of requests by which the members of a weight are ahead of their share.
     ahead: [AtomicI32; ACCOUNTS + 1],
 }
 
@@ -116,14 +116,14 @@ pub(super) struct Shares {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) index: usize,
-    /// What the requests in flight cost.
+    /// Sum of the costs of the requests in flight.
     pub(super) in_flight: f32,
     pub(super) weight: f32,
-    /// Its service time in seconds, as the strategy takes it; 0 where it does not go by that.
+    /// Service time of the member in seconds, as the strategy takes it; 0 where the strategy does not use it.
     pub(super) time: f32,
-    /// By what factor failures and reported load speak against it; 1 is nothing.
+    /// Factor by which failures and reported load make the member worse; 1 means no effect.
     pub(super) cost: f32,
-    /// See [`account`].
+    /// Account of the member's weight ([`account`]).
     pub(super) account: u8,
 }
 
@@ -143,14 +143,14 @@ impl Candidate {
     }
 }
 
-/// Who is due in a decision.
+/// Member that is due in a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// All that may be picked take turns: one of them is drawn.
+    /// All members that may be picked take turns: one of them is drawn.
     InTurn,
     /// The first candidate: it was drawn by weight.
     First,
-    /// Nobody: the lowest score is taken.
+    /// No member: the lowest score is taken.
     Nobody,
 }
 
@@ -215,10 +215,10 @@ impl Sums {
     }
 }
 
-/// What requests in flight are compared by.
+/// Means with which requests in flight are compared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Means {
-    /// Whether weights differ.
+    /// True if weights differ.
     unequal: bool,
     /// The mean weight.
     weight: f32,
@@ -237,7 +237,7 @@ impl Means {
     }
 }
 
-/// A mean of logarithms, of which one's own part can be left out; 0 is none.
+/// A mean of logarithms, of which a member's own part can be left out; 0 means none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Logs {
     sum: f32,
@@ -258,8 +258,7 @@ impl Logs {
         (count > 0.0).then(|| (self.sum - own) / count)
     }
 
-    /// How far `own`, which was added, is above the mean of the others; 0 where one of them is
-    /// not known.
+    /// Distance of `own`, which was added, above the mean of the others; 0 if one of the two is not known.
     fn above(&self, own: f32) -> f32 {
         match self.of_others(own) {
             Some(typical) if own > 0.0 => own - typical,
@@ -277,14 +276,13 @@ impl Logs {
     }
 }
 
-/// How long members take and what speaks against them, all in powers of two.
+/// Latencies and costs of the members, all in powers of two.
 ///
-/// Slower than the others is who is so by what requests wait for an answer, and by that divided
-/// by how many there are with them. Where requests queue one behind the other the second
-/// tells how fast a member is, where all are worked on at once the first: so a long queue,
-/// which a weight may have made, is held against nobody. Both are means of logarithms
-/// (`estimate.rs`): a single stall of the machine would be seen for longest at the member that
-/// answers least.
+/// A member is slower than the others only if it is so both by the time that requests wait for an answer, and by this
+/// time divided by the number of requests there. Where requests queue one behind the other, the second figure tells how
+/// fast a member is; where all are worked on at once, the first figure does: so a long queue, which a weight may have
+/// made, is not held against a member. Both are means of logarithms (`estimate.rs`): otherwise a single stall of the
+/// machine would be seen for longest at the member that answers least.
 #[derive(Clone, Copy, Debug, Default)]
 struct Speeds {
     latencies: Logs,
@@ -319,8 +317,8 @@ impl Speeds {
         }
     }
 
-    /// Whether a member that was drawn by its weight is due: with a chance of the part of its
-    /// weight that it deserves.
+    /// True if a member that was drawn by its weight is due: with a probability equal to the deserved part of its
+    /// weight.
     fn deserves(&self, view: &View<'_>, index: usize, cost: f32, rng: &mut fastrand::Rng) -> bool {
         let (latency, time) = view.slot(index).regression().typical();
         let slower = lower(self.latencies.above(latency), self.times.above(time));
@@ -508,7 +506,7 @@ impl Shares {
             .unwrap_or_else(|| price_at_bound(ahead))
     }
 
-    /// What the score of the member at `index` is multiplied by.
+    /// Factor of the score of the member at `index`.
     #[inline]
     pub(super) fn price(&self, view: &View<'_>, index: usize) -> f32 {
         self.price_of(account(view, index).1)

@@ -8,31 +8,31 @@ use crate::cost::Cost;
 use crate::group::view::View;
 use crate::zone::RANKS;
 
-/// Walks around the members in a fixed order. In each round a member whose weight is
-/// the highest is taken, and one with a share `w` of that in every round in which the
-/// multiple of `w` passes a whole number: evenly spaced, as Bresenham's line is.
+/// Walks around the members in a fixed order. A member with the highest weight is taken in each round. A member with a
+/// share `w` of that weight is taken in every round in which the multiple of `w` passes a whole number: evenly spaced,
+/// as Bresenham's line is.
 ///
-/// All workers share one atomic sequence number, which is the whole state: it starts at
-/// random, so that balancers that start together do not all begin with the same
-/// member, or with the first one if the group is to be used in order. Weights are read as they are at each step. This is the static stride
-/// scheduler of gRPC's client-side weighted round robin (gRPC proposal A58).
+/// All workers share one atomic sequence number, which is the whole state. It starts at random, so that balancers that
+/// start together do not all begin with the same member; or with the first member if the group is to be used in order.
+/// Weights are read at each step. This is the static stride scheduler of gRPC's client-side weighted round robin (gRPC
+/// proposal A58).
 ///
-/// A request that costs more than the mean puts its member in debt, which it pays by letting turns
-/// pass (as in deficit round robin: Shreedhar and Varghese, "Efficient Fair Queueing Using Deficit
-/// Round Robin", 1995); one that costs less is a credit. Where all cost the same nothing is written.
+/// A request that costs more than the mean puts its member in debt, which the member pays by letting turns pass (as in
+/// deficit round robin: Shreedhar and Varghese, "Efficient Fair Queueing Using Deficit Round Robin", 1995); a request
+/// that costs less is a credit. Where all requests cost the same, nothing is written.
 #[derive(Debug)]
 pub(super) struct Stride {
     /// Round times number of members plus position; 0 is not started.
     sequence: AtomicU64,
-    /// The same for each rank of zones: were it one for all, the first member behind those of the own
-    /// zone would get all that passes on.
+    /// Sequence of each rank of zones: with one sequence for all ranks, the first member behind those of the own zone
+    /// would get all requests that pass on.
     of_rank: [AtomicU64; RANKS],
     highest: Highest,
-    /// Whether any request ever cost other than 1.
+    /// True if any request ever had another cost than 1.
     unequal: AtomicBool,
     /// The mean cost of the last requests (f32 bits).
     mean: AtomicU32,
-    /// What each member owes, in 1/1024 of a turn.
+    /// Debt of each member, in 1/1024 of a turn.
     debts: Box<[AtomicI32]>,
 }
 
@@ -64,7 +64,7 @@ impl Stride {
         self.highest.set(weight);
     }
 
-    /// Whether the member at `index` owes a turn, and lets this one pass.
+    /// Returns true if the member at `index` owes a turn, and lets this turn pass.
     fn passes(&self, view: &View<'_>, index: usize) -> bool {
         let owes = self.debt(index) >= TURN;
         if owes && !view.is_rehearsal() {
@@ -112,7 +112,7 @@ impl Stride {
         }
     }
 
-    /// The same where requests cost more or less than others.
+    /// Takes the next member where requests cost more or less than others.
     #[inline(never)]
     fn walk_by_cost(
         &self,
@@ -183,7 +183,7 @@ impl Stride {
     }
 }
 
-/// Where a sequence is, which is started if it is not.
+/// Reads a sequence, and starts it if it is not started yet.
 fn start(counter: &AtomicU64, view: &View<'_>, rng: &mut fastrand::Rng) -> u64 {
     let sequence = counter.load(Ordering::Relaxed);
     if sequence != 0 {

@@ -77,12 +77,12 @@ impl Urn {
         }
     }
 
-    /// Whether the members had one weight when the urn was made.
+    /// True if the members had one weight when the urn was made.
     pub(super) fn is_even(&self) -> bool {
         self.table.is_none()
     }
 
-    /// One draw, eligible or not; `None` if it is not accepted.
+    /// Makes one draw of a member, eligible or not; `None` if the draw is not accepted.
     #[inline(always)]
     pub(super) fn try_once(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Option<usize> {
         // The high half of index * len / 2^32 is uniform; the low half is not needed.

@@ -70,7 +70,7 @@ fn follow(value: impl Fn(&Param) -> f64) -> Follow {
 }
 
 impl Default for Follow {
-    /// As `weighted_by_load` does if nothing is set.
+    /// Parameters that `weighted_by_load` has if nothing is set.
     fn default() -> Self {
         follow(|param| param.default)
     }
