@@ -1,9 +1,8 @@
 //! Bindings: how long a client stays with the member that it was given.
 //!
-//! The three granularities are those of Balasubramanian, Schmidt, Dowdy and Othman,
-//! "Evaluating the Performance of Middleware Load Balancing Strategies" (2004), each
-//! adaptive or not. Whoever carries a client's requests holds a [`Binding`] and asks it
-//! before each request.
+//! The three granularities are those of Balasubramanian, Schmidt, Dowdy and Othman, "Evaluating the Performance of
+//! Middleware Load Balancing Strategies" (2004), each adaptive or not. The carrier of a client's requests holds a
+//! [`Binding`] and asks it before each request.
 
 use std::sync::Arc;
 
@@ -101,13 +100,13 @@ impl Binding {
         Some(binding)
     }
 
-    /// The binding of a client that says itself which member it is bound to, as with a cookie, for
-    /// one request: nothing is kept of it here. `hint` is where the member is in `group`, as far as
-    /// known. `turn`, from 0 to 1, was drawn when the client was bound: it leaves in an alert when its
-    /// part of the time since the alert's begin is over, whenever it comes.
+    /// The binding, for one request, of a client that names its own member, as with a cookie: nothing is kept of it
+    /// here. `hint` is the index of the member in `group`, as far as known. `turn`, from 0 to 1, was drawn when the
+    /// client was bound: in an alert the client leaves when this part of the shedding is over, whenever its request
+    /// comes.
     ///
-    /// It is not for groups whose alerts are [pulses](crate::alert::AlertSettings::pulses): those
-    /// count the clients that are there. `None` if the member is not in the group.
+    /// Not for groups whose alerts are [pulses](crate::alert::AlertSettings::pulses): pulses count the clients that are
+    /// there. `None` if the member is not in the group.
     pub fn resume(
         group: &Group,
         member: MemberId,
@@ -126,7 +125,7 @@ impl Binding {
         })
     }
 
-    /// Ties the same client to the member at `index` of `group`.
+    /// Binds the same client to the member at `index` of `group`.
     pub fn move_to(&mut self, group: &Group, index: usize, now: Instant) {
         if let Some(member) = group.members().get(index) {
             (self.member, self.index) = (member.id, index);
@@ -225,8 +224,8 @@ impl Binding {
         Ok(index)
     }
 
-    /// For where the client leaves its member in the relocation that is on, if it does: its
-    /// requests are carried, so that it need not wait for anybody.
+    /// Returns the client's destination if it leaves its member in the current relocation: the balancer carries the
+    /// client's requests, so that the client need not wait for others.
     #[inline]
     fn relocated(&mut self, group: &Group, now: Instant) -> Option<usize> {
         if group.state().is_relocating() {
@@ -513,8 +512,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever has left a member because of an alert stays where it comes to, as
-        /// long as alerts do not change: nobody is sent around.
+        /// A client that has left a member because of an alert stays at its new member, as long as alerts do not
+        /// change: no client is sent around.
         #[test]
         fn nobody_bounces_twice(
             shedding in proptest::collection::vec(any::<bool>(), 4),
@@ -544,8 +543,7 @@ mod tests {
             prop_assert!(moves <= 1, "{moves}");
         }
 
-        /// A binding that is kept is always one to the very member it was made with,
-        /// and that member may be used.
+        /// A binding that is kept is always to the member it was made with, and that member may be used.
         #[test]
         fn keeps_only_what_may_be_kept(
             granularity in prop_oneof![

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::estimate::{higher, pack, unpack};
 use crate::learnt::{Visit, Word};
 
-/// The highest cap that is learnt.
+/// The highest cap that can be learnt.
 pub(crate) const HIGHEST: u32 = 3;
 
 /// Numbers of requests that are told apart: caps, and one more.
@@ -36,8 +36,8 @@ const ENOUGH: f32 = 32.0;
 /// Which part of what a further worker would bring is too little to be one.
 const PART: f32 = 0.3;
 
-/// Share of answers to requests that have overtaken older ones above which a member has no cap of 1, and none
-/// above 1: those that are worked on beside each other overtake each other, too.
+/// Share of answers to requests that have overtaken older ones above which a member has no cap of 1, and none above 1:
+/// requests that are worked on beside each other overtake each other, too.
 const OVERTAKING: [f32; 2] = [0.15, 0.3];
 
 /// Answers over which that share reaches.
@@ -72,8 +72,8 @@ impl Caps {
         }
     }
 
-    /// A request that has found so many others is answered after so many seconds. Of workers that do so
-    /// at the same time one may be lost: no matter.
+    /// Learns from the answer of a request that had found `found` others at the member. If workers do so at the same
+    /// time, one answer may be lost: no matter.
     #[inline]
     pub(crate) fn answered(&self, found: f32, latency: f32) {
         let Some(level) = self.levels.get((found + 0.5) as usize) else {
@@ -185,8 +185,8 @@ mod tests {
         learnt_of(Order::First, workers, network, seed)
     }
 
-    /// Cap that is learnt of a member of so many workers, behind a network on which a request and its
-    /// answer take `network` service times together, that has one to six requests at once.
+    /// Returns the cap that is learnt of a member with this many workers and one to six requests at once, behind a
+    /// network on which a request and its answer take `network` service times together.
     fn learnt_of(order: Order, workers: usize, network: f64, seed: u64) -> Option<u32> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let caps = Caps::default();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(u32);
 
-/// A number that is not a cost.
+/// The number is not a cost.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("a cost must be a number from 0.01 to 1000, not {0}")]
 pub struct InvalidCost(pub f64);
@@ -50,8 +50,8 @@ impl Cost {
     /// Longest text that may be a cost.
     const MAX_TEXT: usize = 32;
 
-    /// Reads what somebody says of a request: a decimal number above 0. One beyond the bounds
-    /// counts as the bound, and `None` is anything else.
+    /// Parses the cost that a client or program has given for a request: a decimal number above 0. A number beyond the
+    /// bounds counts as the bound; `None` is returned for anything else.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = text.trim_ascii();
         // Names of numbers such as "inf" and "nan" are none here.
@@ -68,7 +68,7 @@ impl Cost {
         self.0 as i32 as f32 * (1.0 / UNIT)
     }
 
-    /// In units, of which those of many requests are summed up.
+    /// The cost in units, which are summed over many requests.
     #[inline]
     pub(crate) fn units(self) -> u64 {
         u64::from(self.0)
@@ -131,7 +131,7 @@ impl InFlight {
         Flying(self.0.fetch_add(Self::entry(cost), Ordering::Relaxed))
     }
 
-    /// A request that began with the same cost has ended.
+    /// Subtracts the cost of a request that has ended.
     pub(crate) fn end(&self, cost: Cost) {
         self.0.fetch_sub(Self::entry(cost), Ordering::Relaxed);
     }

@@ -63,10 +63,10 @@ impl Shaping {
 /// An effective load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effective {
-    /// From reports and, if it is set, the per-balance load: what alerts go by.
+    /// Load from reports and, if it is set, the per-balance load: used for alerts.
     pub load: f32,
-    /// With an estimate of what our own requests have added since the report where the
-    /// per-balance load is not set: what strategies go by.
+    /// Load with an estimate of the load that our own requests have added since the report, if the per-balance load is
+    /// not set: used by strategies.
     pub expected: f32,
     /// Tells the report that it goes back to from the next one.
     pub report: u32,

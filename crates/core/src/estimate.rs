@@ -44,17 +44,17 @@ const OUTLIER: f32 = 16.0;
 /// Cost of a failure, in requests.
 pub(crate) const FAILURE_COST: f32 = 30.0;
 
-/// An answer that took more than so many times as long as was expected counts only for the time since
-/// the answer before: all requests that wait at a member that stands still for a moment see the same
-/// stall, which is one observation and not as many as there are requests.
+/// Factor of surprise: an answer that took more than this many times the expected time counts only for the time since
+/// the answer before. All requests that wait at a member that stands still for a moment see the same stall, which is
+/// one observation and not as many as there are requests.
 const SURPRISE: f32 = 6.0;
 
-/// Least weight of such an answer: a member on which thousands wait, and which stays that slow, is to be seen
-/// after some hundred answers.
+/// Least weight of such a late answer: a member on which thousands of requests wait, and which stays that slow, must be
+/// noticed after some hundred answers.
 const LEAST_NEWS: f32 = 1.0 / 64.0;
 
-/// An estimate is stale after so many service times without an answer, or after the
-/// group's decay time: the member may have changed.
+/// Number of service times without an answer after which an estimate is stale, if the group's decay time has not passed
+/// before: the member may have changed.
 const STALE: f32 = 100.0;
 
 /// Answers that a stale estimate counts for when a new one comes. Fewer find a member
@@ -111,8 +111,7 @@ const LONGER: f32 = 4.0;
 /// Squared coefficient of variation that times have at least, as members wait for processors and networks.
 const LEAST_VARIATION: f32 = 0.01;
 
-/// Answers from which the growth is learnt. It hardly ever changes, and single answers tell
-/// little of it.
+/// Answers from which the growth is learnt. The growth hardly ever changes, and single answers tell little of it.
 const GROWTH_ANSWERS: u32 = 256;
 
 /// Data from which the growth is learnt: the regression of a member's latencies on the requests that were there
@@ -126,7 +125,7 @@ pub(crate) struct Regression {
     spreads: AtomicU64,
     /// Means of the logarithms of the latencies ([`Regression::typical`]).
     logs: AtomicU64,
-    /// Mean of the latencies in units of what was expected (f32 bits, high half), and of the squares.
+    /// Mean of the latencies in units of the expected one (f32 bits, high half), and of the squares.
     spread: AtomicU64,
     /// Answers so far, at most [`GROWTH_ANSWERS`].
     answers: AtomicU32,
@@ -166,9 +165,10 @@ impl Regression {
             .store(pack(variance, covariance), Ordering::Relaxed);
     }
 
-    /// True if answers do not tell one member from the other. `places` are those that count in their estimates, at least one
-    /// for each answer, and `slower` is by how many powers of two the other one was slower lately. Both that and the means
-    /// of logarithms over a longer time have to be within some standard errors ([`LATELY`], [`LONGER`]).
+    /// True if answers do not tell this member from the other. `places` are the places that count in the members'
+    /// estimates, at least one for each answer, and `slower` is the number of powers of two by which the other member
+    /// was slower lately. Both `slower` and the means of logarithms over a longer time have to be within some standard
+    /// errors ([`LATELY`], [`LONGER`]).
     pub(crate) fn is_like(&self, other: &Regression, places: [f32; 2], slower: f32) -> bool {
         let (mut spread, mut lately, mut longer) = (0.0, 0.0, 0.0);
         for (regression, places) in [self, other].into_iter().zip(places) {
@@ -193,7 +193,7 @@ impl Regression {
         slower * slower <= lately && apart * apart <= longer
     }
 
-    /// Takes an answer that took so many times as long as was expected.
+    /// Takes in an answer, whose time is given as a multiple of the expected one.
     fn vary(&self, ratio: f32) {
         let answers = self.answers.load(Ordering::Relaxed).max(1);
         let share = 1.0 / answers as f32;
@@ -224,7 +224,7 @@ impl Regression {
         }
     }
 
-    /// The squared coefficient of variation of the latencies, in units of what was expected; `None` is not known yet.
+    /// The squared coefficient of variation of the latencies, in units of the expected one; `None` means unknown.
     pub(crate) fn variation(&self) -> Option<f32> {
         let (mean, square) = unpack(self.spread.load(Ordering::Relaxed));
         let is_known = self.answers.load(Ordering::Relaxed) >= KNOWN && mean > 0.0;
@@ -237,9 +237,9 @@ impl Regression {
         unpack(self.means.load(Ordering::Relaxed))
     }
 
-    /// Means of [`log2`] of the latencies in seconds, and of the latencies divided by how many
-    /// requests were there, with what is noise added to each; 0 before the first answer. A few
-    /// answers that took very long move them little.
+    /// Means of [`log2`] of the latencies in seconds, and of the latencies divided by the number of requests that were
+    /// there, each with an allowance for noise; 0 before the first answer. A few answers that took very long move these
+    /// means little.
     #[inline]
     pub(crate) fn typical(&self) -> (f32, f32) {
         unpack(self.logs.load(Ordering::Relaxed))
@@ -262,7 +262,7 @@ impl Growth {
         }
     }
 
-    /// Takes into account what is known of a member.
+    /// Takes in the regression of a member.
     ///
     /// The latency is `a (1 + growth * n)` with the member's own `a`, so that the slope is the
     /// same for all members in units of `a`, which the mean latency and the mean of *n* give
@@ -320,15 +320,15 @@ pub(crate) fn higher(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Seconds by which answers of equal members differ: whoever is seldom asked has to be woken, and to
-/// wait for a processor.
+/// Seconds by which answers of equal members differ: a member that is seldom asked has to be woken, and to wait for a
+/// processor.
 const NOISE: f32 = 2e-3;
 
 /// Unit of ages, in nanoseconds.
 const UNIT: u64 = 16_000;
 
-/// Workers read their clocks at slightly different moments: a sum that is less than 0 by up to
-/// so much (18 minutes, a millisecond of each of a million requests) is 0.
+/// Largest disagreement between the workers' clocks: a sum that is less than 0 by up to this value (18 minutes, a
+/// millisecond of each of a million requests) counts as 0.
 const DISAGREEMENT: u64 = 1 << 26;
 
 fn units(at: Instant) -> u64 {
@@ -549,7 +549,7 @@ impl Estimate {
         self.sums.load(Ordering::Relaxed) == 0
     }
 
-    /// The service time by what was answered, in seconds; `None` before the first answer.
+    /// Service time by answers alone, in seconds; `None` before the first answer.
     pub(crate) fn mean(&self) -> Option<f32> {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
         (places > 0.0).then(|| latencies / places)

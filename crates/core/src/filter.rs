@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::estimate::{exp2, higher, log2, lower};
 use crate::learnt::{Visit, Word};
 
-/// Service times that are told apart.
+/// Number of service times that are told apart.
 const TIMES: usize = 8;
 
-/// The logarithm (base 2) of what is between one and the next: 1.7.
+/// Base 2 logarithm of the ratio between a service time and the next one: 1.7.
 const STEP: f32 = 0.765_534_7;
 
-/// Which of them is typical.
+/// Index of the typical service time.
 const TYPICAL: usize = 2;
 
 /// The service times in units of the typical one: 1.7 to the power of -2 to 5.
@@ -51,7 +51,7 @@ const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// The value 1 in the representation of [`log2`] and [`exp2`]: 127 is the logarithm of 1.
 const ONE: f32 = 127.0;
 
-/// More than so many service times say nothing more.
+/// Longest time of a request, in service times: a longer one says nothing more.
 const LONGEST: f32 = 50.0;
 
 /// An answer never says more than this part of what one says where times are exponential: members also
@@ -89,12 +89,13 @@ impl Usual {
 /// The weights of one member.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
-    /// A byte for each service time: by how many eighths of a power of 2 it weighs less than the heaviest.
-    /// In the beginning all weigh the same.
+    /// A byte for each service time: the difference of its weight to the heaviest one, in eighths of a power of 2. In
+    /// the beginning all weights are equal.
     weights: AtomicU64,
 }
 
-/// The weights of a filter that is switched off: there is always a heaviest one, whose byte is 0.
+/// The weights of a filter that is switched off. No other filter has this value, because its heaviest weight has the
+/// byte 0.
 const OFF: u64 = u64::MAX;
 
 impl Filter {
@@ -167,7 +168,7 @@ mod tests {
         certainty: MOST_CERTAIN,
     };
 
-    /// After so many answers of a member with this service time.
+    /// Feeds the filter with this many answers of a member with the service time `time`.
     fn after(filter: &Filter, answers: usize, time: f32, rng: &mut fastrand::Rng) {
         for _ in 0..answers {
             let seconds = -time * libm::logf(1.0 - rng.f32());

@@ -2,7 +2,7 @@
 //!
 //! The reasoning behind [`LatencyEnd::Auto`] is in `docs/strategies.md`, chapter *Streams*.
 
-/// End of the latencies that strategies, ejection and metrics of a group go by.
+/// End of the latencies that a group's strategies, ejection and metrics use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LatencyEnd {
     /// Arrival of the head of the response.

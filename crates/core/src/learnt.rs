@@ -43,7 +43,7 @@ pub(crate) fn collect<'a>(words: impl FnOnce(Visit<'_, 'a>)) -> Learnt {
     learnt
 }
 
-/// Stores what was learnt where `words` names a place for it.
+/// Restores learnt words: `words` names the place of each.
 pub(crate) fn restore<'a>(learnt: &Learnt, words: impl FnOnce(Visit<'_, 'a>)) {
     let mut next: BTreeMap<&'static str, usize> = BTreeMap::new();
     words(&mut |name, word| {

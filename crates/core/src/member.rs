@@ -22,7 +22,7 @@ use crate::zone::RANKS;
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Weight(f32);
 
-/// A number that is not a weight.
+/// The number is not a weight.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("a weight must be a number from 0 to 1000, not {0}")]
 pub struct InvalidWeight(pub f64);
@@ -66,7 +66,7 @@ pub enum Reason {
     Unresolved = 1 << 4,
     /// A source of reports says that it does not work.
     ReportedDown = 1 << 5,
-    /// A source of reports wants no new clients for it: what is bound may stay.
+    /// A source of reports wants no new clients for the member: bindings may stay.
     ReportedDrain = 1 << 6,
     /// A source of reports says that the member is being worked on: its bindings are moved.
     ReportedMaintenance = 1 << 7,
@@ -106,8 +106,8 @@ impl Reason {
     /// The reasons for which a member keeps the clients that are bound to it.
     pub const KEEPS_BOUND: u32 = Reason::Draining as u32 | Reason::ReportedDrain as u32;
 
-    /// The reasons that do not speak against a member: with no other ones it is well, and serves
-    /// when nobody else can.
+    /// Reasons that are no fault of the member: a member without other reasons is well, and serves when no other one
+    /// can.
     pub const SOFT: u32 = Reason::Shedding as u32 | Reason::Standby as u32;
 
     /// The name that admin API and logs use.
@@ -134,7 +134,7 @@ const FIRST_RANK: u32 = 24;
 /// The bits of all ranks.
 pub(crate) const RANK_BITS: u32 = ((1 << RANKS) - 1) << FIRST_RANK;
 
-/// The bit of a rank; that of the last one beyond it.
+/// Returns the bit of a rank; ranks beyond the last one share the last bit.
 pub(crate) const fn rank_bit(rank: usize) -> u32 {
     let rank = if rank < RANKS { rank } else { RANKS - 1 };
     1 << (FIRST_RANK + rank as u32)
@@ -164,7 +164,7 @@ pub struct Slot {
     in_flight: InFlight,
     /// Bits of [`Reason`], and one of the rank of its zone.
     reasons: AtomicU32,
-    /// Current weight (f32 bits): configured, or changed live, times what is reported.
+    /// Current weight (f32 bits): the configured weight, or the one set live, times the factor of reports.
     weight: AtomicU32,
     /// Most requests or connections at once by report; `u32::MAX` is no limit.
     reported_limit: AtomicU32,
@@ -308,7 +308,7 @@ impl Slot {
         self.reasons.load(Ordering::Relaxed)
     }
 
-    /// Says of which rank its zone is; `None` is that the group goes by no zones.
+    /// Sets the rank of the member's zone; `None` if the group does not use zones.
     pub(crate) fn set_rank(&self, rank: Option<usize>) {
         let bit = rank.map_or(0, rank_bit);
         let change = |bits: u32| {
@@ -339,8 +339,8 @@ impl Slot {
         (before & bit != 0) != holds
     }
 
-    /// Since when the member sheds, as far as anybody has noticed: the first who asks does so `now`.
-    /// `None` if it does not shed.
+    /// Instant at which it was first noticed that the member sheds: the first call notes `now`. `None` if the member
+    /// does not shed.
     pub(crate) fn shedding_since(&self, now: Instant) -> Option<Instant> {
         if !self.has(Reason::Shedding) {
             return None;
@@ -392,9 +392,9 @@ impl Slot {
         }
     }
 
-    /// Peak-sensitive moving average of the latency of successes, in seconds, divided by what they
-    /// cost where that is above 1; `None` if there never was one. Without new samples it decays with time constant
-    /// `decay`, so that a member that was slow is tried again.
+    /// Peak-sensitive moving average of the latency of successes, in seconds, divided by their cost where the cost is
+    /// above 1; `None` if there never was one. Without new samples it decays with time constant `decay`, so that a
+    /// member that was slow is tried again.
     #[inline]
     pub fn latency(&self, now: Instant, decay: Duration) -> Option<f32> {
         self.latency.get(now, decay)
@@ -519,7 +519,7 @@ impl Slot {
         )
     }
 
-    /// True if answers do not tell one member from the other, which lately was slower by so many powers of two.
+    /// True if answers do not tell this member from the other one, which lately was slower by `slower` powers of two.
     pub(crate) fn is_like(&self, other: &Slot, slower: f32) -> bool {
         let places = [self, other].map(|slot| slot.estimate.places());
         self.regression.is_like(&other.regression, places, slower)
@@ -593,8 +593,8 @@ impl Slot {
         &self.caps
     }
 
-    /// Digests the latency of a success that cost so much, and found others at the member that cost
-    /// `others` together.
+    /// Digests the latency of a success with the cost `cost`, which found requests at the member that cost `others`
+    /// together.
     pub(crate) fn sample_service(
         &self,
         latency: Duration,
@@ -661,7 +661,7 @@ impl Slot {
         self.in_flight.end(cost);
     }
 
-    /// Digests the latency of a success that cost so much.
+    /// Digests the latency of a success with the cost `cost`.
     #[inline]
     pub(crate) fn sample_latency(
         &self,
@@ -729,7 +729,7 @@ impl Slot {
     }
 }
 
-/// The longest `Retry-After` that is believed.
+/// The longest `Retry-After` that is accepted.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// Identifies a member for the life of the process: adapters key their connection
@@ -752,12 +752,12 @@ pub struct Member {
     /// The host as the configuration names it, which its certificate is for: a name or an IP
     /// address. Of a Unix socket its whole name, which no certificate is for.
     pub host: Arc<str>,
-    /// Most requests (HTTP) or connections (TCP) that this process puts there at
-    /// once; `None` is no limit. A lower one that is reported counts instead.
+    /// Most requests (HTTP) or connections (TCP) of this process at the member at once; `None` is no limit. A lower
+    /// limit that is reported counts instead.
     pub max_connections: Option<u32>,
     /// The location whose load it shares.
     pub location: Arc<Location>,
-    /// The zone that it is in, if that is said.
+    /// Zone of the member, if it is configured.
     pub zone: Option<Arc<str>>,
     /// Data that changes with each request.
     pub slot: Arc<Slot>,
@@ -781,13 +781,12 @@ impl Member {
 
     /// Effective load of the member now; `None` means unknown: never reported or too old.
     ///
-    /// For each report it is `(dampening * (previous + per_balance_load * bound) + (1 -
-    /// dampening) * reported) / tolerance`, where `previous` is the one of the report
-    /// before, without the tolerance, and `bound` counts the clients bound to the location
-    /// between the two. The first report, which has no predecessor, counts in full. Between
-    /// reports each client that is bound adds the per-balance load.
+    /// For each report it is `(dampening * (previous + per_balance_load * bound) + (1 - dampening) * reported) /
+    /// tolerance`, where `previous` is the effective load of the report before, without the tolerance, and `bound`
+    /// counts the clients bound to the location between the two reports. The first report, which has no predecessor,
+    /// counts in full. Between reports each client that is bound adds the per-balance load.
     ///
-    /// Whoever asks first after a report takes the step; it is taken once.
+    /// The first call after a report takes the step; it is taken once.
     #[inline]
     pub fn effective_load(
         &self,

@@ -213,7 +213,7 @@ impl Crowd {
         }
     }
 
-    /// The bits of those who were there in this period or the one before.
+    /// Bits of the clients that were there in this period or the one before.
     fn bits(&self, now: Instant) -> u64 {
         let period = now.as_nanos() / Self::PERIOD + 1;
         let held = self.period.load(Ordering::Relaxed);
@@ -229,7 +229,7 @@ impl Crowd {
 /// Counters of one member.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// Clients that it has answered or failed, and those that it has failed.
+    /// Clients that the member has answered or failed, and clients that it has failed.
     clients: Crowd,
     failing: Crowd,
     pub(crate) window: Window,
@@ -390,7 +390,7 @@ impl Streams {
 }
 
 impl StreamTotals {
-    /// Returns what was added since `earlier`, a copy of the same member's.
+    /// Returns the difference to `earlier`, an earlier copy of the same member's latencies.
     #[must_use]
     pub fn since(&self, earlier: &StreamTotals) -> StreamTotals {
         StreamTotals {
@@ -401,7 +401,7 @@ impl StreamTotals {
         }
     }
 
-    /// Adds those of another time, or of another member.
+    /// Adds the latencies of another time, or of another member.
     pub fn add(&mut self, other: &StreamTotals) {
         self.ended += other.ended;
         self.first_byte = self.first_byte.saturating_add(other.first_byte);
@@ -454,7 +454,7 @@ impl Window {
     const COUNT_MASK: u64 = (1 << Self::COUNT_BITS) - 1;
     const TAG_BITS: u32 = 64 - 2 * Self::COUNT_BITS;
 
-    /// Tells a bucket's second from those that used it before: repeats after 12 days.
+    /// Tells a bucket's second from earlier ones: repeats after 12 days.
     fn tag(second: u64) -> u64 {
         second & ((1 << Self::TAG_BITS) - 1)
     }
@@ -588,7 +588,7 @@ impl Latencies {
         }
     }
 
-    /// Adds those of another member, for the quantiles of a whole group.
+    /// Adds the latencies of another member, for the quantiles of a whole group.
     pub fn merge(&mut self, other: &Latencies) {
         for (sum, count) in self.buckets.iter_mut().zip(other.buckets) {
             *sum = sum.wrapping_add(count);

@@ -1,5 +1,5 @@
-//! The hook for whoever moves clients between decisions: which clients a group has, and who of
-//! them is to leave for where.
+//! Hook for a plan that moves clients between decisions: the clients of a group, and the members to which some of them
+//! move.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,8 +8,8 @@ use crate::load::Location;
 use crate::member::{Member, MemberId};
 use crate::time::Instant;
 
-/// A client that stays with its member until it is told to leave: where it is, and what load
-/// it seems to bring. Groups in which clients are [relocated](Relocation) know theirs.
+/// A client that stays with its member until it is told to leave: its member, and the load that it seems to bring.
+/// Groups in which clients are [relocated](Relocation) know their clients.
 #[derive(Debug, Default)]
 pub struct Client {
     /// The member's id plus one; 0 is none.
@@ -55,8 +55,8 @@ pub struct Move {
     pub undecided: bool,
 }
 
-/// Plan that says which clients of a group leave their members, and for which members: a hook for whoever plans between
-/// decisions ([`GroupState::relocate`]).
+/// Plan that says which clients of a group leave their members, and for which members: a hook for a planner that works
+/// between decisions ([`GroupState::relocate`]).
 ///
 /// [`GroupState::relocate`]: crate::group::GroupState::relocate
 pub trait Relocation: fmt::Debug + Send + Sync {

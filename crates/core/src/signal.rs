@@ -1,13 +1,13 @@
-//! A signal: wakes those who listen when something has changed.
+//! A signal: wakes all listeners when something has changed.
 //!
-//! Whoever waits for a change and looks again and again whether it has come costs the more the
-//! more they are. Changes that are waited for are rare, so that a lock does no harm there.
+//! Polling for a change costs the more, the more tasks poll. Changes that are waited for are rare, so that a lock does
+//! no harm there.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// Wakes those who listen, each time, until they stop listening.
+/// Wakes the listeners, each time, until they stop listening.
 #[derive(Debug, Default)]
 pub struct Signal {
     listeners: Mutex<Listeners>,

@@ -70,8 +70,8 @@ pub const fn millis_since(earlier: u32, now: Instant) -> u32 {
 /// Nothing counts as older than this, in milliseconds (12 days).
 const OLDEST: u32 = u32::MAX / 4;
 
-/// The time to store in place of one made by [`millis`] that is older than [`OLDEST`]: one of that
-/// age. Times wrap, so whoever keeps one calls this at least once a day. An even one stays even.
+/// Returns the time to store in place of a time made by [`millis`] that is older than [`OLDEST`]: one of that age.
+/// Times wrap, so the owner of a time calls this at least once a day. An even time stays even.
 pub(crate) const fn keep_old(at: u32, now: Instant) -> Option<u32> {
     match millis_since(at, now) > OLDEST {
         true => Some((millis(now).wrapping_sub(OLDEST) | 1) - 1 + (at & 1)),
@@ -95,7 +95,7 @@ pub(crate) fn keep_word_old(word: &AtomicU64, now: Instant) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Horizon {
     now: u32,
-    /// The last time that is too long ago.
+    /// The last time that is past.
     past: u32,
     /// Length of the range before `past` in which times are past, and not in the future.
     reach: u32,

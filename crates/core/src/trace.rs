@@ -4,7 +4,7 @@
 //! it keeps each candidate's score and the reason for which the candidate was or was not taken. There is no second
 //! implementation of a decision, which could differ.
 
-/// Collects the reasons of one decision, if anybody wants to know.
+/// Collects the reasons of one decision, if it is to be explained.
 #[derive(Debug, Default)]
 pub struct Trace(Option<Box<Explanation>>);
 

@@ -1,11 +1,11 @@
 //! Zones: where members are, which of them a group asks first, and which share of its requests goes on
 //! to others.
 //!
-//! The zones of a group have *ranks*: the balancer's own zone is of the first one, then come those
-//! that the configuration names, in their order, and all others together are of the last one. Of the
-//! requests that come to a rank a share *passes on* to the next one: none as long as its members can
-//! serve and are not loaded. Rounds of control say which share that is (`evenkeel_control::zones`);
-//! each decision draws a rank, and then the strategy picks among its members only.
+//! The zones of a group have *ranks*: the balancer's own zone has the first rank, then come the zones that the
+//! configuration names, in their order, and all others together have the last one. Of the requests that come to a rank,
+//! a share *passes on* to the next one: none as long as the rank's members can serve and are not loaded. Rounds of
+//! control set that share (`evenkeel_control::zones`); each decision draws a rank, and then the strategy picks among
+//! its members only.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -55,9 +55,9 @@ impl Default for ZoneSettings {
 pub struct Measured {
     /// Weight of all members that are no backups.
     pub weight: f32,
-    /// Weight of those that can serve, at their limit or not.
+    /// Weight of the members that can serve, at their limit or not.
     pub usable: f32,
-    /// Mean load of those that can serve and of which it is known.
+    /// Mean load of the members that can serve and whose load is known.
     pub load: Option<f32>,
     /// Mean age of the reports that the load is from, in seconds.
     pub age: f32,
@@ -133,7 +133,7 @@ impl Readings {
         (0..ranks).map(share).collect()
     }
 
-    /// The rank that gets a request. `random` gives a number below [`WHOLE`] for each rank that is asked.
+    /// Draws the rank that gets a request. `random` gives a number below [`WHOLE`] for each rank that is tried.
     pub(crate) fn draw(&self, ranks: usize, mut random: impl FnMut(usize) -> u32) -> usize {
         let last = ranks.saturating_sub(1);
         for (rank, words) in self.0.iter().enumerate().take(last) {
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Shares sum up to one, and are what is drawn.
+        /// Shares sum up to one, and agree with the draws.
         #[test]
         fn what_is_drawn_is_what_is_said(
             passed in prop::collection::vec(prop_oneof![Just(0), Just(WHOLE), 0..=WHOLE], RANKS),

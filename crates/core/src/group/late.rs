@@ -1,22 +1,19 @@
 //! Late binding: a request waits in the group's queue until the member has room at which it would be
 //! done first, and goes to none that would take longer only because that one has room now.
 //!
-//! A member has room while it works on fewer requests than its cap: what it was given
-//! (`max_connections`), or what was learnt (`caps.rs`). For a member with service time *s*, cap *c*
-//! and *n* requests, one more would be done after
+//! A member has room while it works on fewer requests than its cap: the configured one (`max_connections`), or the
+//! learnt one (`caps.rs`). For a member with service time *s*, cap *c* and *n* requests, one more would be done after
 //!
 //! ```text
 //! n < c: s          n >= c: s (1 + (n + 1 - c) / c)
 //! ```
 //!
-//! Where requests have been there for far longer than *s*, the first place is expected to become free
-//! after as long again.
+//! If requests have been there for far longer than *s*, the first slot is expected to become free after as long again.
 //!
-//! Those that wait reserve in turn: each is counted at the member where it would be done first, and
-//! the next one decides with these in mind. Whoever would get a place that is free is bound; others
-//! wait. So a slow member is used as soon as it is sooner than the queue for the fast ones, and not
-//! before. Bounded queues at servers, and waiting at the balancer beyond them: Kogias et al., "R2P2:
-//! Making RPCs First-Class Datacenter Citizens", 2019.
+//! Waiting requests reserve in turn: each is counted at the member where it would be done first, and the next one
+//! decides with these reservations in mind. A request that would get a free slot is bound; others wait. So a slow
+//! member is used as soon as it is sooner than the queue for the fast ones, and not before. Bounded queues at servers,
+//! and waiting at the balancer beyond them: Kogias et al., "R2P2: Making RPCs First-Class Datacenter Citizens", 2019.
 
 use super::view::{Busyness, Room, View};
 use crate::estimate::FAILURE_COST;
@@ -38,13 +35,12 @@ const FAILURES: f32 = 10.0 * FAILURE_COST;
 /// members.
 const TRIAL_INTERVAL: u32 = 512;
 
-/// For so many requests that wait for each member, each learnt cap counts as one higher: a cap that was
-/// learnt wrongly costs little throughput, and when all members are busy all the time there is
-/// nothing to be gained by waiting for one of them.
+/// Number of waiting requests for each member for which each learnt cap counts as one higher: a cap that was learnt
+/// wrongly costs little throughput, and when all members are busy all the time, waiting for one of them gains nothing.
 const WAITING_FOR_ONE: u32 = 4;
 
-/// Requests that have been at a member for so many service times are expected to stay for as long
-/// again: the member may have stalled.
+/// Number of service times after which a request at a member is expected to stay for as long again: the member may have
+/// stalled.
 const UNUSUAL: f32 = 8.0;
 
 /// Interval at which caps are learnt: one of this many decisions.

@@ -221,8 +221,8 @@ impl Group {
         self.explain(&self.view(request).rehearsed(), None, rng).1
     }
 
-    /// Binds a request of cost 1 to the member at `index`, whatever the strategy says; `None` if
-    /// it is at its connection limit, or there is no such member.
+    /// Binds a request of cost 1 to the member at `index`, without asking the strategy; `None` if the member is at its
+    /// connection limit, or does not exist.
     pub fn bind(&self, index: usize, now: Instant) -> Option<Ticket> {
         self.bind_for(index, Cost::ONE, now)
     }
@@ -251,10 +251,9 @@ impl Group {
         None
     }
 
-    /// Counts a client that was told to go to the member at `index` itself, and to ask
-    /// again after `stay`. Nobody will tell when it has ended, so there is no ticket: it
-    /// counts as bound since the last load report, so that the next client is not sent
-    /// there for the same low load.
+    /// Counts a client that was told to go to the member at `index` itself, and to ask again after `stay`. Nothing
+    /// reports the client's end, so there is no ticket: the client counts as bound since the last load report, so that
+    /// the next client is not sent there for the same low load.
     pub fn assign(&self, index: usize, stay: Duration) {
         if let Some(seat) = self.pool.seats.get(index) {
             seat.location.assign(stay);
@@ -333,7 +332,7 @@ impl Group {
         }
     }
 
-    /// Asks for a backup, if nobody but backups may serve.
+    /// Asks for a backup, if only backups may serve.
     fn ask_backups(
         &self,
         view: &View<'_>,

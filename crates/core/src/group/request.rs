@@ -25,8 +25,8 @@ pub struct Request<'a> {
     pub ahead: Option<u32>,
     /// Reason for which the client has no member any more, if it had one: shown by explanations.
     pub unbound: Option<&'static str>,
-    /// The member at which the client has a connection of its own, if it has one. Whoever carries the request looks at
-    /// it; strategies do not.
+    /// The member at which the client has a connection of its own, if it has one. The carrier of the request uses it;
+    /// strategies do not.
     pub pinned: Option<MemberId>,
 }
 

@@ -47,7 +47,7 @@ const TRACE: u8 = 1;
 /// Members are of zones with different ranks.
 const ZONES: u8 = 2;
 
-/// Differences of what is typical up to this factor are none.
+/// Differences of the typical time up to this factor are ignored.
 const SIMILAR: f32 = 1.5;
 
 #[derive(Debug, Default)]
@@ -129,7 +129,7 @@ impl GroupState {
         self.relocating.store(some, Ordering::Release);
     }
 
-    /// The client of whoever holds `client`; a new one is counted until nobody else holds it.
+    /// Returns the client held as `client`; a new one is counted until no other owner holds it.
     pub fn client<'a>(&self, client: &'a mut Option<Arc<Client>>) -> &'a Arc<Client> {
         client.get_or_insert_with(|| {
             let client = Arc::<Client>::default();
@@ -138,7 +138,7 @@ impl GroupState {
         })
     }
 
-    /// Counts a client until nobody else holds it.
+    /// Counts a client until no other owner holds it.
     fn add_client(&self, client: Arc<Client>) {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if clients.all.len() >= 2 * clients.were + 64 {
@@ -184,7 +184,7 @@ impl GroupState {
         f32::from_bits(self.typical.load(Ordering::Relaxed))
     }
 
-    /// Says what that is. Small differences change nothing, as all that is known is in units of it.
+    /// Sets the typical time. Small differences change nothing, as all filters are in units of it.
     pub(super) fn set_typical(&self, time: f32) {
         let before = self.typical();
         let is_other = time > SIMILAR * before || SIMILAR * time < before;

@@ -66,9 +66,8 @@ fn a_load_without_a_name_is_seen_whether_it_comes_before_the_group_or_after() {
     }
 }
 
-/// Three clients a second, each for half a minute, and a report a second: were the
-/// whole load taken for that of the clients of the last second, each member would get
-/// one in each, however small it is.
+/// Three clients a second, each for half a minute, and a report a second: if the whole load were taken for the load of
+/// the last second's clients, each member would get one client in each second, however small it is.
 #[test]
 fn clients_that_stay_are_sent_by_load_and_not_one_to_each_in_turn() {
     const CAPACITIES: [f64; 3] = [100.0, 50.0, 25.0];
@@ -104,9 +103,8 @@ fn clients_that_stay_are_sent_by_load_and_not_one_to_each_in_turn() {
     assert!(high < 1.25 * low, "{loads:?}");
 }
 
-/// A hundred clients a second go to the members themselves, each for five seconds, and
-/// reports come once a second: in between nobody knows of the clients but we who sent
-/// them.
+/// A hundred clients a second go to the members themselves, each for five seconds, and reports come once a second: in
+/// between only we, who sent the clients, know of them.
 #[test]
 fn assigned_clients_count_until_a_report_shows_them() {
     for (strategy, id, capacity) in [
@@ -499,7 +497,7 @@ fn fast_and_slow(settings: GroupSettings, limit: Option<u32>) -> (Group, Ticket)
     (group, ticket)
 }
 
-/// A request that waits behind so many, or may not wait.
+/// A request that waits behind `ahead` others, or may not wait.
 fn request_behind(ahead: Option<u32>) -> Request<'static> {
     Request {
         ahead,

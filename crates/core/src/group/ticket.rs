@@ -52,8 +52,7 @@ struct Verdict {
 }
 
 impl Ticket {
-    /// For a request that is bound to `member`, which has it in its count already, beside
-    /// `others`.
+    /// A ticket for a request that is bound to `member`, and already counted there, beside `others`.
     pub(super) fn new(
         member: &Member,
         index: usize,
@@ -217,7 +216,7 @@ impl Ticket {
         }
     }
 
-    /// The response has brought so many bytes to the client: that is a part of its pace if it is a stream.
+    /// Notes the bytes of the response that went to the client: they are a part of its pace if it is a stream.
     pub fn note_bytes(&self, bytes: u64) {
         if self.is_stream && self.has_first_byte() {
             self.slot.record().streams.add_bytes(bytes);
@@ -264,7 +263,7 @@ impl Ticket {
         }
     }
 
-    /// A stream is over, whoever has ended it.
+    /// Ends a stream, whichever side has ended it.
     #[cold]
     fn note_stream(&self, now: Instant) {
         if let Some(first) = self.first_byte() {

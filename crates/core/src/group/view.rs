@@ -163,8 +163,8 @@ impl Pool {
     }
 }
 
-/// By how much the mean of the logarithms (base 2) of exponential times is below that of their mean, less
-/// what is off by the quick logarithm and noise.
+/// Difference between the logarithm (base 2) of the mean of exponential times and the mean of their logarithms, less
+/// the error of the quick logarithm and noise.
 const BELOW_THE_MEAN: f32 = 0.6;
 
 /// Share of its weight with which a member begins slow start.
@@ -237,8 +237,8 @@ impl<'a> View<'a> {
         self.mask & Reason::Standby as u32 == 0
     }
 
-    /// The narrowest view in which a member may be picked at once: this one, one with backups, or one
-    /// in which load alerts stand in nobody's way. If there is no such member, this one.
+    /// The narrowest view in which a member may be picked at once: this one, one with backups, or one in which load
+    /// alerts are ignored. If there is no such member, this one.
     pub fn widened(self) -> Self {
         let may_pick = |view: &Self| view.eligible().next().is_some();
         if may_pick(&self) {
@@ -392,9 +392,8 @@ impl<'a> View<'a> {
         Some(load - self.location(index).doubtful(&self.query))
     }
 
-    /// [`View::load`] for who counts and times our requests itself: with what those add that
-    /// are there now, where that is known, and without an estimate of what those have added that
-    /// came since the report.
+    /// [`View::load`] for a strategy that counts and times our requests itself: with the load of the requests that are
+    /// there now, where it is known, and without an estimate of the load of the requests that came since the report.
     #[inline(always)]
     pub(crate) fn load_of_others(&self, index: usize) -> Option<f32> {
         self.of_report(index, |report| match report.is_momentary {
@@ -493,7 +492,7 @@ impl<'a> View<'a> {
         self.slot(index).service_time(self.now())
     }
 
-    /// The moment of the decision, with what is usual in the group.
+    /// The moment of the decision, with the typical time of the group.
     #[inline]
     pub(crate) fn moment(&self) -> Moment {
         Moment::new(self.now(), self.settings().latency_decay)
@@ -538,9 +537,8 @@ impl<'a> View<'a> {
             .stale_since(self.now(), self.settings().latency_decay)
     }
 
-    /// Requests in flight at the location of the member at `index` from everybody, if
-    /// that is what is reported: other balancers' requests, too, which the slot cannot
-    /// know, and which count 1 each; ours count what they cost. `None` is unknown.
+    /// Requests in flight at the location of the member at `index` from all balancers, if the location reports them:
+    /// other balancers' requests, which the slot cannot know, count 1 each; ours count their cost. `None` is unknown.
     #[inline]
     pub fn reported_in_flight(&self, index: usize) -> Option<f32> {
         match self.query.id {

@@ -12,8 +12,7 @@ use crate::trace::{Short, Trace};
 use crate::zone::{self, Measured, RANKS};
 
 impl Group {
-    /// Of which rank the zone of each member is; `None` if the group goes by no zones, or all are of
-    /// one rank.
+    /// Rank of the zone of each member; `None` if the group does not use zones, or all have one rank.
     pub fn ranks(&self) -> Option<&Ranks> {
         self.pool.ranks.as_ref()
     }

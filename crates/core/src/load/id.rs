@@ -175,8 +175,8 @@ pub struct LoadValue(pub(super) f32);
 pub struct InvalidLoad(pub f64);
 
 impl LoadValue {
-    /// The largest load that is believed. Larger numbers are mistakes of a unit or a
-    /// sensor, and one of them would dominate every average it enters.
+    /// The largest load that is accepted. Larger numbers are mistakes of a unit or a sensor, and one of them would
+    /// dominate every average it enters.
     pub const MAX: f32 = 1e12;
 
     /// No load at all.

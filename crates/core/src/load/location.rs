@@ -1,4 +1,4 @@
-//! A location: what is kept of it, and of each load that it reports.
+//! A location, and each load that it reports.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -36,8 +36,8 @@ pub(super) struct Cell {
     /// Load id plus one; 0 is an empty cell. Written once: a reader that has found a cell may continue to use it, even
     /// if the location does not keep it any more.
     pub(super) id: AtomicU64,
-    /// Value as f32 bits (high half), report time in milliseconds, wrapping (low half).
-    /// Times are odd ([`millis`]): an even one is that of a report which has expired.
+    /// Value as f32 bits (high half), report time in milliseconds, wrapping (low half). Times are odd ([`millis`]): an
+    /// even time means that the report has expired.
     pub(super) value_at: AtomicU64,
     /// [`Location::bound`] at the time of the report.
     pub(super) bound_at: AtomicU64,
@@ -173,7 +173,7 @@ impl Cell {
         }
     }
 
-    /// Milliseconds since the last report; 0 for one that is about to come.
+    /// Milliseconds since the last report; 0 if there was none yet, or if a monitor holds the load.
     pub(super) fn silence(&self, now: Instant) -> u32 {
         match self.value_at.load(Ordering::Acquire) {
             _ if self.held.load(Ordering::Acquire) => 0,
@@ -355,7 +355,7 @@ impl Location {
         self.shut.load(Ordering::Acquire)
     }
 
-    /// Says so; for whoever tells the server.
+    /// Notes that servers here are shut, or not any more; called by the component that tells the server.
     pub fn set_shut(&self, shut: bool) {
         self.change(self.shut.swap(shut, Ordering::AcqRel) != shut);
     }
@@ -372,8 +372,8 @@ impl Location {
         self.change(self.tell.swap(tell as u8, Ordering::AcqRel) != tell as u8);
     }
 
-    /// Wakes those who listen when a pulse begins or ends, when the servers here are shut or
-    /// not any more, and when they are to be told something else.
+    /// Wakes listeners when a pulse begins or ends, when the servers here are shut or not any more, and when their
+    /// instruction changes.
     pub fn changed(&self) -> &Signal {
         &self.changed
     }
@@ -388,9 +388,8 @@ impl Location {
         self.in_flight.end(cost);
     }
 
-    /// Keeps old reports old, and forgets loads without a name that nobody reports any more.
-    /// Times wrap after 49 days, and from half of that on they would seem to be new: call it
-    /// once a day or oftener.
+    /// Keeps old reports old, and forgets loads without a name that are not reported any more. Times wrap after 49
+    /// days, and from half of that on they would seem to be new: call it at least once a day.
     pub fn keep_age(&self, now: Instant) {
         for cell in &self.cells {
             // One that has expired stays so: its time is even.

@@ -9,11 +9,11 @@ use crate::cost::UNIT;
 use crate::estimate::{higher, lower};
 use crate::time::{Horizon, Instant, millis_since};
 
-/// After so many milliseconds half of what others had in a queue is something else.
+/// Milliseconds after which half of the others' requests in a queue have been replaced.
 const HALF_LIFE: f32 = 30.0;
 
-/// A busy location does not become idle because none of our requests is there: at least
-/// this share of a utilisation is somebody else's.
+/// Least share of a utilisation that is due to others: a busy location does not become idle because none of our
+/// requests is there.
 const NOT_OURS: f32 = 0.5;
 
 /// The load that is asked for, and the limit of freshness: worked out once for all members of a decision.
@@ -65,7 +65,7 @@ pub(crate) struct Report {
 }
 
 impl Cell {
-    /// Value and time of the last report, if that is fresh.
+    /// Value and time of the last report, if the report is fresh.
     #[inline]
     fn fresh(&self, query: &Query) -> Option<u64> {
         let word = self.value_at.load(Ordering::Acquire);
@@ -74,9 +74,9 @@ impl Cell {
 }
 
 impl Location {
-    /// The load `id` as it probably is now: the last report, if it was at most
-    /// `max_age` ago, plus what our own requests have added since. `None` is *unknown*.
-    /// For [`LoadId::UTILIZATION`], where it is unknown, that of [`LoadId::CPU`] is taken.
+    /// The load `id` as it probably is now: the last report, if it was at most `max_age` ago, plus the load that our
+    /// own requests have added since. `None` is *unknown*. If [`LoadId::UTILIZATION`] is unknown, [`LoadId::CPU`] is
+    /// taken.
     ///
     /// Without the addition a member with a low report would get all requests until its
     /// next one. What a request adds is not reported. It is estimated from the last
@@ -112,7 +112,7 @@ impl Location {
             .map(|report| report.value + report.added)
     }
 
-    /// The report of that load, if it is fresh, with what has happened since.
+    /// The report of that load, if it is fresh, with the changes since.
     // A call costs as much as what is done here, and decisions ask for the load of each member.
     #[inline(always)]
     pub(crate) fn last_report(&self, query: &Query) -> Option<Report> {
@@ -141,7 +141,7 @@ impl Location {
             || (query.elsewhere && self.other_report(query).is_some())
     }
 
-    /// The report of a load without a name, or that stands for one that is not there.
+    /// The report of a load without a name, or of a load that stands for a missing one.
     #[inline(never)]
     fn other_report(&self, query: &Query) -> Option<Report> {
         let of = |id| {

@@ -123,8 +123,8 @@ impl Location {
         self.hold(loads, false, now)
     }
 
-    /// Stores what another balancer has read, in the same way. It says so until `until` at least: this one need not
-    /// ask meanwhile.
+    /// Stores a load that another balancer has read, in the same way. The other balancer reads it until `until` at
+    /// least, so that this one need not read it meanwhile.
     pub fn observe_elsewhere(
         &self,
         loads: impl IntoIterator<Item = (LoadId, LoadValue)>,
@@ -154,9 +154,8 @@ impl Location {
         result
     }
 
-    /// The monitor that [holds](Location::observe) these loads has no news of them: they
-    /// are unknown from now on, and what others report of them counts. Those that it does
-    /// not hold stay as they are.
+    /// Expires the loads that the monitor which [holds](Location::observe) them has no news of: they are unknown from
+    /// now on, and other reports of them count. Loads that it does not hold stay as they are.
     pub fn expire(&self, ids: impl IntoIterator<Item = LoadId>) {
         for id in ids {
             self.with_cell(id, |cell| {
@@ -187,8 +186,8 @@ impl Location {
         self.expire(ids);
     }
 
-    /// Stores a report of several loads: all of them, or none if they are too many. For
-    /// those who are told and can do better.
+    /// Stores a report of several loads: all of them, or none if they are too many. For reporters that get an answer
+    /// and can send fewer.
     pub fn report_all(
         &self,
         loads: &[(LoadId, LoadValue)],
@@ -217,9 +216,8 @@ impl Location {
         Ok(())
     }
 
-    /// Stores a report of several loads, each for which there is room; answers for how many
-    /// there was none. For those who are not told: one load too many must not cost them the
-    /// others.
+    /// Stores a report of several loads, each of them if there is room for it; returns the number of loads without
+    /// room. For reporters that get no answer: one load too many must not cost them the others.
     pub fn report_each(&self, loads: &[(LoadId, LoadValue)], now: Instant) -> usize {
         let refused = |&&(id, value): &&(LoadId, LoadValue)| self.report(id, value, now).is_err();
         loads.iter().filter(refused).count()

@@ -104,8 +104,9 @@ const SPREAD: f32 = 0.01;
 /// members that are equal should have equally many.
 const LEAST_GROWTH: f32 = 0.5;
 
-/// Members take turns where one of them has been without a request for so many times as long as all members take for one: where there is
-/// less than a quarter of a request in flight on average. With more, answers are news that a turn would take no notice of.
+/// Members take turns if one of them has been without a request for this many times the time that all members take for
+/// one: if there is less than a quarter of a request in flight on average. With more traffic, answers are news that a
+/// turn would ignore.
 const RARELY: f32 = 4.0;
 
 /// Interval of decisions at which the growth of latencies with requests in flight is learnt: one in this number.
@@ -228,7 +229,7 @@ struct Look {
     load: f32,
 }
 
-/// Looks at members: what is the same for all of them is worked out once.
+/// Looks at members: data that all of them share is worked out once.
 struct Eye<'v, 'a> {
     view: &'v View<'a>,
     moment: Moment,
@@ -372,8 +373,8 @@ impl Adaptive {
     }
 }
 
-/// Another member in the place of `best`, where nothing is in flight at any member, if it cannot be told from it by what is
-/// known: the one that was given a request the longest ago. So members that are equal take turns.
+/// Returns another member in place of `best` if no request is in flight at any member, and if no data tells the two
+/// apart: the member that was given a request the longest ago. So members that are equal take turns.
 ///
 /// Answers of busy members also tell of what other balancers do there, so these take no turns.
 #[inline]
@@ -412,8 +413,8 @@ fn turn(
     chosen.0
 }
 
-/// True if nothing that is known tells one member from the other: neither load nor failures, nor what they have answered
-/// lately and over a longer time.
+/// True if no data tells one member from the other: neither load nor failures, nor their answers lately and over a
+/// longer time.
 #[inline]
 fn is_alike(eye: &Eye<'_, '_>, others: &Others, one: &Look, other: &Look) -> bool {
     let [cost, other_cost] = [one, other].map(|look| others.cost(look, eye.busyness.is_queue));

@@ -52,7 +52,7 @@ impl Best {
         }
     }
 
-    /// The lowest score, or one that is equal to it.
+    /// The lowest score, or a score equal to it.
     pub(super) fn score(&self) -> f32 {
         self.score
     }

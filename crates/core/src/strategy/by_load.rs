@@ -1,5 +1,4 @@
-//! The least loaded of all members, by whatever load: what the strategies that go by
-//! reported load share.
+//! The least loaded of all members: the shared part of the strategies that use reported loads.
 //!
 //! A member whose load is not known gets an average share: with a chance of its share
 //! of the weight the decision falls among the unknown, and there by requests in flight.
@@ -185,9 +184,8 @@ fn of_unknown(
     Some(index)
 }
 
-/// An eligible member with little load per unit of weight. Where nobody has the load of the
-/// `query`, none is known. `empty` says how many are kept to choose from, and which loads count
-/// as equal.
+/// Chooses an eligible member with little load per unit of weight. If no member has the load of the `query`, no load is
+/// known. `empty` says how many members are kept to choose from, and which loads count as equal.
 #[inline]
 pub(super) fn least<K: Keep>(
     view: &View<'_>,

@@ -47,7 +47,7 @@ pub(super) enum Candidates {
 }
 
 impl Choices {
-    /// `values` are those of a strategy with [`CHOICES`] and perhaps [`SCAN_UP_TO`].
+    /// `values` are the parameters of a strategy with [`CHOICES`] and perhaps [`SCAN_UP_TO`].
     pub(super) fn new(values: &Values) -> Self {
         let get = |param: &Param| values.try_get(param.name).unwrap_or(0.0) as usize;
         Choices {
@@ -193,7 +193,7 @@ impl Candidates {
         self.mean(view, |index| view.latency(index))
     }
 
-    /// The mean of what is known of the candidates; `None` if nothing is.
+    /// The mean of the known values of the candidates; `None` if none is known.
     #[inline]
     pub(super) fn mean(
         &self,

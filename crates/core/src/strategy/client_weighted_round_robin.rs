@@ -96,7 +96,7 @@ pub(super) const KIND: Kind = Kind {
 /// A factor of 1 (f32 bits).
 const EVEN: u32 = 1f32.to_bits();
 
-/// A weight is at least and at most so many times the mean.
+/// Bounds of a weight, as multiples of the mean.
 const LOWEST: f64 = 0.01;
 const HIGHEST: f64 = 10.0;
 

@@ -115,7 +115,7 @@ impl Follow {
         factor.fresh(&view.query().horizon).unwrap_or(1.0)
     }
 
-    /// Multiplies `weights`, one for each member, with these factors, after the step that is due.
+    /// Multiplies `weights`, one for each member, by these factors, after the step that is due.
     pub(crate) fn weigh(&self, view: &View<'_>, weights: &mut [f32]) {
         self.adjust(view);
         for (index, weight) in weights.iter_mut().enumerate() {

@@ -16,15 +16,13 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// there is one, and notes in `trace` what it looked at.
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize>;
 
-    /// Multiplies `weights`, one for each member, with what the strategy makes of them by loads, after the
-    /// step that is due: for [`Group::weights`](crate::group::Group::weights). Answers whether it has
-    /// such factors.
+    /// Multiplies `weights`, one for each member, by the strategy's factors according to loads, after the step that is
+    /// due: for [`Group::weights`](crate::group::Group::weights). Returns true if the strategy has such factors.
     fn weigh(&self, _view: &View<'_>, _weights: &mut [f32]) -> bool {
         false
     }
 
-    /// Above which effective load a location is told to shed what it has, if the
-    /// strategy has an opinion about that.
+    /// Effective load above which a location is told to shed its clients, if the strategy has such a threshold.
     fn alert_threshold(&self) -> Option<Threshold> {
         None
     }
@@ -50,8 +48,7 @@ pub struct Param {
 }
 
 impl Param {
-    /// Any number that is not negative, and 0 if none is given. Its name and what it means are to
-    /// be added.
+    /// A parameter for any number that is not negative, 0 if it is not set. The caller adds the name and the `doc`.
     pub(super) const NUMBER: Param = Param {
         name: "",
         doc: "",
@@ -131,7 +128,7 @@ impl Values {
 /// A parameter that a strategy does not take.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ParamError {
-    /// No such parameter.
+    /// The strategy has no such parameter.
     #[error("strategy {} has no parameter {name:?}; it takes {}", kind.name, names(kind.params))]
     Unknown {
         /// Name that was asked for.
@@ -150,7 +147,7 @@ pub enum ParamError {
     /// Two thresholds are the wrong way round.
     #[error("a critical_threshold of {critical} is not above the reject_threshold of {reject}")]
     Thresholds {
-        /// The one that is to be higher.
+        /// The threshold that must be higher.
         critical: f64,
         /// The other one.
         reject: f64,

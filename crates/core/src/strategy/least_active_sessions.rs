@@ -107,7 +107,7 @@ struct LeastActiveSessions {
     is_reported: bool,
 }
 
-/// The loads that it goes by.
+/// The loads that the strategy uses.
 #[derive(Clone, Copy)]
 struct Queries {
     rate: Query,

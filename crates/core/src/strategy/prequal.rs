@@ -78,7 +78,7 @@ pub(super) const KIND: Kind = Kind {
 /// Probes in the pool.
 const POOL: usize = 16;
 
-/// Probes that are removed for each one that is taken.
+/// Probes that are removed for each probe that is taken.
 const REMOVED: f32 = 0.25;
 
 /// The latency in seconds that is assumed where none is known.
@@ -273,7 +273,7 @@ impl Prequal {
             .lowest(view, rng, candidates, None, |_| 1.0, Due::InTurn, score)
     }
 
-    /// Looks at a few random members and keeps what is seen in the pool.
+    /// Looks at a few random members and keeps the probes in the pool.
     ///
     /// Answers the first of them, which was drawn by weight, as one that was due.
     fn probe(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Option<usize> {

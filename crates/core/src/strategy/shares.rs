@@ -1,27 +1,23 @@
 //! Sees to it that a weight is a share, over time, of what members that are equally good get.
 //!
-//! Strategies that take the lowest score decide by what there is at the moment, and what there
-//! is at the moment is whole requests: two in flight cannot be shared 5 to 2. So one of the
-//! candidates is *due* in each decision, in proportion to the weights. The best one is taken
-//! all the same; if it has another weight than the one that was due, then members of its
-//! weight are one request ahead, and those of the other one behind. Who is ahead has a higher
-//! score, up to sixteen times, and who is behind a lower one, down to a
-//! sixteenth. That makes shares
-//! exact where members are equal. Where they are not, it gives way: a member that is slower
-//! than the others is due less often, and one whose queue has become far longer than its share
-//! is left, due or not.
+//! Strategies that take the lowest score decide by the present state, and the present state consists of whole requests:
+//! two in flight cannot be shared 5 to 2. So one of the candidates is *due* in each decision, in proportion to the
+//! weights. The best one is taken all the same; if it has another weight than the one that was due, then members of its
+//! weight are one request ahead, and members of the other weight behind. Members that are ahead have a higher score, up
+//! to sixteen times, and members that are behind a lower one, down to a sixteenth. That makes shares exact where
+//! members are equal. Where they are not, it gives way: a member that is slower than the others is due less often, and
+//! a member whose queue has become far longer than its share is left, due or not.
 //!
-//! The account is that of a weight and not of a member. Among members of one weight nothing
-//! changes, so a slow one falls behind without a claim to anything; and groups whose weights
-//! are all the same, which are most groups, write nothing and take no turns. Only members that
-//! may be picked are ever due, so who comes back after a while has no arrears to catch up with.
-//! What is kept is bounded, and a new snapshot of the group begins anew.
+//! An account belongs to a weight and not to a member. Among members of one weight nothing changes, so a slow one falls
+//! behind without a claim to anything; and groups whose weights are all the same, which are most groups, write nothing
+//! and take no turns. Only members that may be picked are ever due, so a member that comes back after a while has no
+//! arrears to catch up with. The accounts are bounded, and a new snapshot of the group begins anew.
 //!
-//! Who is due is drawn by weight, and drawn anew with a chance that grows with how much worse than
-//! the others the drawn one is: so nothing needs to be worked out for all candidates but sums.
+//! The member that is due is drawn by weight, and drawn anew with a chance that grows with how much worse than the
+//! others the drawn one is: so only sums need to be worked out for all candidates.
 //!
-//! Requests in flight are compared by what they are above the share of their member. For a
-//! member of weight *v* times the mean, with *n* requests where *x* are the mean, that is
+//! Requests in flight are compared by their excess over the share of their member. For a member of weight *v* times the
+//! mean, with *n* requests where *x* are the mean, the excess is
 //!
 //! ```text
 //! v >= 1: n / v          v < 1: n + (1 - v) x
@@ -44,12 +40,12 @@ use crate::member::{Member, Slot};
 /// sixteen times the score, or a sixteenth.
 const MOST: i32 = 32;
 
-/// Scores up to this factor above the lowest one are as good where it is somebody's turn.
+/// Scores up to this factor above the lowest one are as good if it is the candidate's turn.
 const AS_GOOD: f32 = 1.5;
 
-/// A member that is worse than the others by more than so many powers of two is due less often, by
-/// the square of what is above: a weight is what one like the others deserves. What is seldom
-/// asked is somewhat slower where machines are busy, whoever answers.
+/// Number of powers of two by which a member may be worse than the others. A member that is worse by more is due less
+/// often, by the square of the excess: a weight is the share that a member like the others deserves. A member that is
+/// seldom asked is somewhat slower where machines are busy, whatever its speed.
 const WORSE: f32 = 1.0;
 
 /// Number of draws after which nobody is due: the drawn members were much worse than the others.
@@ -128,7 +124,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// For strategies that go by requests in flight.
+    /// A candidate for strategies that go by requests in flight.
     #[inline]
     pub(super) fn new(view: &View<'_>, index: usize, in_flight: f32) -> Self {
         let (weight, account) = account(view, index);
@@ -227,7 +223,7 @@ pub(super) struct Means {
 }
 
 impl Means {
-    /// The requests in flight of a candidate as they compare with those of the others.
+    /// Requests in flight of a candidate for the comparison with the others.
     #[inline]
     fn compare(&self, candidate: &Candidate) -> f32 {
         match candidate.weight >= self.weight {
@@ -455,7 +451,7 @@ impl Shares {
         }
     }
 
-    /// Draws until somebody deserves to be due.
+    /// Draws until a member deserves to be due.
     #[cold]
     fn draw_again(
         &self,

@@ -46,7 +46,7 @@ const MOST_TURNS: i32 = 64;
 const MEAN: f32 = 64.0;
 
 impl Stride {
-    /// A schedule for so many members.
+    /// A schedule for this many members.
     pub(super) fn new(members: usize) -> Self {
         Stride {
             sequence: AtomicU64::new(0),
@@ -58,8 +58,8 @@ impl Stride {
         }
     }
 
-    /// Says what the highest weight is, where all have changed at once. One that is not told is
-    /// noticed in time: a higher one when its turn comes, a lower one after two rounds without a member.
+    /// Sets the highest weight, where all have changed at once. A highest weight that is not set is noticed in time: a
+    /// higher one when its turn comes, a lower one after two rounds without a member.
     pub(super) fn set_highest(&self, weight: f32) {
         self.highest.set(weight);
     }

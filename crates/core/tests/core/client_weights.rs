@@ -220,7 +220,7 @@ proptest! {
         close(&shares_at(&group, 111), &expected);
     }
 
-    /// Whatever is reported: somebody is chosen, and nobody starves.
+    /// For any reports, a member is chosen, and no member starves.
     #[test]
     fn nobody_starves(
         members in prop::collection::vec((loads(), loads(), loads(), loads()), 1..8),

@@ -274,8 +274,8 @@ fn a_new_member_is_not_hit_by_a_surge() {
     }
 }
 
-/// Envoy issue 39552: a change of weight rebuilt connection pools. Here it is a store to
-/// the slot: the snapshot, and what is bound, stay.
+/// Envoy issue 39552: a change of weight rebuilt connection pools. Here the change is a store to the slot: the snapshot
+/// and all bindings stay.
 #[test]
 fn a_change_of_weight_needs_no_new_snapshot() {
     for strategy in all() {
@@ -361,7 +361,7 @@ fn the_least_loaded_member_is_not_swamped_until_its_next_report() {
     }
 }
 
-/// linkerd2 issues 14086 and 5017: some pods get nothing, and nobody can see why.
+/// linkerd2 issues 14086 and 5017: some pods get no requests, and the cause cannot be seen.
 #[test]
 fn a_member_that_gets_nothing_is_explained() {
     for strategy in all() {
@@ -379,8 +379,8 @@ fn a_member_that_gets_nothing_is_explained() {
     }
 }
 
-/// Consistent hashing: a member that goes away moves its own clients only, and one that
-/// fills up hands on what is above its bound.
+/// Consistent hashing: a member that goes away moves its own clients only, and a member that fills up hands on the
+/// requests above its bound.
 #[test]
 fn a_lost_member_moves_only_its_own_clients() {
     let group = group("source_ip_hash", &[1.0, 1.0, 2.0, 1.0, 1.0]);
@@ -444,8 +444,8 @@ fn a_reject_threshold_that_all_exceed_rejects_nobody() {
     assert_eq!(pick(&mut rng), 1);
 }
 
-/// `weighted_by_load`: members of different sizes end at the same utilisation, although
-/// nobody said that they differ, and without oscillating.
+/// `weighted_by_load`: members of different sizes end at the same utilisation, although their sizes are not configured,
+/// and without oscillating.
 #[test]
 fn utilisation_becomes_equal_and_stays_so() {
     let group = group("weighted_by_load", &[1.0; 4]);

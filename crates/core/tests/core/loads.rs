@@ -61,8 +61,8 @@ fn b4_a_load_is_compared_with_that_of_the_others() {
     assert!((ratio - 1.0 / 0.3).abs() < 0.1, "{ratio}");
 }
 
-/// A member that has not answered yet counts as the others do, whoever they are; one that is
-/// slow is compared with them, and not with a mean that it has raised.
+/// A member that has not answered yet counts as the others do; a slow member is compared with the others, and not with
+/// a mean that it has raised.
 #[test]
 fn b4_a_service_time_is_compared_with_those_of_the_others() {
     let group = group("adaptive", &[1.0; 2]);

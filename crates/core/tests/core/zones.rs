@@ -43,7 +43,7 @@ fn pass(group: &Group, part: f64) {
     group.state().zones().set(0, reading);
 }
 
-/// Requests of so many clients, one at a time: how many each member got.
+/// Requests of this many clients, one at a time: number of requests that each member got.
 fn asked(group: &Group, requests: u32, rng: &mut fastrand::Rng) -> Vec<u32> {
     let mut counts = vec![0; group.members().len()];
     for client in 0..requests {
