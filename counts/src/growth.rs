@@ -454,7 +454,7 @@ fn config_rules(counter: &mut Counter) {
     }
 }
 
-/// All errors are told, each with its line and column.
+/// All errors are reported, each with its line and column.
 fn config_errors(counter: &mut Counter) {
     for errors in [8, 32, 128] {
         let mut text =

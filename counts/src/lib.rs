@@ -13,8 +13,8 @@ use evenkeel_core::strategy::{Kind, Values};
 use evenkeel_core::time::Instant;
 use evenkeel_core::zone::ZoneSettings;
 
-/// A group of a strategy with its defaults: members of two weights with fresh reports of CPU
-/// and observed latencies, as in production. It is the same each time.
+/// A group of a strategy with its defaults: members of two weights with fresh reports of CPU and observed latencies, as
+/// in production. The group is the same each time.
 ///
 /// # Panics
 ///

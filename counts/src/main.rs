@@ -1,14 +1,12 @@
 //! Holds hot paths against committed counts of the instructions that they take.
 //!
-//! Time cannot be asserted on a machine that others use, too; instructions can: the same
-//! program with the same input takes the same number of them, to well below a per cent. This
-//! program runs itself under valgrind's callgrind, which counts what happens in
-//! [`evenkeel_counted`], and compares with `figures.txt`. More than [`TOLERANCE`] above a figure
-//! fails.
+//! Time cannot be asserted on a machine that others use, too; instructions can: the same program with the same input
+//! takes the same number of them, to well below a per cent. This program runs itself under valgrind's callgrind, which
+//! counts the instructions in [`evenkeel_counted`], and compares the counts with `figures.txt`. A count of more than
+//! [`TOLERANCE`] above its figure fails.
 //!
-//! `cargo run --profile counts -p evenkeel-counts` compares; with `--accept "REASON"` figures
-//! that have changed, and what is new, are written to the file. `make counts` and
-//! `make counts COUNTS_ACCEPT="REASON"` do the same.
+//! `cargo run --profile counts -p evenkeel-counts` compares; with `--accept "REASON"` changed and new figures are
+//! written to the file. `make counts` and `make counts COUNTS_ACCEPT="REASON"` do the same.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // It fails by panicking, as a test does.
 

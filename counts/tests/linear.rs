@@ -1,5 +1,5 @@
-//! The work for input is linear in its length, counted in instructions: what somebody sends
-//! costs no more than by the byte, and dripping it byte by byte no more than that again.
+//! The work for input is linear in its length, counted in instructions: input costs no more than by the byte, and
+//! dripping it byte by byte no more than that again.
 
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 

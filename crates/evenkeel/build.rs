@@ -1,6 +1,6 @@
-//! With the feature `static` the binary is made to be distributed: what unwinds the stack is linked into it, so
-//! that it needs nothing but the C library (Rust asks for libgcc_s.so, which is a package of its own, and there is an
-//! archive of the same), and functions that are the same are one.
+//! With the feature `static` the binary is made to be distributed: the code that unwinds the stack is linked into it,
+//! so that it needs nothing but the C library (Rust asks for libgcc_s.so, which is a package of its own, and there is
+//! an archive of the same code), and functions with the same code are merged.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +34,7 @@ fn main() {
     }
 }
 
-/// Has the linker fold functions with the same instructions, if it is the one that comes with the compiler and knows how.
+/// Has the linker fold functions with the same instructions, if it is the compiler's own linker and can do so.
 fn fold_functions() {
     let target = "x86_64-unknown-linux-gnu";
     let is = |name: &str| env::var(name).is_ok_and(|value| value == target);

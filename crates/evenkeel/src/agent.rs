@@ -5,9 +5,9 @@ use evenkeel_manager::config::watch::Reloads;
 use crate::process::{self, Signals};
 use crate::{Failure, cli, print};
 
-/// Runs the agent until it is told to end, or says once what it would report.
+/// Runs the agent until it is told to end, or prints its report once.
 pub(crate) fn agent(args: &cli::Agent) -> Result<(), Failure> {
-    // What it prints once says everything that the log would.
+    // The report that is printed says everything that the log would.
     if !args.once || args.run.log.log.is_some() {
         process::start_log_of(&args.run.log)?;
     }

@@ -484,7 +484,7 @@ pub(crate) enum CtlCommand {
     Watch {
         /// Name of the group whose members are watched, too
         group: Option<String>,
-        /// End after so many events
+        /// Number of events after which the command ends
         #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
         count: Option<u64>,
     },
@@ -520,7 +520,7 @@ pub(crate) enum CtlCommand {
     Maintain {
         /// Name of the rule; or of a group, if there is no such rule
         name: String,
-        /// The name is that of a group, though a rule is called so, too
+        /// Take NAME for a group, even if a rule has the same name
         #[arg(long)]
         group: bool,
         /// `on` or `off`
@@ -557,7 +557,7 @@ pub(crate) enum CtlCommand {
         /// Requests that come
         #[arg(long, value_name = "NUMBER")]
         requests: Option<u32>,
-        /// Requests per second, instead of those that were measured
+        /// Requests per second, instead of the measured rate
         #[arg(long, value_name = "RATE")]
         rate: Option<f64>,
         /// Further members, as fast as the others are on average

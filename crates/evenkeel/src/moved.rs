@@ -1,4 +1,4 @@
-//! Commands that are not where somebody looks for them: some were part of `evenkeel` once, and belong to `evenkeel-lab`
+//! Commands that users may look for in the wrong place: some were part of `evenkeel` once, and belong to `evenkeel-lab`
 //! now; others are commands of `evenkeel ctl`.
 
 use std::ffi::OsString;
@@ -34,7 +34,7 @@ pub(crate) fn refuse_moved(words: impl Iterator<Item = OsString>) -> Result<(), 
     Err(Failure { code: 2, message })
 }
 
-/// The command of `evenkeel ctl` that is called so, if none of `evenkeel` is.
+/// Returns the command of `evenkeel ctl` with this name, if `evenkeel` has none.
 fn find_in_ctl(word: &OsString) -> Option<String> {
     let all = Cli::command();
     if all.find_subcommand(word).is_some() {

@@ -1,5 +1,5 @@
-//! Gives up what the process does not need: root's rights for those of a user with a few capabilities,
-//! and files that it has no use for (Landlock).
+//! Gives up rights that the process does not need: root's rights for the rights of a user with a few capabilities, and
+//! access to files that it has no use for (Landlock).
 //!
 //! Capabilities and what Landlock forbids belong to each thread, and new threads inherit them. So this
 //! happens while there is one thread, before anything listens, and the right to listen on low ports is
@@ -76,8 +76,8 @@ impl Kept {
     }
 }
 
-/// Becomes the user that `config`, which was read from `file`, names, and gives up what is not needed.
-/// Without one nothing changes.
+/// Becomes the user that `config`, which was read from `file`, names, and gives up all rights that are not needed.
+/// Without a user nothing changes.
 pub(crate) fn give_up(config: &Config, file: &Path) -> Result<Kept, Failure> {
     if config.process.user.is_none() {
         return Ok(Kept::default());
@@ -98,7 +98,7 @@ pub(crate) struct Writers {
     user: bool,
     /// Files and folders that others may write, each with who may.
     others: Vec<String>,
-    /// Files and folders that a group may write: perhaps those of administrators.
+    /// Files and folders that a group may write: the group may be one of administrators.
     groups: Vec<String>,
 }
 
@@ -174,8 +174,8 @@ impl Writers {
     }
 }
 
-/// Refuses to run as root by a configuration that somebody else may write: whoever breaks into the process, as the user
-/// that it has become, must not be root after the next start. `allowed` is `--allow-root`.
+/// Refuses to run as root by a configuration that another user may write: an attacker who breaks into the process, as
+/// the user that it has become, must not be root after the next start. `allowed` is `--allow-root`.
 pub(crate) fn check_writers(config: &Config, file: &Path, allowed: bool) -> Result<(), Failure> {
     match warnings_of_writers(config, file) {
         Some(refusal) if !allowed && is_real_root() => Err(Failure::new(refusal)),
@@ -724,7 +724,7 @@ mod tests {
 
     use super::*;
 
-    /// The test that is a process of its own: with `nobody`'s rights nothing else could be tested.
+    /// A test that runs as a process of its own: with `nobody`'s rights the other tests could not run.
     const INNER: &str = "privileges::tests::inner";
     const FOLDER: &str = "EVENKEEL_TEST_PRIVILEGES";
 
@@ -761,7 +761,7 @@ mod tests {
         for name in ["", "bin", "other", "secret"] {
             all(&folder.join(name));
         }
-        // Where everybody may start it.
+        // A place where every user may start the program.
         let program = folder.join("bin/program");
         fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
         fs::copy("/bin/true", folder.join("other/true")).unwrap();

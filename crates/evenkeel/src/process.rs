@@ -1,4 +1,4 @@
-//! Duties of a process to those who run it: a log, a warning, and a word to the service manager.
+//! Duties of a process to its administrator: a log, a warning, and a message to the service manager.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -49,14 +49,14 @@ pub(crate) fn filter_of(args: &cli::Log) -> Result<Targets, Failure> {
     })
 }
 
-/// Waits until what was logged is on stderr, but not for somebody who does not read it.
+/// Waits until the logged lines are on stderr, but not for a reader that does not read them.
 pub(crate) fn flush_log() {
     if let Some(log) = LOG.get() {
         log.flush(LOG_PATIENCE);
     }
 }
 
-/// Sends logs to stderr, from a thread, and never waits for whoever reads it.
+/// Sends logs to stderr, from a thread, and never waits for the reader.
 pub(crate) fn start_log(filter: Targets, args: &cli::Log) -> Result<(), Failure> {
     let log = Log::start(io::stderr())
         .map_err(|error| Failure::new(format!("cannot start the thread of the log: {error}")))?;
@@ -87,8 +87,8 @@ pub(crate) fn raise_file_limit() {
 /// The first file that a service manager passes.
 const FIRST_PASSED: i32 = 3;
 
-/// Keeps the sockets that the service manager has opened for this process, if it has
-/// (sd_listen_fds(3)), for those who listen. Called before anything else opens a file.
+/// Keeps the sockets that the service manager has opened for this process, if it has (sd_listen_fds(3)), for the
+/// listeners. Called before anything else opens a file.
 pub(crate) fn take_sockets_of_service_manager() -> Result<(), Failure> {
     let number = |name| std::env::var(name).ok()?.parse::<i32>().ok();
     if number("LISTEN_PID") != i32::try_from(std::process::id()).ok() {

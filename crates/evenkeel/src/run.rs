@@ -326,7 +326,7 @@ impl Process {
         Ok(())
     }
 
-    /// Puts the first configuration into effect: that of the store, if it can be, or else the last good copy.
+    /// Puts the first configuration into effect: the store's, if possible, or else the last good copy.
     async fn start(&self, file: &Path, config: Config, text: String) -> Result<(), Failure> {
         let cannot = |error: &dyn std::fmt::Display| Failure::new(format!("cannot start: {error}"));
         let Err(error) = self.manager.start(config, text).await else {
@@ -374,7 +374,7 @@ impl Process {
         let mut revisions = self.manager.in_force_changes();
         let mut failed_reloads = self.manager.failed_reloads();
         let nobody = Author::default;
-        // What has come since this was called last.
+        // Changes that came before this call count as new.
         snapshots.mark_changed();
         revisions.mark_changed();
         loop {
@@ -402,7 +402,7 @@ impl Process {
                         shared.retry();
                     }
                 }
-                // What the admin API has written is no change any more.
+                // A configuration that the admin API has written is no change any more.
                 Ok(()) = revisions.changed() => {
                     let entry = revisions.borrow_and_update();
                     if let Some(entry) = entry.as_ref().filter(|_| self.shared.is_none()) {
@@ -547,8 +547,7 @@ impl Logging {
         Ok(())
     }
 
-    /// Begins a log, after the log that is there, if there is one. If that fails, the old log goes
-    /// on.
+    /// Begins a log, after the existing log, if there is one. If that fails, the old log continues.
     fn begin(&mut self, target: &Target, format: &LogFormat) -> io::Result<()> {
         let (log, lines) = AccessLog::channel(Box::new(Formatted::of(format.clone())));
         let begun = Writer::start(target, lines, self.counts.clone());
@@ -586,7 +585,7 @@ impl Logging {
         }
     }
 
-    /// Writes what is left. The workers must have ended.
+    /// Writes the remaining lines. The workers must have ended.
     fn finish(self) {
         if let Some(writer) = self.writer {
             writer.finish();

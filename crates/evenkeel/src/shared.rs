@@ -11,7 +11,7 @@ pub(crate) use with::Shared;
 #[cfg(not(feature = "fleet"))]
 pub(crate) use without::Shared;
 
-/// A configuration with its text, and the store that the text is from, if it is not that of the file.
+/// A configuration with its text, and the store that the text is from, if it is not from the file.
 pub(crate) struct Start {
     pub(crate) config: Config,
     pub(crate) text: String,

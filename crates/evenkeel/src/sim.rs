@@ -10,7 +10,7 @@ use evenkeel_sim::log;
 use crate::cli::Sim;
 use crate::{Failure, check, print};
 
-/// Plays a scenario and shows what came of it.
+/// Plays a scenario and shows the results.
 pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
     let (mut plan, study) = match &args.from_log {
         None => {

@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Store) -> Result<String, Failure> {
         )));
     };
     let settings = &balancer.store;
-    // What would be refused by balancers is not sent.
+    // A text that balancers would refuse is not sent.
     let pushed = match &args.command {
         StoreCommand::Push { file, .. } => Some(checked((&name, &own), file)?),
         _ => None,

@@ -55,7 +55,7 @@ impl Traces {
         Ok(())
     }
 
-    /// Sends what is left. The workers must have ended.
+    /// Sends the remaining spans. The workers must have ended.
     pub(crate) fn finish(self) {
         if let Some((tracer, exporter)) = self.running {
             drop(tracer);

@@ -21,7 +21,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 /// Rooms with a manifest of their own beside `crates/`.
 const WORKBENCH: [&str; 4] = ["counts", "e2e", "bench", "fuzz"];
 
-/// Rows `| crates/NAME | what is inside | what it may touch |` of the table of rooms, and those of the workbench.
+/// Rows `| crates/NAME | what is inside | what it may touch |` of the table of rooms, and the rows of the workbench.
 fn on_the_map() -> Dependencies {
     let map = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let mut rows = Dependencies::new();
@@ -143,7 +143,7 @@ fn crates_that_read_what_others_send_deny_indexing_but_for_those_that_are_named(
     assert_eq!(said, lacks, "crates without the lint");
 }
 
-/// Whoever builds or runs a balancer has nothing of the workbench in it.
+/// A balancer's build has nothing of the workbench in it.
 #[test]
 fn the_product_needs_nothing_of_the_workbench() {
     let manifests = in_the_manifests();

@@ -11,7 +11,7 @@ use crate::hpack::encoder::Encoder;
 use crate::reason::Reason;
 use crate::stream::{Break, Cause, Key, Next, Side, Slab};
 
-/// Window of a connection before anybody says something else (RFC 9113, section 6.9.2).
+/// Window of a connection before the peer sets another one (RFC 9113, section 6.9.2).
 const FIRST_WINDOW: i64 = 65_535;
 
 /// Streams that a client opens before the server has said how many it takes.
@@ -84,7 +84,7 @@ pub enum Event {
 pub struct Failure {
     /// Reason that the peer is given.
     pub reason: Reason,
-    /// Kind of frames that there were too many of, if that is the reason.
+    /// Kind of frames that there were too many of, if that was the reason.
     pub flood: Option<Flood>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) enum Reading {
 
 #[derive(Debug)]
 pub(crate) struct DataFrame {
-    /// The stream, if anybody wants the content.
+    /// The stream, if its content is wanted.
     pub(crate) key: Option<Key>,
     pub(crate) ends: bool,
     /// The length of the padding is still to come.
@@ -220,7 +220,7 @@ pub struct Connection {
 
     /// Bytes that may be sent in all streams.
     pub(crate) may_send: i64,
-    /// Bytes that the peer may send, those that nobody has consumed, and the sum that is aimed at.
+    /// Bytes that the peer may send, bytes that are not consumed yet, and the sum to be kept.
     pub(crate) available: i64,
     pub(crate) held: usize,
     window: i64,
@@ -229,7 +229,7 @@ pub struct Connection {
     /// Last stream of the peer, and next one of this end.
     pub(crate) last_peer: u32,
     pub(crate) next_own: u32,
-    /// True if somebody waits for room for another stream.
+    /// True if a caller waits for room for another stream.
     pub(crate) is_awaited: bool,
     /// Last stream of the peer that was looked at.
     pub(crate) last_processed: u32,
@@ -255,7 +255,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Begins a connection: what is to be sent first is in the output.
+    /// Begins a connection: the first bytes to send are in the output.
     pub fn new(config: Config) -> Self {
         let mut out = Vec::new();
         let window = (frame::SET_WINDOW, config.stream_window);
@@ -322,7 +322,7 @@ impl Connection {
         connection
     }
 
-    /// Takes bytes of the peer in. `now` is the time since any moment that stays the same.
+    /// Takes in bytes of the peer. `now` is the time since any fixed moment.
     ///
     /// # Errors
     ///
@@ -442,8 +442,8 @@ impl Connection {
         self.held
     }
 
-    /// True if bytes are counted once: those that count for the connection are those of its streams, and those that are still
-    /// to come in a frame of no stream; and if the peer knows of half of the room at least. For tests.
+    /// True if bytes are counted once: the bytes that count for the connection are the bytes of its streams, and the
+    /// bytes still to come in a frame of no stream; and if the peer knows of half of the room at least. For tests.
     #[doc(hidden)]
     pub fn is_balanced(&self) -> bool {
         let of_streams: usize = self.streams.iter().map(|stream| stream.held).sum();
@@ -469,14 +469,15 @@ impl Connection {
         frame::put_window(0, more as u32, &mut self.out);
     }
 
-    /// Gives the connection's window `n` bytes back that nobody has to read any more.
+    /// Gives `n` bytes that need not be read any more back to the connection's window.
     pub(crate) fn give_back(&mut self, n: usize) {
         self.held = self.held.saturating_sub(n);
         self.offer_room();
     }
 
-    /// Tells the peer of room in the connection if that is as much as it knows of. To be asked when content comes, too: if what the
-    /// peer knew of is full of what nobody reads, nothing else would ever tell it.
+    /// Tells the peer of room in the connection if this room is as large as the one that the peer knows of. Must be
+    /// called when content comes, too: if the known room is full of content that is never read, nothing else would tell
+    /// the peer of more.
     pub(crate) fn offer_room(&mut self) {
         let more = self.window - self.held as i64 - self.available;
         if more > 0 && more >= self.available && !self.failed {
@@ -500,7 +501,7 @@ impl Connection {
         }
     }
 
-    /// True if the peer has ended its message, and nothing of it was or is to be read.
+    /// True if the peer has ended its message, and none of its content was or is to be read.
     pub fn has_no_body(&self, key: Key) -> bool {
         self.streams.get(key).is_none_or(|stream| {
             let is_empty = stream.unread().is_empty() && stream.trailers.is_none();
@@ -566,7 +567,8 @@ impl Connection {
         }
     }
 
-    /// Says that nobody uses a stream any more. One that has not ended is reset, with `reason` if there is one.
+    /// Releases a stream that is not used any more. A stream that has not ended is reset, with `reason` if there is
+    /// one.
     pub fn release(&mut self, key: Key, reason: Option<Reason>) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -590,7 +592,7 @@ impl Connection {
         self.end_stream(key, reason);
     }
 
-    /// Forgets a stream that nobody uses, and resets it if it has not ended.
+    /// Forgets a stream that is not used any more, and resets it if it has not ended.
     pub(crate) fn end_stream(&mut self, key: Key, reason: Option<Reason>) {
         let Some(stream) = self.streams.get(key) else {
             return;
@@ -642,7 +644,7 @@ impl Connection {
         }
     }
 
-    /// Ends a stream before its time. One that nobody has seen is forgotten.
+    /// Ends a stream before its time. A stream that has not been reported is forgotten.
     pub(crate) fn break_stream(&mut self, key: Key, end: Break) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
@@ -664,7 +666,7 @@ impl Connection {
         self.reset_here.add(id);
     }
 
-    /// Takes no more streams of the peer; those that there are may end.
+    /// Takes no more streams of the peer; the existing ones may end.
     pub fn shut_down(&mut self) {
         if self.going != Going::No || self.failed {
             return;

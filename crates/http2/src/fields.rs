@@ -62,8 +62,8 @@ impl Fields {
             .map(|(_, value)| value)
     }
 
-    /// Adds a field, whose name may be in upper case, too. Returns false, and adds nothing, if HTTP/2 cannot say it: the
-    /// name is no token, or the value has a character that is not allowed, or white space at an end.
+    /// Adds a field, whose name may be in upper case, too. Returns false, and adds nothing, if the field is not allowed
+    /// in HTTP/2: its name is no token, or its value has a character that is not allowed, or white space at an end.
     #[must_use]
     pub fn push(&mut self, name: &[u8], value: &[u8]) -> bool {
         let is_name = !name.is_empty() && name.iter().all(|byte| is_token(*byte));

@@ -29,14 +29,13 @@ const PER_PART: u32 = 2;
 /// Fewest bytes of such a part.
 const PART: usize = 64;
 
-/// Streams that a client may reset before anybody has looked at them, until that is done.
+/// Streams that a client may reset before they were looked at, until they are.
 pub(crate) const UNSEEN_RESETS: u32 = 20;
 
 /// Streams with errors of the peer that a connection may have, if they are not fewer than those without.
 pub(crate) const ERRORS: u32 = 100;
 
-/// Streams that a client may give up before they are answered, if they are not fewer than those
-/// that it does not.
+/// Streams that a client may give up before they are answered, if at least as many of its streams are answered.
 pub(crate) const CANCELLED: u32 = 100;
 
 /// Kind of frames that a peer sends too many of.
@@ -48,7 +47,7 @@ pub enum Flood {
     Control,
     /// Heads that are too large, or in too many parts, and malformed messages.
     Headers,
-    /// DATA that is empty.
+    /// Empty DATA frames.
     Data,
 }
 
@@ -57,8 +56,9 @@ pub enum Flood {
 pub(crate) struct Credit {
     /// Frames that are allowed whatever was sent, for messages and for time.
     left: u32,
-    /// Frames that are allowed for content that was sent. All of it may be under way before the peer says a word of
-    /// it, as large as windows are, so that this has no limit: what it costs is less than what the peer has taken.
+    /// Frames that are allowed for content that was sent. All of the content may be under way before the peer sends a
+    /// frame, as large as windows are, so that this has no limit: it costs less than the content that the peer has
+    /// taken.
     earned: u64,
     /// Bytes sent that have not made up for a frame.
     sent: u64,
@@ -75,7 +75,7 @@ impl Credit {
         }
     }
 
-    /// Takes note of the time, since any moment that stays the same.
+    /// Notes the time, since any fixed moment.
     pub(crate) fn renew(&mut self, now: Duration) {
         let renewed = *self.renewed.get_or_insert(now);
         let passed = now.saturating_sub(renewed).as_nanos() / RENEWAL.as_nanos();
@@ -97,7 +97,7 @@ impl Credit {
         self.allow(PER_REQUEST);
     }
 
-    /// Takes note of `bytes` of content that go to the peer, of which it gets the rest later unless that is all.
+    /// Notes that `bytes` of content go to the peer. The peer gets the rest later, unless `bytes` is all.
     pub(crate) fn take_content(&mut self, bytes: usize, is_whole: bool) {
         let frames = match is_whole {
             true => PER_CONTENT,

@@ -1,4 +1,4 @@
-//! Frames (RFC 9113, sections 4 and 6): headers, and those that are written here.
+//! Frames (RFC 9113, sections 4 and 6): headers, and the frames that are written here.
 
 use crate::reason::Reason;
 
@@ -8,7 +8,7 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Length of the header of a frame, in bytes.
 pub(crate) const HEADER_BYTES: usize = 9;
 
-/// Largest payload that is taken here, and the largest that is sent, in bytes.
+/// Largest payload that is accepted here, and the largest that is sent, in bytes.
 pub(crate) const MOST_PAYLOAD: usize = 16_384;
 
 /// Largest window (RFC 9113, section 6.9.1).
@@ -113,7 +113,7 @@ pub(crate) fn put_settings(settings: &[(u16, u32)], out: &mut Vec<u8>) {
     }
 }
 
-/// Cuts padding off a payload (RFC 9113, section 6.1); `None` if there is more of it than there are bytes.
+/// Cuts padding off a payload (RFC 9113, section 6.1); `None` if the padding is longer than the payload.
 pub(crate) fn cut_padding(padded: bool, payload: &[u8]) -> Option<&[u8]> {
     if !padded {
         return Some(payload);

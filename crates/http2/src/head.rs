@@ -34,7 +34,7 @@ const PSEUDO_FIELDS: usize = 5;
 /// Size of a field in a list beside its bytes (RFC 9113, section 10.5.1).
 const FIELD_BYTES: usize = 32;
 
-/// A list of fields so many times as large as the limit is an error of the connection, and not of the stream.
+/// Factor of the limit above which a list of fields is an error of the connection, and not of the stream.
 const FAR_TOO_LARGE: usize = 4;
 
 /// Fields about one connection of HTTP/1.1 (RFC 9113, section 8.2.2).
@@ -132,7 +132,7 @@ impl Head {
         self.text.get(place.start as usize..place.end as usize)
     }
 
-    /// Forgets everything, and is ready for a block of this kind and at most so many bytes.
+    /// Clears the head, and prepares it for a block of this kind with at most `most` bytes.
     pub(crate) fn begin(&mut self, kind: Block, ended: bool, most: usize) {
         self.fields.clear();
         self.text.clear();

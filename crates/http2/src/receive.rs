@@ -13,7 +13,7 @@ use crate::head::{Block, Head};
 use crate::reason::Reason;
 use crate::stream::{Break, Cause, Key, Side, Stream};
 
-/// Heads of interim responses that wait in a stream until somebody takes them.
+/// Most heads of interim responses that wait in a stream until they are taken.
 const MOST_HEADS: usize = 8;
 
 /// Fewest CONTINUATION frames that a field block may have.
@@ -293,7 +293,7 @@ impl Connection {
         Ok(is_over)
     }
 
-    /// Gives back what nobody reads.
+    /// Gives back the window of content that is not read.
     fn drop_content(&mut self, key: Option<Key>, n: usize) {
         match key {
             _ if n == 0 => {}
@@ -464,7 +464,7 @@ impl Connection {
         used.map_err(|_| Reason::COMPRESSION_ERROR.into())
     }
 
-    /// Takes a field block that is whole.
+    /// Takes a complete field block.
     fn take_message(&mut self, open: OpenBlock) -> Result<(), Failure> {
         let OpenBlock {
             stream: id,

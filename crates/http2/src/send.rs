@@ -106,7 +106,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends an answer without fields in a stream that nobody is told of.
+    /// Sends an answer without fields in a stream that is not reported.
     pub(crate) fn put_answer(&mut self, id: u32, status: u16) {
         let start = self.begin_block();
         self.encode_status(status);
@@ -118,8 +118,8 @@ impl Connection {
         self.encode(b":status", &[digit(100), digit(10), digit(1)]);
     }
 
-    /// Sends content, as much as there is room for: the number of bytes. If that is 0, [`Event::Writable`] says when
-    /// to try again. `ends` says that nothing follows what is given.
+    /// Sends content, as much as there is room for; returns the number of bytes. If that is 0, [`Event::Writable`] says
+    /// when to try again. `ends` says that nothing follows this content.
     ///
     /// # Errors
     ///
@@ -251,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// Takes a stream off those that wait for room.
+    /// Takes a stream off the list of streams that wait for room.
     pub(crate) fn leave_queue(&mut self, key: Key) {
         let stream = self.streams.get_mut(key);
         if !stream.is_some_and(|stream| std::mem::replace(&mut stream.is_waiting, false)) {

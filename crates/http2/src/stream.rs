@@ -16,7 +16,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Place among the streams that there are at the same time: a small number, which another stream gets later.
+    /// Place among the streams that exist at the same time: a small number, which another stream gets later.
     pub fn slot(self) -> usize {
         self.slot as usize
     }
@@ -45,7 +45,7 @@ pub struct Break {
     pub reason: Reason,
     /// Side that has ended it.
     pub cause: Cause,
-    /// True if the peer says that it has not processed anything of it.
+    /// True if the peer says that it has not processed any of the stream.
     pub unprocessed: bool,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Stream {
     pub(crate) read: usize,
     /// Bytes that may be sent.
     pub(crate) may_send: i64,
-    /// Bytes that the peer may send, and those that it has sent and nobody has consumed.
+    /// Bytes that the peer may send, and bytes that it has sent and that are not consumed yet.
     pub(crate) available: i64,
     pub(crate) held: usize,
     /// Bytes that are still to come, by the length that the message says.
@@ -95,9 +95,9 @@ pub(crate) struct Stream {
     /// The request is a CONNECT: what comes has no length.
     pub(crate) connects: bool,
     pub(crate) broken: Option<Break>,
-    /// False until somebody has been told of the stream.
+    /// False until the stream has been reported.
     pub(crate) is_seen: bool,
-    /// Nobody uses it any more, but its tail is to be sent.
+    /// True if the stream is not used any more, but its tail is to be sent.
     pub(crate) is_released: bool,
     /// True while it waits for room in the buffer or in the connection's window; or for its own window.
     pub(crate) is_waiting: bool,
@@ -195,7 +195,7 @@ impl Hasher for IdHasher {
     }
 }
 
-/// Content that a stream keeps memory for when all of it was read, in bytes.
+/// Bytes of memory that a stream keeps for content when all of the content was read.
 const KEPT_READ: usize = 16 * 1024;
 
 /// Content that a free slot keeps memory for, in bytes.
@@ -256,7 +256,7 @@ impl Slab {
         (key, stream)
     }
 
-    /// Forgets a stream. Heads that nobody has taken go to `heads`.
+    /// Forgets a stream. Heads that were not taken go to `heads`.
     pub(crate) fn remove(&mut self, key: Key, mut give: impl FnMut(Head)) {
         let Some(stream) = self.get_mut(key) else {
             return;

@@ -28,7 +28,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A block of literal fields. Those whose names begin with `+` are added to the table.
+/// A block of literal fields. Fields whose names begin with `+` are added to the table.
 fn block(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
@@ -139,7 +139,7 @@ impl End {
         taken
     }
 
-    /// Reads what is to be sent, and what has happened.
+    /// Reads the output and the events.
     fn look(&mut self) {
         assert!(self.connection.is_balanced(), "bytes are counted once");
         while let Some(event) = self.connection.next_event() {
@@ -1448,7 +1448,7 @@ fn a_head_beyond_a_frame_is_continued() {
     assert!(head.has_ended());
 }
 
-/// A client and a server with everything that is under way between them.
+/// A client and a server with all bytes that are under way between them.
 struct Pair {
     client: Connection,
     server: Connection,
@@ -1562,8 +1562,8 @@ impl Pair {
 }
 
 proptest! {
-    /// Whoever reads gets all of it, beside others that read nothing, as long as these leave room in the connection; and no end takes
-    /// what the other one says meanwhile for a flood.
+    /// A stream that is read gets all of its content, beside others that are not read, as long as these leave room in
+    /// the connection; and no end takes the frames of the other one for a flood.
     #[test]
     fn who_reads_gets_everything_beside_others_that_read_nothing(
         sizes in proptest::collection::vec(1_usize..100_000, 8),

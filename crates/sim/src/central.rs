@@ -15,7 +15,7 @@ const LOOK_AHEAD: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Central {
     waiting: VecDeque<(JobId, f64)>,
-    /// Scratch: when each slot of each member will be free, and which member that is.
+    /// Scratch: the time at which each slot of each member will be free, and the member.
     free_at: Vec<(f64, usize)>,
 }
 

@@ -26,12 +26,12 @@ pub fn group_config(
         }
     };
     let mut group = GroupConfig::new(name, weights.enumerate().map(member).collect());
-    // As they are, without what a configuration would choose.
+    // The members as they are, without the choices of a configuration.
     (group.settings, group.strategy) = (settings, strategy);
     group
 }
 
-/// A configuration with nothing but one group of so many equal members.
+/// A configuration that has only one group, of this many equal members.
 pub fn equal_members(
     name: &str,
     members: usize,

@@ -1,4 +1,4 @@
-//! The event engine: virtual time, and what is to happen at which moment of it.
+//! The event engine: virtual time, and the events scheduled in it.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};

@@ -16,11 +16,11 @@ const MAX_NAMES: usize = 1000;
 /// The most different requests that are kept, and the longest; further ones are as if they had no target.
 const MAX_TARGETS: usize = 200_000;
 const LONGEST_TARGET: usize = 8192;
-/// The most members of a request that are kept, of those that failed it.
+/// Most members that are kept of those at which a request failed.
 const MAX_TRIED: usize = 16;
 /// The most unreadable lines that are shown.
 const SHOWN: usize = 10;
-/// The longest date of a line, in bytes; those that logs have are shorter than 30.
+/// The longest date of a line, in bytes; dates in logs are shorter than 30.
 const LONGEST_DATE: usize = 64;
 /// Longest time that is accepted, in milliseconds: a day.
 const LONGEST: f64 = 86_400e3;
@@ -302,7 +302,7 @@ fn json(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         class: request.and_then(|(method, target)| names.number(&class(method, target))),
         request: request.and_then(|(method, target)| names.request(method, target)),
         connection: text("client").and_then(connection),
-        // What the client waited for is both.
+        // The client's wait is the sum of both.
         waited: first_byte
             .or(response)
             .map(|response| response + queued.unwrap_or(0.0)),

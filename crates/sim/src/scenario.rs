@@ -125,11 +125,11 @@ pub struct Scenario {
     pub announced: bool,
     /// True if members send heads at once, and first bytes when the work is done.
     pub streams: bool,
-    /// Offered load as a share of what all members can serve at the start, without
-    /// what those that fail will fail.
+    /// Offered load as a share of the load that all members can serve at the start, without the requests that failing
+    /// members will fail.
     pub utilisation: f64,
-    /// Clients that each send a request as soon as the one before is answered (closed loop);
-    /// with 0, requests arrive by chance at a rate that is `utilisation`.
+    /// Clients that each send a request as soon as the one before is answered (closed loop); with 0, requests arrive at
+    /// random at the rate of `utilisation`.
     pub clients: usize,
     /// Number of balancers that share the members. They do not communicate, unless `fleet_in_flight` is set.
     pub balancers: usize,

@@ -8,8 +8,8 @@ pub enum Discipline {
     /// First come first served: at most `slots` at once, each at full speed; the
     /// others wait (a pool of worker threads).
     Fifo,
-    /// All at once; above `slots` they share the speed of `slots` (an event loop, or a
-    /// thread per request, on so many cores).
+    /// All at once; with more than `slots` requests, they share the speed of `slots` (an event loop, or a thread per
+    /// request, on this many cores).
     Sharing,
 }
 
@@ -41,7 +41,7 @@ pub struct Server {
     updated: u64,
     /// Nanoseconds of work done, over all slots.
     worked: f64,
-    /// Tasks of somebody else that always want a slot, and nanoseconds of work they got.
+    /// Tasks of other programs that always want a slot, and nanoseconds of work that they got.
     background: f64,
     others: f64,
     /// Share of each slot that interrupts take, before all tasks.
@@ -103,7 +103,7 @@ impl Server {
         self.running.len() + self.waiting.len()
     }
 
-    /// Sets the number of tasks of somebody else that always want a slot.
+    /// Sets the number of other programs' tasks that always want a slot.
     pub fn set_background(&mut self, tasks: f64, now: u64) {
         self.advance(now);
         self.background = tasks;
@@ -115,7 +115,7 @@ impl Server {
         self.interrupts = share.clamp(0.0, 0.99);
     }
 
-    /// Nanoseconds of work that tasks of somebody else got.
+    /// Nanoseconds of work that other programs' tasks got.
     pub fn others(&mut self, now: u64) -> f64 {
         self.advance(now);
         self.others
@@ -131,7 +131,7 @@ impl Server {
         (0..self.slots).map(count).sum::<f64>() / self.slots as f64
     }
 
-    /// Requests, and tasks of somebody else, that run or wait.
+    /// Requests, and other programs' tasks, that run or wait.
     pub fn tasks(&self) -> f64 {
         self.in_flight() as f64 + self.background
     }

@@ -249,8 +249,8 @@ impl Plot {
         svg + "</svg>\n"
     }
 
-    /// Colour of a line. A published line has that of the line beside which it stands, by its name: `X (published)`,
-    /// `X, published` or `published: X`.
+    /// Colour of a line. A published line has the colour of the line that it is compared with, by its name: `X
+    /// (published)`, `X, published` or `published: X`.
     fn colour_of(&self, index: usize) -> &'static str {
         let line = self.lines.get(index).filter(|line| line.is_published);
         let base = line.and_then(|line| {
@@ -407,7 +407,7 @@ fn colour(index: usize) -> &'static str {
     COLOURS.get(index).copied().unwrap_or("#bbb")
 }
 
-/// A name that is to fit into so many units of the plot.
+/// A name that is cut to fit into this many units of the plot.
 fn shortened(name: &str, room: f64) -> String {
     let count = (room / CHARACTER).clamp(6.0, 80.0) as usize;
     match name.char_indices().nth(count) {

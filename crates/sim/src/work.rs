@@ -187,7 +187,7 @@ pub struct Bursts {
 impl Bursts {
     /// Nanoseconds from `now` to the next arrival. Bursts come at the end of each period.
     pub fn gap(&self, now: u64, rng: &mut fastrand::Rng) -> f64 {
-        // So many arrivals must be due: the sum of rate and time over the pieces of constant rate.
+        // Number of arrivals that must be due: the sum of rate and time over the pieces of constant rate.
         let mut due = exponential(1.0, rng);
         let mut at = now as f64;
         let calm = self.every - self.length;

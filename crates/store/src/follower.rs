@@ -281,7 +281,7 @@ mod tests {
             assert!(follower.waits());
             let mut pushed = follower.clone();
             assert_eq!(pushed.see(Some(push(Some(&first), 3, false))), Seen::News);
-            // It has the number 2 once more, and is another text.
+            // The revision has the number 2 once more, and another text.
             assert_eq!(apply(&mut pushed), Some(2));
             assert!(!pushed.waits());
             // Whoever confirms what is there has seen it.
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(follower.see(None), Seen::StillBack);
         assert_eq!(apply(&mut follower), None);
         follower.see(Some(push(None, 9, false)));
-        // It has the number 1 again, but is another text.
+        // The revision has the number 1 again, but another text.
         assert_eq!(apply(&mut follower), Some(1));
     }
 
@@ -377,9 +377,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to the store, and whatever of it a balancer gets to see: nothing is applied twice in a
-        /// row; it never goes by a head that one before it came from, which only a backup has; and once
-        /// somebody has pushed what follows what it sees, it runs that.
+        /// For any events of the store, and any part of them that a balancer gets to see: no revision is applied twice
+        /// in a row; the balancer never goes by a head that an earlier one came from, which only a backup has; and once
+        /// a person has pushed a revision that follows the head that the balancer sees, the balancer runs it.
         #[test]
         fn no_change_is_lost_and_none_is_applied_twice(events in events()) {
             let mut store: Option<Head> = None;
@@ -458,7 +458,8 @@ mod tests {
                     }
                 }
             }
-            // It sees the store as it is, and then somebody pushes what it does not refuse.
+            // The balancer sees the store's present state; then a person pushes a revision that the balancer does not
+            // refuse.
             follower.see(store.clone());
             let ended = store.as_ref().and_then(|head| change::take_back(head, "x".into(), 0, "back".into()));
             if ended.is_some() {

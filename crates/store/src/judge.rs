@@ -280,7 +280,7 @@ mod tests {
             prop_assert!(!matches!(judge(&one, &one, &Rollout::default()), Verdict::Worse(_)));
         }
 
-        /// Two halves of the same requests are hardly ever told apart.
+        /// Two halves of the same requests are hardly ever judged different.
         #[test]
         fn chance_is_no_reason(seed in any::<u64>()) {
             let mut rng = fastrand::Rng::with_seed(seed);

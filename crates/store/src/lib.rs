@@ -13,9 +13,9 @@
 //! | [`subsystem`] | a balancer's end: follows the store, reports, drives roll-outs |
 //! | [`desk`] | what a person does with the store: `evenkeel store` |
 //!
-//! In etcd, behind the prefix, there are `head` (a small document that says which revision balancers are to have;
-//! each change of it is a transaction that compares what it is a change of), `revisions/N` (a text with
-//! whose it is; never changed), and `nodes/NAME` (what a balancer runs, under a lease).
+//! In etcd, behind the prefix, there are `head` (a small document that says which revision balancers are to have; each
+//! change of it is a transaction that compares the head on which the change is based), `revisions/N` (a text with its
+//! author; never changed), and `nodes/NAME` (what a balancer runs, under a lease).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]

@@ -244,7 +244,7 @@ mod tests {
             fleet
         }
 
-        /// A second goes by.
+        /// Lets a second pass.
         fn second(&mut self) -> Next {
             self.now += SECOND;
             let new = self.head.trial.as_ref().map(|trial| trial.to.clone());

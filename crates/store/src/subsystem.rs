@@ -797,7 +797,7 @@ struct Reporter {
     lease: Option<(i64, Instant)>,
     /// The last report written, without counts, and its time.
     told: Option<(Report, Instant)>,
-    /// Another process reports by the same name.
+    /// True while another process reports by the same name.
     is_double: bool,
     is_failing: bool,
 }

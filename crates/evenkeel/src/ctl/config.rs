@@ -25,7 +25,7 @@ pub(crate) enum Command {
     Download,
     /// Show all tables and keys that a configuration may have
     Schema,
-    /// Let the balancer say what is wrong with a configuration
+    /// Let the balancer check a configuration
     Validate {
         /// A configuration on this machine
         file: PathBuf,
@@ -277,7 +277,7 @@ fn refused(problems: Vec<Problem>) -> Failure {
     })
 }
 
-/// A file on this machine that is to be the balancer's.
+/// A file on this machine that is to replace the balancer's.
 struct Here<'f> {
     file: &'f Path,
     /// The balancer's file.

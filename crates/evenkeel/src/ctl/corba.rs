@@ -1,4 +1,4 @@
-//! `evenkeel ctl corba`: what the CORBA service knows, and what is to be removed from it.
+//! `evenkeel ctl corba`: the CORBA service's knowledge, and commands that remove parts of it.
 
 use clap::Subcommand;
 use evenkeel_admin::client::ClientError;

@@ -16,14 +16,14 @@ pub(crate) struct Decoder {
     table: Table,
     /// True until a field was read in the current block: sizes of the table may come.
     at_start: bool,
-    /// Name of a field that is being read, and the value after it.
+    /// Name of the field that is being read, and its value after it.
     text: Vec<u8>,
 }
 
 /// Progress in a block.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// A representation of so many bytes is done.
+    /// A representation of this many bytes is done.
     Done(usize),
     /// There are more bytes to come.
     Partial,
@@ -34,7 +34,7 @@ pub(crate) trait Sink {
     /// Takes a field.
     fn take_field(&mut self, name: &[u8], value: &[u8]);
 
-    /// True if there were so many fields that nobody wants more: decoding stops.
+    /// True if there were so many fields that decoding stops.
     fn is_full(&self) -> bool;
 
     /// Says how long a name or a value may be at most, in bytes. Anything longer is an error of the connection.
@@ -42,7 +42,7 @@ pub(crate) trait Sink {
 }
 
 /// Reads an integer (RFC 7541, section 5.1) whose first byte has `prefix` bits of it. Returns the value and the number
-/// of bytes; `None` if there are more to come.
+/// of bytes; `None` if more bytes are to come.
 fn read_integer(bytes: &[u8], prefix: u32) -> Result<Option<(usize, usize)>, CompressionError> {
     let Some((&first, rest)) = bytes.split_first() else {
         return Ok(None);

@@ -1,8 +1,8 @@
 //! Encoding of field blocks.
 //!
-//! A field is added to the table when it is seen for the second time within a short while: values that never come
-//! again would only drive out those that do. Fields with secrets are in no table, here or at the peer or at anybody whom
-//! the peer passes them on to (RFC 7541, section 7.1).
+//! A field is added to the table when it is seen for the second time within a short while: values that never come again
+//! would only drive out values that do. Fields with secrets are in no table, neither here nor at the peer nor at those
+//! to which the peer passes them on (RFC 7541, section 7.1).
 
 use super::huffman;
 use super::table::{MOST_BYTES, STATIC, Table, find_static, find_static_name};

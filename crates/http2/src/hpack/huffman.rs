@@ -20,7 +20,7 @@ const LENGTHS: [u8; 256] = [
     28, 27, 27, 27, 20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23,
     26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,];
 
-/// Bits of a code that are looked up at once: those of everything that is usual in fields.
+/// Number of a code's bits that are looked up at once: enough for all usual characters of fields.
 const FAST_BITS: u32 = 10;
 
 /// Bits of the longest code.
@@ -115,7 +115,7 @@ pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what `encoded` stands for; false if it is no valid code. What was appended up to the error stays.
+/// Appends the decoded text of `encoded`; false if it is no valid code. Text appended up to the error stays.
 pub(crate) fn decode(encoded: &[u8], out: &mut Vec<u8>) -> bool {
     // Codes have at least five bits.
     out.reserve(encoded.len() * 8 / 5);

@@ -8,7 +8,7 @@ pub(crate) const ENTRY_BYTES: usize = 32;
 /// Most bytes of a dynamic table here, in both directions: the default of the standard.
 pub(crate) const MOST_BYTES: usize = 4096;
 
-/// Bytes of entries that are gone, after which those that remain are moved together.
+/// Bytes of evicted entries, after which the remaining entries are moved together.
 const MOST_GONE: usize = 4096;
 
 /// The static table (RFC 7541, appendix A). The first entry has the index 1.
@@ -286,7 +286,7 @@ impl Table {
         })
     }
 
-    /// Adds a field, and evicts as many as need be. One that is larger than the table empties it.
+    /// Adds a field, and evicts as many as need be. A field larger than the table empties the table.
     pub(crate) fn insert(&mut self, name: &[u8], value: &[u8], hashes: (u32, u32)) {
         let needed = name.len() + value.len() + ENTRY_BYTES;
         self.evict(needed);

@@ -41,7 +41,7 @@ const WRONG: f64 = 0.25;
 const FURTHER: f64 = 1.5;
 /// Parameter of strategies: a member above it gets no new requests.
 const REJECT: &str = "reject_threshold";
-/// Strategies that are tried beside the configured one: those that need neither load reports nor keys.
+/// Strategies that are tried beside the configured one: strategies that need neither load reports nor keys.
 const STRATEGIES: [&str; 5] = [
     "adaptive",
     "least_request",

@@ -6,7 +6,7 @@ use super::plan::Plan;
 use super::statistics::{FIGURES, Mean};
 use super::{Course, Results};
 
-/// A line for each run: the values of what is swept, the seed, and all figures.
+/// Exports a line for each run: the values of the swept keys, the seed, and all figures.
 pub fn csv(plan: &Plan, results: &[Results]) -> String {
     let mut head: Vec<String> = plan.keys.iter().map(|key| quoted(key)).collect();
     head.extend(["strategy".to_owned(), "seed".to_owned()]);

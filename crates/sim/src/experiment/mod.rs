@@ -1,8 +1,8 @@
 //! Scenarios of users: a file that describes a world around a configuration, its runs, and what
 //! they say.
 //!
-//! [`plan::load`] reads, [`run`] plays every world with every seed, and the rest shows what came of
-//! it: [`text`], [`export`] and [`html`].
+//! [`plan::load`] reads, [`run`] plays every world with every seed, and the other modules show the results: [`text`],
+//! [`export`] and [`html`].
 
 pub mod advice;
 mod costs;
@@ -63,8 +63,8 @@ pub struct Course {
     pub events: Vec<(Duration, usize, String)>,
 }
 
-/// Plays each world of a plan with each seed, on all processors. `progress` gets the share that is
-/// done, from 0 to 1.
+/// Plays each world of a plan with each seed, on all processors. `progress` is called with the finished share, from 0
+/// to 1.
 pub fn run(plan: &Plan, progress: &(dyn Fn(f64) + Sync)) -> Vec<Results> {
     let jobs = plan.points.len() * plan.seeds;
     let length = |point: &Point| point.world.length.unwrap_or_default().as_millis() as u64;
@@ -123,7 +123,7 @@ pub fn run(plan: &Plan, progress: &(dyn Fn(f64) + Sync)) -> Vec<Results> {
     results
 }
 
-/// Fills in how many times longer response times are than those of the central queue, for each run.
+/// Fills in the ratios of the response times to those of the central queue, for each run.
 fn compare(plan: &Plan, results: &mut [Results]) {
     let of = |name: &str| FIGURES.iter().position(|figure| figure.name == name);
     let (Some(p99), Some(ratio)) = (of("p99_ms"), of("p99_to_ideal")) else {

@@ -56,7 +56,7 @@ impl Plan {
         self.keys.iter().any(|key| is_strategy(key))
     }
 
-    /// The values of a world without those of strategies, which the central queue does without.
+    /// The values of a world without the values of strategies, which the central queue does not need.
     fn values_but_strategies(&self, point: &Point) -> Vec<String> {
         let all = self.keys.iter().zip(&point.values);
         let others = all.filter(|(key, _)| !is_strategy(key));
@@ -104,7 +104,7 @@ impl Plan {
 /// A world of a plan.
 #[derive(Debug)]
 pub struct Point {
-    /// The values of what is swept.
+    /// Values of the swept keys.
     pub values: Vec<String>,
     /// The group.
     pub group: String,
@@ -122,7 +122,7 @@ pub struct Point {
     pub(super) events: Vec<Happening>,
     times: Times,
     text: Text,
-    /// Requests of a log in place of those of the scenario.
+    /// Requests of a log in place of the scenario's.
     pub(super) replay: Option<Arc<Replay>>,
 }
 
@@ -131,7 +131,7 @@ pub struct Point {
 ///
 /// # Errors
 ///
-/// Everything that is wrong.
+/// All faults.
 pub fn load(path: &Path, seed: Option<u32>, seeds: Option<usize>) -> Result<Plan, Errors> {
     let file = path.display().to_string();
     let text = scenario::load(path, &[])?;
@@ -399,7 +399,7 @@ impl Point {
         Ok((point, warnings))
     }
 
-    /// The central queue in the same world.
+    /// Returns the same world with the central queue.
     fn ideal(&self, keys: &[String]) -> Result<Self, Box<Problem>> {
         let (load, keyed) = (&self.text.load, &self.text.keys);
         let workers: usize = self.world.members.iter().map(|member| member.slots).sum();
@@ -426,7 +426,7 @@ impl Point {
         let members = members.filter(|group| group.name == self.group);
         let members = members.flat_map(|group| &group.members);
         let unused: Vec<bool> = members.map(|member| !is_used(member)).collect();
-        // It avoids members that fail, as it has to avoid those that get nothing.
+        // The strategy avoids members that fail, as it must avoid members that get no requests.
         for (member, _) in (world.members.iter_mut().zip(unused)).filter(|(_, unused)| *unused) {
             member.failing = 1.0;
         }
@@ -442,7 +442,7 @@ impl Point {
             offered: self.offered,
             capacity: self.capacity,
             is_ideal: true,
-            // What a log says of members is not played with it.
+            // A log's data about members is not played with the central queue.
             replay: None,
             world,
             events: self.events.clone(),

@@ -1,4 +1,4 @@
-//! The requests of a log once more: when they came, and what such requests cost.
+//! The requests of a log, to be played again: their arrival times, and the costs of such requests.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::work::{Ask, Work};
 /// Parts of a log of which all runs but the first are put together.
 pub(super) const PARTS: u64 = 20;
 
-/// Steps in which the rank of a request among those of its class is kept.
+/// Steps in which a request's rank within its class is kept.
 const FINE: usize = 1_000_000;
 
 /// Times that a member must have had, so that its own ones are used.
@@ -44,10 +44,9 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// The requests of a run. Those of the first one come as they did; for others parts of the log
-    /// are drawn with replacement, so that runs differ as logs of other days might
-    /// (a bootstrap over blocks: Künsch, The Jackknife and the Bootstrap for General Stationary
-    /// Observations, 1989).
+    /// The requests of a run. The first run has the log's arrivals; for other runs parts of the log are drawn with
+    /// replacement, so that runs differ as logs of other days might (a bootstrap over blocks: Künsch, The Jackknife and
+    /// the Bootstrap for General Stationary Observations, 1989).
     pub(super) fn work(self: &Arc<Self>, seed: u64, is_first: bool) -> Played {
         let mut times = Vec::new();
         if is_first {

@@ -86,7 +86,7 @@ pub const FIGURES: [Figure; 17] = [
     figure("p99_to_ideal", "p99/ideal", Unit::Times),
 ];
 
-/// The figures of a run, in the order of [`FIGURES`]. What is not known of it is not a number.
+/// The figures of a run, in the order of [`FIGURES`]. A figure that is not known is not a number (NaN).
 pub(super) fn figures(played: &Outcomes, point: &Point) -> Vec<f64> {
     let length = point.world.length.unwrap_or_default().as_secs_f64();
     let millis = |share: f64| played.quantile(share).as_secs_f64() * 1e3;

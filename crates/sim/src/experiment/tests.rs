@@ -1,4 +1,4 @@
-//! Each thing that a scenario may say changes what comes of it.
+//! Each key of a scenario changes the result.
 
 use super::*;
 use crate::experiment::plan::load;

@@ -1,5 +1,5 @@
-//! Active health checks, whose results go where those of the product go
-//! ([`evenkeel_control::health`]), at the same intervals.
+//! Active health checks, whose results take the same way as the product's ([`evenkeel_control::health`]), at the same
+//! intervals.
 
 use std::time::Duration;
 

@@ -1,10 +1,9 @@
 //! Requests in virtual time: members and balancers as events around the *real* groups,
 //! strategies, tickets and control.
 //!
-//! Nothing here looks at a clock, and all randomness comes from one seed, so a run is
-//! the same on every machine and its figures can be asserted. Requests arrive open
-//! loop (Poisson) or come from clients in a closed loop; the same seed gives every strategy
-//! the same arrivals, costs and failures. What a strategy reaches is compared with
+//! Nothing here looks at a clock, and all randomness comes from one seed, so a run is the same on every machine and its
+//! figures can be asserted. Requests arrive open loop (Poisson) or come from clients in a closed loop; the same seed
+//! gives every strategy the same arrivals, costs and failures. A strategy's results are compared with
 //! [`Dispatch::Central`], a queue that knows everything, and with the other strategies.
 
 mod bound;
@@ -107,7 +106,7 @@ pub(crate) fn play_watched(
     outcomes
 }
 
-/// Share of the requests, or of the time, at the start that is not measured.
+/// Share of the requests, or of the time, at the start that is not counted.
 pub const WARM_UP: f64 = 0.1;
 
 /// Time between two rounds of control, in nanoseconds.
@@ -186,14 +185,14 @@ struct Job {
     tried: Vec<MemberId>,
     /// True if the member has received nothing of the request.
     refused: bool,
-    /// Which one it was of those that waited, when it did.
+    /// Number of this wait among all waits, if the request waits.
     turn: usize,
     /// Requests of its session that are still to come, and when its first one arrived.
     left: usize,
     began: u64,
 }
 
-/// A balancer: its groups, and those of them that requests are for, by source.
+/// A balancer: its groups, and the groups that serve requests, by source.
 #[derive(Debug)]
 struct Balancer {
     groups: Groups,

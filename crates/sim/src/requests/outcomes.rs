@@ -29,7 +29,7 @@ pub struct Outcomes {
     /// Variance between members of the share of their slots that was busy: one for each
     /// [`Scenario::variance`] after the warm-up.
     pub variances: Vec<f64>,
-    /// Nanoseconds of work that tasks of somebody else got, warm-up included.
+    /// Nanoseconds of work that other programs' tasks got, warm-up included.
     pub others: f64,
     /// Requests that waited because all members were at their limits.
     pub queued: usize,
@@ -85,7 +85,7 @@ impl Outcomes {
         sum / f64::from(windows.max(1))
     }
 
-    /// The largest share of a member in any `requests` that were sent one after the other; 0 if there were not so many.
+    /// The largest share of a member in any `requests` consecutive requests; 0 if there were fewer.
     pub fn largest_share(&self, requests: usize) -> f64 {
         let mut counts = vec![0u32; self.per_member.len()];
         let mut most = 0;

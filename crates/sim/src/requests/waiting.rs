@@ -83,7 +83,7 @@ impl Simulation<'_> {
         let place = waiting.iter().position(|waiting| waiting.job == id);
         if let Some(place) = place.filter(|_| job.turn == turn) {
             waiting.remove(place);
-            // It may have waited for a better member than there is room at.
+            // The request may have waited for a better member than one that has room.
             if self.bind(id, None).is_err() {
                 self.outcomes.timed_out += 1;
                 self.give_up(id);
@@ -189,7 +189,7 @@ impl Simulation<'_> {
     ) -> Option<(usize, Waiting)> {
         let lines = self.balancers[balancer].waiting.iter_mut().enumerate();
         for (source, line) in lines {
-            // They are in the order of their arrival.
+            // The requests are in the order of their arrival.
             if let Ok(at) = line.binary_search_by_key(&number, |of| of.place.number())
                 && Arc::ptr_eq(&line[at].place.queue().0, handle)
             {

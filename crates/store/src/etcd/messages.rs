@@ -1,5 +1,6 @@
-//! The messages of etcd's API (v3) that are used here, with the numbers that its documentation says
-//! (`api/etcdserverpb/rpc.proto`, `api/mvccpb/kv.proto`). What is not read is left out: unknown fields are skipped.
+//! The messages of etcd's API (v3) that are used here, with the field numbers of its documentation
+//! (`api/etcdserverpb/rpc.proto`, `api/mvccpb/kv.proto`). Fields that are not read are left out: unknown fields are
+//! skipped.
 
 use prost::{Message, Oneof};
 
