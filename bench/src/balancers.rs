@@ -41,11 +41,11 @@ pub struct Balancer {
     pub policy: &'static str,
 }
 
-/// Envoy's policy that goes by what members report of themselves.
+/// Envoy's policy that uses the members' reports of their load.
 pub const CLIENT_SIDE_WEIGHTED: &str = "client_side_weighted_round_robin";
 
 impl Program {
-    /// The arm that is the same program; none for Traefik.
+    /// The arm of the same program; none for Traefik.
     fn arm(self) -> Option<Arm> {
         match self {
             Self::Evenkeel => Some(Arm::Evenkeel),
@@ -75,7 +75,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// When it is not there and cannot be installed.
+    /// When the program is not there and cannot be installed.
     pub fn install(self, places: &Places) -> Result<PathBuf, Box<dyn Error>> {
         match self.arm() {
             Some(arm) => arm.install(places),
@@ -90,7 +90,7 @@ impl Balancer {
     ///
     /// # Errors
     ///
-    /// When it does not listen within 20 seconds.
+    /// When the program does not listen within 20 seconds.
     pub async fn start(
         &self,
         program: &Path,

@@ -95,8 +95,7 @@ pub fn request(key: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// The target cannot be connected to, answers nothing for ten seconds, or with anything
-/// but what is expected.
+/// The target cannot be connected to, answers nothing for ten seconds, or gives an unexpected answer.
 pub fn run(
     plan: &Plan,
     cpu_meter: &mut dyn FnMut() -> io::Result<Duration>,
@@ -189,14 +188,14 @@ impl Connection {
         self.id = self.id.wrapping_add(1);
         self.request[ID..ID + 4].copy_from_slice(&self.id.to_le_bytes());
         self.sent = Instant::now();
-        // It fits into an empty socket buffer, or something is wrong.
+        // A request fits into an empty socket buffer, or something is wrong.
         match self.stream.write(&self.request)? {
             all if all == self.request.len() => Ok(()),
             _ => Err(io::Error::other("a request does not fit into the socket")),
         }
     }
 
-    /// Takes what has come. Answers how long a whole answer took, if it is there.
+    /// Takes in the bytes that have come. Returns the latency of an answer, if it is complete.
     fn receive(&mut self) -> io::Result<Option<Duration>> {
         let count = match self.stream.read(&mut self.answer[self.filled..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

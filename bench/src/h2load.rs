@@ -24,7 +24,7 @@ pub struct Outcome {
     pub cpu: Duration,
 }
 
-/// The library that `h2load` uses takes its defaults from here: the same for all proxies.
+/// OpenSSL's defaults for `h2load`: the same for all proxies.
 const OPENSSL: &str = "openssl_conf = all
 [all]
 ssl_conf = ssl
@@ -43,7 +43,7 @@ const MESSAGE: &[u8] = b"\0\0\0\0\x08whatever";
 ///
 /// # Errors
 ///
-/// When it is not installed, or a request is not answered with 200.
+/// When `h2load` is not installed, or a request is not answered with 200.
 pub fn run(
     target: SocketAddr,
     call: Call,

@@ -21,7 +21,7 @@ impl Built {
     ///
     /// # Errors
     ///
-    /// When they cannot be built.
+    /// When the build fails.
     pub fn new(as_built: bool) -> io::Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("..")
@@ -80,7 +80,7 @@ impl Httpd<'_> {
     ///
     /// # Errors
     ///
-    /// When it cannot be configured, started, or reached.
+    /// When httpd cannot be configured, started, or reached.
     pub fn start(&self, folder: &Folder, cpu: usize) -> io::Result<Server> {
         let config = self.configure(&folder.0)?;
         let mut command = Command::new("/usr/sbin/apache2");
@@ -113,7 +113,7 @@ impl Httpd<'_> {
             root.join("small"),
             "A small document, as small as bench's back-end\n",
         )?;
-        // As many processes as ever, so that none ends and takes its CPU time along.
+        // A fixed number of processes, so that none ends and takes its CPU time along.
         let sizes = if *mpm == "prefork" {
             "StartServers 16\nMinSpareServers 1\nMaxSpareServers 64\nMaxRequestWorkers 64"
         } else {
@@ -157,7 +157,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// When it cannot be made.
+    /// When the folder cannot be made.
     pub fn new(name: &str) -> io::Result<Self> {
         Self::make(&std::env::temp_dir(), name)
     }
@@ -166,7 +166,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// When it cannot be made.
+    /// When the folder cannot be made.
     pub fn in_memory(name: &str) -> io::Result<Self> {
         Self::make(Path::new("/dev/shm"), name)
     }

@@ -223,7 +223,7 @@ pub fn run(
 ///
 /// # Errors
 ///
-/// When a connection cannot be made or that request is not answered.
+/// When a connection cannot be made or the last request is not answered.
 pub fn open_slow(target: SocketAddr, count: usize) -> io::Result<Vec<Stream>> {
     let mut open = Vec::with_capacity(count + 1);
     for index in 0..count {
@@ -305,7 +305,7 @@ struct Run<'a> {
 struct Connection {
     /// `None` until a request needs it.
     stream: Option<Stream>,
-    /// Instead of it, where there is nothing but handshakes.
+    /// Handshake in place of `tls`, where there is nothing but handshakes.
     handshake: Option<Handshake>,
     /// With TLS.
     client: Option<Arc<ClientConfig>>,
@@ -339,7 +339,7 @@ impl Run<'_> {
         Ok(stream)
     }
 
-    /// Sends what is due and can be sent; returns when to come back at the latest.
+    /// Sends all that is due and can be sent; returns the latest time of the next call.
     fn start_what_is_due(
         &mut self,
         schedule: &mut Option<Schedule>,
@@ -435,7 +435,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes what has come; `false` if it is not what it should be.
+    /// Takes in the bytes that have come; `false` if they are not as expected.
     fn receive(&mut self, index: usize) -> bool {
         let connection = &mut self.connections[index];
         let Some(stream) = &mut connection.stream else {

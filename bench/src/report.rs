@@ -67,7 +67,7 @@ pub struct Limit {
     bound: Bound,
 }
 
-/// In a metric where less is better: at most so much. Where more is better: at least.
+/// Bound for a metric: where less is better, the most; where more is better, the least.
 enum Bound {
     /// Ratio to one peer.
     To(Arm, f64),
@@ -222,7 +222,7 @@ const DRAWING_STRATEGIES: &[&str] = &[
     "prequal",
     "adaptive",
 ];
-/// At most so many ns, with so many members.
+/// At most this many ns, with this many members.
 const DRAWING_LIMIT: (f64, usize) = (60.0, 10_000);
 const SCANNING_LIMIT: (f64, usize) = (1000.0, 100);
 
@@ -338,7 +338,7 @@ fn verdict(reached: bool) -> &'static str {
     if reached { "pass" } else { "MISS" }
 }
 
-/// A line per limit: what is asked, what was measured, whether it is reached.
+/// A line per limit: the limit, the measurement, and the verdict.
 pub fn verdicts(samples: &[Sample]) -> String {
     let mut text = String::new();
     for limit in LIMITS {

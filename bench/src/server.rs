@@ -252,8 +252,8 @@ pub fn sharpen_timers() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize) };
 }
 
-/// A loopback address that nobody uses now, below the ports that the kernel hands out to
-/// clients, so that no connection of a measurement takes it before the server does.
+/// A loopback address that no program uses now, below the ports that the kernel hands out to clients, so that no
+/// connection of a measurement takes it before the server does.
 ///
 /// # Errors
 ///

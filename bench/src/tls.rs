@@ -23,7 +23,7 @@ pub const NAME: &str = "localhost";
 ///
 /// # Errors
 ///
-/// When the library lacks what all proxies have.
+/// When the library lacks a cipher or key exchange that all proxies have.
 pub fn client(resumes: bool) -> io::Result<Arc<ClientConfig>> {
     let provider = CryptoProvider {
         cipher_suites: vec![aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256],
@@ -62,7 +62,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// When it fails.
+    /// When the handshake fails.
     pub fn secure(client: &Arc<ClientConfig>, mut socket: TcpStream) -> io::Result<Self> {
         let mut tls = begin(client)?;
         while tls.is_handshaking() {
@@ -117,7 +117,7 @@ impl Handshake {
     ///
     /// # Errors
     ///
-    /// When that cannot be sent.
+    /// When the hello cannot be sent.
     pub fn new(client: &Arc<ClientConfig>, socket: TcpStream) -> io::Result<Self> {
         let mut handshake = Self {
             tls: begin(client)?,
@@ -128,8 +128,8 @@ impl Handshake {
         Ok(handshake)
     }
 
-    /// Goes on with what has come. At the end, when the server has closed, too: whether it was an
-    /// earlier session that was resumed.
+    /// Advances the handshake by the bytes that have come. At the end, when the server has closed, too, returns true if
+    /// an earlier session was resumed.
     ///
     /// # Errors
     ///

@@ -121,7 +121,7 @@ fn measure(options: &Options) -> Result<bool> {
         server.cpu_time()? - cpu.1,
     );
     let rate = (agents.updates - before) as f64 / seconds;
-    // What is under way is not lost.
+    // Messages still under way are not lost.
     let end = agents.clock.now();
     agents.pause = true;
     agents.run(|agents| agents.since(end) > 1.0)?;

@@ -127,7 +127,7 @@ fn serve_http2(listener: TcpListener) -> io::Result<()> {
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            // What a proxy does with its connection is its own affair.
+            // Errors of a proxy's connection are the proxy's own affair.
             tokio::spawn(async { serve_connection(stream).await.ok() });
         }
     })
@@ -316,7 +316,7 @@ impl Connection {
             rest = &rest[end..];
             let close = asks_to_close(head);
             if head.starts_with(b"GET /apart") {
-                // As servers do that know neither `TCP_NODELAY` nor one write for both.
+                // Like servers that know neither `TCP_NODELAY` nor one write for both.
                 self.stream.set_nodelay(false)?;
                 let answer = if close {
                     &answers.small_close

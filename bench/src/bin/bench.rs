@@ -514,7 +514,7 @@ fn start_backends(
     Ok(([backend, one, two], ground))
 }
 
-/// Makes sure that what is measured is the real thing: bodies come through whole.
+/// Makes sure that the measurement is a real one: bodies come through whole.
 fn answers(proxy: &Running) -> Result<()> {
     let http = [(proxy.http, SMALL, 46), (proxy.http, LARGE, 65_536)];
     let members = proxy.members.map(|members| (members, SMALL, 46));

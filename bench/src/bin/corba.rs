@@ -48,7 +48,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 struct Options {
     /// Parts to measure; all parts if none is named.
     parts: Vec<Part>,
-    /// The program that is the balancer.
+    /// Program of the balancer.
     #[arg(long, default_value = "target/dist/evenkeel")]
     evenkeel: PathBuf,
     /// Folder of the results.
@@ -363,7 +363,7 @@ fn overhead(options: &Options) -> Result<()> {
 /// Members of `effectiveness` and `ends`.
 const MEMBERS: usize = 4;
 
-/// Starts so many servers, each with a member of the group.
+/// Starts this many servers, each with a member of the group.
 fn members(service: &Service, group: &Ior) -> Result<Vec<Server>> {
     let mut servers = Vec::new();
     for member in 1..=MEMBERS {
@@ -386,7 +386,7 @@ fn effectiveness(options: &Options) -> Result<()> {
         let service = Service::start();
         let group = service.group("RoundRobin", binding)?;
         let mut servers = members(&service, &group)?;
-        // One after the other, so that round robin has the fast ones together.
+        // Fast and slow clients in turn, so that round robin has the fast ones together.
         let rates = [100, 50, 100, 50, 100, 50, 100, 50];
         let mut clients = Vec::new();
         for rate in rates {

@@ -1,9 +1,8 @@
 //! Cost of relaying each CORBA request, beside a forwarding servant of omniORB: `corba_relay --help`.
 //!
-//! Both relay to the same member, one after the other in each round. What relays is pinned
-//! to one processor, the load and the member to another. The member is the smallest that
-//! there can be, so that it is not what limits the relays; with `--real-member` it is
-//! omniORB's, too.
+//! Both relay to the same member, one after the other in each round. The relay is pinned to one processor, the load and
+//! the member to another. The member is as small as possible, so that it does not limit the relays; with
+//! `--real-member` it is omniORB's, too.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -280,7 +279,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     ours.args(["relay", &reference]);
     let mut theirs = Command::new(&peer);
     theirs.args(["forward", &reference]);
-    // As many connections as there can be calls: its default of five makes calls wait.
+    // As many connections as there can be calls: omniORB's default of five makes calls wait.
     theirs.args(["-ORBmaxGIOPConnectionPerServer", "100"]);
     let arms = [
         Arm::start("evenkeel", ours, relay_cpu)?.0,
@@ -311,7 +310,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
         let mut shown: [Vec<[f64; 4]>; 2] = Default::default();
         for round in 0..arguments.rounds {
             let mut pair = [[0.0; 4]; 2];
-            // Who goes first changes, so that what drifts is shared.
+            // The first arm changes with each round, so that both share a drift.
             for index in [round % 2, (round + 1) % 2] {
                 let outcome = arms[index].run(connections, arguments.seconds)?;
                 let replies = outcome.replies.max(1) as f64;

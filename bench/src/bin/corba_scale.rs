@@ -197,7 +197,7 @@ async fn four(manager: &Arc<LoadManager>) -> Result<()> {
     deleted.await.map(drop)
 }
 
-/// A load manager with so many groups of two members each; answers a group, too.
+/// A load manager with this many groups of two members each; returns one of the groups, too.
 async fn filled(groups: usize, state_file: Option<PathBuf>) -> Result<(Arc<LoadManager>, Ior)> {
     let manager = open(state_file).await?;
     let mut last = create(&manager).await?.0;
@@ -471,7 +471,7 @@ impl server::Service for Yes {
     }
 }
 
-/// Objects that acknowledge what they are told, on a thread of their own.
+/// Objects that acknowledge their calls, on a thread of their own.
 fn acknowledge() -> Result<SocketAddr> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;

@@ -1,14 +1,14 @@
 //! Cost of sending a datagram to each of 10,000 hosts, by the way of sending: the floor under the kernel load monitor,
 //! whose own figures are those of `monitor`.
 //!
-//! A veth pair joins two network namespaces of this program's own. What arrives is handled by a
-//! thread of the kernel on another CPU (threaded NAPI), so the CPU time of the thread that sends is that
-//! of sending alone; on loopback it is that of delivering, too. All ways send the same bytes at
-//! the same pace, in turns. What a full queue at the other end drops counts as sent: it is said how many
-//! went, so choose a time when the other CPU is free.
+//! A veth pair joins two network namespaces of this program's own. Datagrams that arrive are handled by a thread of the
+//! kernel on another CPU (threaded NAPI), so the CPU time of the sending thread is the cost of sending alone; on
+//! loopback it would include delivering. All ways send the same bytes at the same pace, in turns. A datagram that a
+//! full queue at the other end drops counts as sent: the program prints how many arrived, so choose a time when the
+//! other CPU is free.
 //!
-//! A packet socket sends whole Ethernet frames. Whoever uses one has to find out the way to each host and
-//! its neighbour's address, which is not counted here, and passes the firewall by.
+//! A packet socket sends whole Ethernet frames. A program that uses one has to find out the way to each host and its
+//! neighbour's address, which is not counted here, and passes the firewall by.
 //!
 //! `datagrams [--rounds N]`, as root, with `--release`
 
@@ -39,7 +39,7 @@ const HEADERS: usize = 14 + 20 + 8;
 
 const FRAME: usize = HEADERS + SHORT;
 
-/// A batch comes every so often: half of what the monitor sends to so many hosts every 50 ms.
+/// Interval of batches: the pace is half of the monitor's, which sends to as many hosts every 50 ms.
 const PACE: Duration = Duration::from_micros(640);
 
 #[derive(Parser)]
@@ -466,7 +466,7 @@ impl Way for Packet {
                 .sum();
             let sum = (sum & 0xffff) + (sum >> 16);
             let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-            // That of the data is left out, as is allowed over IPv4.
+            // The checksum of the data is left out, as is allowed over IPv4.
             frame[24..26].copy_from_slice(&sum.to_be_bytes());
         }
         send_all(&self.socket, &mut self.frames, &mut [])

@@ -1,8 +1,7 @@
 //! The floor: a relay on bare epoll that parses nothing.
 //!
-//! One thread; each client connection gets one upstream connection, and bytes are copied
-//! between the two. What it costs is what any proxy of this shape must pay, nearly all of
-//! it in the kernel.
+//! One thread; each client connection gets one upstream connection, and bytes are copied between the two. The cost is
+//! what any proxy of this shape must pay, nearly all of it in the kernel.
 //!
 //! `floor LISTEN UPSTREAM [LISTEN UPSTREAM]...`
 

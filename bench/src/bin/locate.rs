@@ -1,10 +1,9 @@
 //! Number of clients per second that one core can send to the members of an object group, beside a forwarding servant
 //! of omniORB (`bench/corba/forwarder.cc`).
 //!
-//! Each has one processor, with all its threads, and this generator has another one.
-//! Connections stay open, and each has one request outstanding. Both forward to the same
-//! four references in turn. They take turns, so what else the machine does hits both alike;
-//! the load average that is printed says how much that was.
+//! Each has one processor, with all its threads, and this generator has another one. Connections stay open, and each
+//! has one request outstanding. Both forward to the same four references in turn. They take turns, so that other load
+//! of the machine affects both alike; the printed load average says how much other load there was.
 //!
 //! `locate [--rounds N] [--seconds S] [--evenkeel FILE] [--strategy NAME]`
 

@@ -385,7 +385,7 @@ fn back_ends() -> Result<()> {
             let rest = (good - sent) as libc::c_uint;
             // SAFETY: as above; the system has set the lengths of names and control.
             let result = unsafe { libc::sendmmsg(fd, all.add(sent), rest, 0) };
-            // One that cannot be sent is lost, and counts as that.
+            // A datagram that cannot be sent is lost, and counted as such.
             sent += usize::try_from(result).unwrap_or(1).max(1);
         }
     }

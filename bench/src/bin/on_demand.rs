@@ -32,7 +32,7 @@ struct Options {
     /// Requests of a turn.
     #[arg(long, default_value_t = 200)]
     requests: usize,
-    /// The program that is the broker and the agent.
+    /// Program of the broker and the agent.
     #[arg(long, default_value = "target/dist/evenkeel")]
     evenkeel: PathBuf,
     /// Measure the module as it lies in target/dist, without building it.

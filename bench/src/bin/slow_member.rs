@@ -24,7 +24,7 @@ use evenkeel_sim::svg::{Line, Plot};
 use serde::Serialize;
 use tokio::task::LocalSet;
 
-/// The proxies, and what each is told to balance by.
+/// Proxies, with the balancing policy of each.
 const ARMS: [(Program, &str); 4] = [
     (Program::Evenkeel, "adaptive (default)"),
     (Program::Haproxy, "leastconn"),
@@ -32,8 +32,8 @@ const ARMS: [(Program, &str); 4] = [
     (Program::Envoy, "LEAST_REQUEST"),
 ];
 
-/// At the begin of a phase so much of it is not counted as one: requests of the phase before are
-/// still there. It is in the picture.
+/// Part at the beginning of a phase that is not counted as a part of the phase: requests of the phase before are still
+/// there. The picture shows it.
 const SETTLE: Duration = Duration::from_secs(2);
 
 #[derive(Parser)]
@@ -61,7 +61,7 @@ struct Row {
     phase: &'static str,
     p50_ms: f64,
     p99_ms: f64,
-    /// The 99th percentile beside Evenkeel's in the same turn: median, lower and upper quartile.
+    /// The 99th percentile relative to Evenkeel's in the same turn: median, lower and upper quartile.
     p99_ratio: [f64; 3],
 }
 
@@ -111,7 +111,7 @@ async fn run(arguments: &Arguments, places: &Places) -> Result<(), Box<dyn Error
         .map(Backend::capacity)
         .sum();
     for proxy in &proxies {
-        // One seed: all get the same requests.
+        // The same seed, so that all get the same requests.
         let seen = Arc::clone(&proxy.seen);
         tokio::task::spawn_local(load::run(proxy.listen, UTILISATION * capacity, 1, seen));
     }

@@ -139,7 +139,7 @@ impl Client {
             let (resources, nonce, names) = match self.variant {
                 Variant::StateOfTheWorld => {
                     let read = DiscoveryResponse::decode(answer.bytes)?;
-                    // This variant says all that it wants each time.
+                    // A client of this variant names all that it wants each time.
                     let names = match answer.kind {
                         Kind::Endpoints => names.to_vec(),
                         _ => Vec::new(),

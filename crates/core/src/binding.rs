@@ -527,7 +527,7 @@ mod tests {
             for (member, shedding) in group.members().iter().zip(&shedding) {
                 member.slot.set(Reason::Shedding, *shedding);
             }
-            // One is always left, which is what the analyzer sees to.
+            // A member is always left, as the analyzer makes sure.
             group.members()[0].slot.set(Reason::Shedding, false);
             let mut rng = fastrand::Rng::with_seed(seed);
             let (mut binding, mut ms, mut moves) = (bind(&group, seed), 1, 0);

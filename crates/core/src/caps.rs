@@ -208,7 +208,7 @@ mod tests {
                 of.map(|(index, _)| index).collect::<Vec<_>>()
             };
             let (mut served, arriving) = (indices(true), indices(false));
-            // Where all share the workers, each is as likely as the others to be done next.
+            // Where all requests share the workers, each is as likely as the others to be done next.
             let busy = served.len().min(workers) as f64;
             if order == Order::First {
                 served.truncate(workers);

@@ -84,7 +84,7 @@ impl Default for Cost {
 /// Converts units into a cost.
 #[inline]
 pub(crate) fn of_units(units: u64) -> f32 {
-    // As signed ones they are converted by one instruction.
+    // Signed integers are converted by one instruction.
     units as i64 as f32 * (1.0 / UNIT)
 }
 

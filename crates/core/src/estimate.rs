@@ -469,7 +469,7 @@ impl Estimate {
                 let (latencies, sum) = (latencies * keep, sum * keep);
                 return Some(pack(latencies + share * latency, sum + share * places));
             }
-            // What was slow long ago has faded, down to what is seen now.
+            // Slowness of long ago has faded, down to the present latency.
             let service = service.min((service * fade).max(latency / places));
             let sum = sum.min(STALE_ANSWERS * places);
             Some(pack(service * sum + latency, sum + places))
@@ -833,10 +833,10 @@ mod tests {
         assert!(share(equal, 10, 0) == 200);
         assert!(share(equal, 100, 0) >= 199, "{}", share(equal, 100, 0));
         assert!(share(equal, 2000, 0) >= 199, "{}", share(equal, 2000, 0));
-        // One is twice as slow: seen after some hundred answers.
+        // A member is twice as slow: noticed after some hundred answers.
         let slower = [[10.0; 2], [20.0; 2]];
         assert!(share(slower, 2000, 0) <= 20, "{}", share(slower, 2000, 0));
-        // One has become five times slower: seen after some dozen answers.
+        // A member has become five times slower: noticed after some dozen answers.
         let changed = [[10.0; 2], [10.0, 50.0]];
         assert!(
             share(changed, 2000, 60) <= 30,

@@ -89,7 +89,7 @@ mod tests {
         let other = Some::default();
         restore(&learnt, |visit| other.words(visit));
         assert_eq!(collect(|visit| other.words(visit)), learnt);
-        // What is not known, too short or too long is left as it is.
+        // Words that are unknown, too short or too long stay as they are.
         learnt.insert("new".into(), vec![1]);
         learnt.insert("short".into(), vec![1, 2, u64::MAX, 4]);
         learnt.remove("long");

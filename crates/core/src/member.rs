@@ -611,8 +611,8 @@ impl Slot {
                 .note_order(self.unanswered(), age > latency.as_secs_f32());
         }
         let places = cost + digest.growth * others;
-        // Where all share the server those count, too, that came later: half of what was found
-        // at the begin and at the end is right for both.
+        // Where all requests share the server, later ones count, too: half of the requests found at the beginning and
+        // at the end is right for both kinds of servers.
         let meanwhile = (others + higher(self.cost_in_flight() - cost, 0.0)) / 2.0;
         self.estimate
             .learn(latency, cost, meanwhile, places, &self.regression);
@@ -670,7 +670,7 @@ impl Slot {
         now: Instant,
         digest: Digest,
     ) {
-        // What costs more may take longer; what costs less may have waited as long.
+        // A costly request may take longer; a cheap one may have waited as long.
         let seconds = latency.as_secs_f32() / higher(cost, 1.0);
         self.latency.sample(seconds, now, digest.decay);
         self.record().histogram.add(latency);
@@ -709,7 +709,7 @@ impl Slot {
         if outcome == Outcome::Failure {
             self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
         } else {
-            // It did answer.
+            // The member did answer.
             self.consecutive_failures.store(0, Ordering::Relaxed);
         }
         0
@@ -722,8 +722,8 @@ impl Slot {
         self.penalty.sample(digest.penalty, now, digest.decay);
         self.record().window.turn_into_failure(now);
         self.failure_share.add(true, now, digest.decay);
-        // As if the success had never been: a member that breaks off every answer
-        // must reach any limit of failures in a row.
+        // The success counts as if it had never been: a member that breaks off every answer must reach any limit of
+        // failures in a row.
         self.consecutive_failures
             .fetch_max(before.saturating_add(1), Ordering::Relaxed);
     }

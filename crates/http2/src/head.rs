@@ -258,7 +258,7 @@ impl Sink for Head {
         self.size = self
             .size
             .saturating_add(name.len() + value.len() + FIELD_BYTES);
-        // What is wrong is not looked at any further, but the decoder must see all of it.
+        // A faulty head is not looked at any further, but the decoder must see all of it.
         if self.is_malformed || self.is_too_large() {
             return;
         }

@@ -53,7 +53,7 @@ impl Connection {
                     } else {
                         let mut payload = std::mem::take(&mut self.payload);
                         payload.extend_from_slice(part);
-                        // It comes in parts seldom enough.
+                        // A copy is fine: frames come in parts seldom enough.
                         self.take_frame(header, &payload)?;
                     }
                 }
@@ -177,7 +177,7 @@ impl Connection {
             None if is_idle => return Err(Reason::PROTOCOL_ERROR.into()),
             None => self.refuse_closed(header.stream)?,
             Some((_, stream)) if stream.is_reset_by_peer() => self.refuse_closed(header.stream)?,
-            // What has ended here is dropped.
+            // Frames for a stream that has ended here are dropped.
             Some((_, stream)) if stream.broken.is_some() || stream.is_released => {}
             Some((key, stream)) if stream.receiving != Side::Body => {
                 let reason = match stream.receiving {
@@ -505,7 +505,7 @@ impl Connection {
                 false => Err(Failure::of_flood(Flood::Resets)),
             };
         }
-        // One that is too large is not all there, and so it may lack what it must have.
+        // A head that is too large is not complete, and may lack required fields.
         if head.is_too_large() {
             self.give_head(head);
             self.put_answer(id, 431);

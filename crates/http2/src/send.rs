@@ -257,7 +257,7 @@ impl Connection {
         if !stream.is_some_and(|stream| std::mem::replace(&mut stream.is_waiting, false)) {
             return;
         }
-        // It is mostly the first one, whose turn it is, or the last one, which was told just now.
+        // Mostly the first stream, whose turn it is, or the last one, which was reported just now.
         if self.waiting.front() == Some(&key) {
             self.waiting.pop_front();
         } else if self.waiting.back() == Some(&key) {

@@ -290,7 +290,7 @@ fn a_stream_is_told_once_that_there_is_room() {
         }
     };
     wait(&mut end);
-    // As long as there is no window, whatever else is sent is news for nobody.
+    // While there is no window, room in the output brings no event.
     end.events.clear();
     end.take(&frame(PING, 0, 0, &[0; 8])).unwrap();
     end.look();
@@ -355,7 +355,7 @@ fn heads_that_no_stream_takes_make_up_for_no_frames() {
         };
         assert_eq!(result, expected);
     }
-    // One that opens a stream does.
+    // A head that opens a stream does make up for some.
     let mut end = End::server();
     let connection = &mut end.connection;
     connection.receive(&pings, Duration::ZERO).unwrap();
@@ -565,7 +565,7 @@ fn a_malformed_request_is_an_error_of_its_stream() {
     for (why, fields) in malformed_requests() {
         let mut end = End::server();
         end.take(&head(1, false, &GET)).unwrap();
-        // What it adds to the table is there for the others.
+        // Fields that the malformed head adds to the table are there for later ones.
         let fields = [&fields[..], &[(&b"+x-added"[..], &b"here"[..])]].concat();
         assert_eq!(end.take(&head(3, true, &fields)), Ok(()), "{why}");
         assert_eq!(end.resets(), [(3, Reason::PROTOCOL_ERROR)], "{why}");
@@ -581,7 +581,7 @@ fn a_malformed_request_is_an_error_of_its_stream() {
         assert!(matches!(read, Next::Data(b"hello")), "{why}: {read:?}");
         let request = end.connection.take_head(last).unwrap();
         assert_eq!(request.fields.get("x-added"), Some(&b"here"[..]), "{why}");
-        // What is still under way in the stream that was reset is dropped.
+        // Frames still under way in the stream that was reset are dropped.
         end.take(&frame(DATA, 0, 3, b"more")).unwrap();
         end.take(&head(3, true, &[(b"x", b"y")])).unwrap();
         end.take(&frame(WINDOW_UPDATE, 0, 3, &[0, 0, 0, 1]))
@@ -1040,7 +1040,7 @@ fn acknowledgement(bytes: u8) -> Vec<u8> {
 
 #[test]
 fn messages_of_a_stream_may_each_be_acknowledged() {
-    // As a server, and as a client that uploads.
+    // Once as a server, and once as a client that uploads.
     let mut client = End::client();
     let opened = client.ask(b"/", false);
     for (mut end, key) in [End::answering(65_535, 200), (client, opened)] {
@@ -1119,7 +1119,7 @@ fn streams_that_are_given_up_one_by_one_are_a_flood_too() {
     let (n, failure) = failed.unwrap();
     assert_eq!(failure, Failure::of_flood(Flood::Resets));
     assert!((100..110).contains(&n), "{n}");
-    // Who gets as many answers may give up as many.
+    // A client that gets as many answers may give up as many streams.
     let mut end = End::server();
     for n in 0..1000 {
         let stream = 2 * n + 1;
@@ -1196,7 +1196,7 @@ fn who_reads_slowly_holds_up_himself() {
     assert_eq!(end.connection.unread(), 4 * part.len());
     end.take(&frame(DATA, 0, 1, b"x")).unwrap();
     assert_eq!(end.resets(), [(1, Reason::FLOW_CONTROL_ERROR)]);
-    // What nobody will read any more is room for others.
+    // Content that will not be read any more is room for other streams.
     end.connection.release(slow, None);
     assert_eq!(end.connection.unread(), 0);
 }
@@ -1620,7 +1620,7 @@ proptest! {
             let error = results.into_iter().find(Result::is_err);
             let mut bodies = Vec::new();
             for id in 1..8 {
-                // One that was reset is forgotten sooner if nobody has seen it.
+                // A stream that was reset is forgotten sooner if it was not reported.
                 if let Some(key) = end.connection.streams.find(id)
                     && end.connection.broken(key).is_none()
                 {

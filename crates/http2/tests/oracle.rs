@@ -214,7 +214,7 @@ fn on<T>(test: impl Future<Output = T>) -> T {
         .enable_all()
         .build()
         .unwrap();
-    // What only a hang takes: a pipe of a few bytes takes seconds in a debug build on a busy machine.
+    // Limit that only a hang reaches: a pipe of a few bytes takes seconds in a debug build on a busy machine.
     let limit = Duration::from_secs(100);
     tokio::task::LocalSet::new().block_on(&runtime, async {
         tokio::time::timeout(limit, test).await.unwrap()

@@ -116,7 +116,7 @@ pub fn calibrate() -> f64 {
         }
         begun.elapsed()
     };
-    // So many turns that one piece takes its time.
+    // Enough turns that one piece takes its time.
     let mut turns = 1 << 16;
     while work(turns) < PIECE {
         turns *= 2;
@@ -179,7 +179,7 @@ fn commit() -> Option<String> {
         return None;
     }
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    // What it writes itself changes nothing of the program.
+    // Files that the lab writes itself change nothing of the program.
     let changes = git(&[
         "status",
         "--porcelain",

@@ -34,7 +34,7 @@ fn left() -> MutexGuard<'static, Left> {
 impl Left {
     fn end(&mut self) {
         for program in &self.programs {
-            // What has ended already needs no signal.
+            // A program that has ended already needs no signal.
             let _ = kill_process_group(*program, Signal::TERM);
         }
         let begun = Instant::now();
@@ -55,7 +55,7 @@ impl Left {
 
 /// Ends the lab when a signal says so: the programs of a real run first, then its files, then itself.
 pub fn interrupt(code: i32) -> ! {
-    // It stays locked, so that nothing new is begun.
+    // The lock is kept, so that nothing new is begun.
     let mut left = left();
     left.end();
     std::process::exit(code)
@@ -183,7 +183,7 @@ impl Process {
         let fails = |error| format!("{name}: cannot be started: {error}");
         let output = folder.path().join(format!("{name}.log"));
         let log = File::create(&output).map_err(fails)?;
-        // It may send a signal to its group, and so has one of its own.
+        // The program may send a signal to its group, and so has a group of its own.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "TERM", "--"])
@@ -374,7 +374,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("evenkeel-lab-left-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         fs::write(path.join("file"), "").unwrap();
-        // One that ends when it is asked to, and one that has to be made to.
+        // A program that ends when it is asked to, and a program that has to be killed.
         let start = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]).current_dir(&path);
@@ -393,7 +393,7 @@ mod tests {
         assert!(!path.exists());
         for child in &mut children {
             assert!(!Path::new(&format!("/proc/{}", child.id())).exists());
-            // It was waited for already.
+            // The child was waited for already.
             assert!(child.wait().is_err());
         }
         assert!(left.folders.is_empty() && left.programs.is_empty());

@@ -78,7 +78,7 @@ fn the_demo_says_where_it_looked_for_the_balancer() {
     let wanted = format!("no program evenkeel, as {beside} or in PATH: install");
     assert!(stderr.contains(&wanted), "{stderr}");
 
-    // One that ends at once: found, and told as such.
+    // A program that ends at once is found, and reported as such.
     std::fs::copy("/bin/false", &beside).unwrap();
     let (code, _, stderr) = outcome_of(&mut demo);
     assert_eq!(code, 1);
@@ -140,7 +140,7 @@ fn the_lab_lists_runs_and_keeps_full_results() {
     assert!(page.contains("A quick run, which says little."), "{page}");
     assert!(read("README.md").contains("figures and tables are run"));
 
-    // What a full run has found is kept.
+    // Results of a full run are kept.
     let record = format!("{paper}/{name}.json");
     let full = read(&record).replace("\"is_quick\": true", "\"is_quick\": false");
     std::fs::write(Path::new(&folder).join(&record), &full).unwrap();

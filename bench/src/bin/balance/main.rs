@@ -45,7 +45,7 @@ const ARMS: [(Program, &str); 11] = [
     (Program::NginxSystem, "least_conn"),
 ];
 
-/// At the start so much is not counted: nothing is known then, which `cold` is for.
+/// Time at the start that is not counted: nothing is known then, which `cold` is for.
 const WARM_UP: Duration = Duration::from_secs(2);
 
 #[derive(Parser)]
@@ -54,16 +54,16 @@ struct Arguments {
     /// Only these scenarios.
     #[arg(long, value_delimiter = ',')]
     only: Vec<Scenario>,
-    /// Only with so many members: 3, 4, 10 or 50.
+    /// Number of members: 3, 4, 10 or 50; without it, all of them.
     #[arg(long, value_delimiter = ',')]
     members: Vec<usize>,
-    /// Only balancers whose name contains one of these, such as `evenkeel,least`.
+    /// Names of balancers, or parts of names, such as `evenkeel,least`; without it, all of them.
     #[arg(long, value_delimiter = ',')]
     arms: Vec<String>,
     /// Turns of each balancer in each row.
     #[arg(long)]
     rounds: Option<u32>,
-    /// Length of what is counted of a turn.
+    /// Length of the counted part of a turn.
     #[arg(long)]
     seconds: Option<u64>,
     /// Rows that run beside each other.
@@ -303,8 +303,8 @@ async fn turn(
     Ok(turn)
 }
 
-/// Lets this process and those that it starts have the processors before all others, if it may: what
-/// is measured takes little of them, but must have it at once.
+/// Gives this process and its children the processors before all others, if it may: the measured processes take little
+/// of them, but must have it at once.
 fn first_served() -> bool {
     let order = libc::sched_param { sched_priority: 1 };
     // SAFETY: `order` is valid for reading.

@@ -27,7 +27,7 @@ const P999: usize = 13;
 const LIMIT: f64 = 1.03;
 /// A balancer that fails more than this is no match, however fast it fails.
 const MAX_FAILED: f64 = 0.01;
-/// Requests that were sent so much too late, in ms, and so many of them, make a turn doubtful.
+/// Lateness in ms above which a turn is doubtful: 99th percentile of the time by which requests were sent too late.
 const LATE: f64 = 5.0;
 
 /// A turn of a balancer in a row.
@@ -35,7 +35,7 @@ const LATE: f64 = 5.0;
 pub(crate) struct Turn {
     requests: usize,
     failed: usize,
-    /// Latencies of what was answered, at [`SHARES`].
+    /// Latencies of the answered requests, at [`SHARES`].
     latency_ms: Vec<f64>,
     /// 99th percentile of how much later than due requests were sent: what the machine adds.
     late_p99_ms: f64,

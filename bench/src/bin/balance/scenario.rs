@@ -19,7 +19,7 @@ const STALL: Duration = Duration::from_millis(300);
 const STALLS: Duration = Duration::from_secs(1);
 /// Requests that a member is slow for after a restart.
 const COLD: u32 = 50;
-/// Share of the capacity of half of the members that somebody else uses.
+/// Share of the capacity of half of the members that another balancer uses.
 const ANTAGONIST: f64 = 0.3;
 /// Load, as a share of what members can serve.
 const UTILISATION: f64 = 0.6;
@@ -48,7 +48,7 @@ pub(crate) enum Scenario {
     Cold,
 }
 
-/// A scenario with so many members.
+/// A scenario with a number of members.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) scenario: Scenario,
@@ -158,8 +158,7 @@ impl Row {
         }
     }
 
-    /// The ideal in the simulator: one queue that knows every speed. `None` where the
-    /// simulator has no such world.
+    /// The ideal in the simulator: one queue that knows every speed. `None` if the simulator has no such world.
     pub(crate) fn ideal(&self) -> Option<Outcomes> {
         let world = World::new(self.name(), self.members)
             .working(Discipline::Fifo, self.workers)

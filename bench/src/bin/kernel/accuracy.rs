@@ -369,7 +369,7 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
     let load = loaders(scene, &crowd, &watched)?;
     let mut counted: Vec<u32> = load.watched.iter().map(Process::id).collect();
     if scene != Scene::Beside {
-        // What monitors cost is load, too.
+        // The monitors' own work is load, too.
         counted.extend(helpers.iter().map(Process::id));
         counted.extend(desk.iter().map(|desk| desk.id));
         counted.push(std::process::id());
@@ -386,7 +386,7 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
             .map(|arm| scope.spawn(move || watch(arm, start, end)))
             .collect();
         let done: Vec<_> = readers.into_iter().map(|reader| reader.join()).collect();
-        // One sample more, so that there is one on each side of the last reading.
+        // A sample more, so that there is one on each side of the last reading.
         std::thread::sleep(3 * TICK);
         stop.store(true, Ordering::Relaxed);
         for done in done {
@@ -511,7 +511,7 @@ fn known(arm: &Arm, start: u64, ticks: u64) -> impl Iterator<Item = (u64, f64)> 
     })
 }
 
-/// Their figure 4: three seconds of what was so and what was told.
+/// Plots their figure 4: three seconds of the true load and of the reported one.
 fn plot(
     run: &Run,
     scene: Scene,

@@ -28,8 +28,8 @@ const BACKENDS: usize = 8;
 /// CPU time of a back-end in each period.
 const QUOTA: Duration = Duration::from_millis(3);
 const PERIOD: Duration = Duration::from_millis(20);
-/// Documents of a site, those that a back-end keeps at hand, and microseconds of CPU time for
-/// one that is at hand and for another one.
+/// Documents of a site, documents that a back-end keeps at hand, and microseconds of CPU time for a document that is at
+/// hand and for another one.
 const DOCUMENTS: usize = 1000;
 const CACHE: &str = "100";
 const HIT: &str = "500";
@@ -232,7 +232,7 @@ struct Figures {
 
 pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let stage = Stage::new(run)?;
-    // What cannot be measured here is no reason to measure nothing.
+    // Arms that cannot be measured here do not keep the others from being measured.
     let mut lacking: Vec<Arm> = Vec::new();
     let mut csv =
         String::from("sweep,x,arm,turn,site_requests_per_s,p50_ms,p99_ms,variance,failures\n");
@@ -379,7 +379,7 @@ fn per_site(sweep: &Sweep, rows: &[Vec<Figures>], base: Option<usize>) -> String
 }
 
 fn judge(sweep: &Sweep, rows: &[Vec<Figures>]) -> Vec<Verdict> {
-    // Where there is other work at all.
+    // Cells with other work.
     let some: Vec<usize> = (0..sweep.cells.len())
         .filter(|&at| sweep.cells[at].loaded > 0 || sweep.name != "loaded")
         .collect();
@@ -642,7 +642,7 @@ impl<'a> Stage<'a> {
         }
         for (index, backend) in self.backends.iter().enumerate() {
             super::ask::Page::open(&self.page(index))?;
-            // It has started at full speed; from here on it must be scheduled there.
+            // The helper has started at full speed; from here on it must be scheduled in the cgroup.
             backend.cgroup.hold(helpers[index].id())?;
         }
         Ok(helpers)
@@ -774,7 +774,7 @@ impl<'a> Stage<'a> {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        // What is to end needs CPU time for it, and must not be stopped.
+        // Processes need CPU time to end, and must not be stopped.
         let _ = self.cgroup.limit(PERIOD, PERIOD);
         self.load(true);
         self.server.signal(libc::SIGKILL);

@@ -27,7 +27,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let plain = Link::new(&front)?;
     let _native = Responder::attach(&run.evenkeel, &link, &file, "native", &[])?;
     let _generic = Responder::attach(&run.evenkeel, &generic_link, &file, "generic", &[])?;
-    // What it is compared with has interfaces of its own.
+    // The other build has interfaces of its own.
     let other = match &run.against {
         None => None,
         Some(file_of_other) => {
@@ -136,7 +136,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
 
     let mut verdicts = Vec::new();
     for (length, [native, generic, flood, all, _]) in asked {
-        // What the balancer asks for by default.
+        // The balancer asks for this length by default.
         if length != WITH_PORTS {
             continue;
         }
@@ -169,7 +169,7 @@ fn one_at_a_time(
     asker.wait(what)?;
     let program = program_on(&link.interface)?;
     let before = bpf::program_time(program)?;
-    // As monitors ask: caches are as cold as they are then.
+    // Pauses as between a monitor's queries: caches are as cold as they are then.
     for _ in 0..queries {
         clock::sleep_until(clock::now() + 100_000);
         asker.ask();
@@ -215,7 +215,7 @@ fn receive_work(
 
 /// The thread that does an interface's receive work.
 fn napi_thread(interface: &str) -> Result<u32> {
-    // Its name is cut off, so an interface's name must be short.
+    // The thread's name is cut off, so an interface's name must be short.
     let wanted = format!("napi/{interface}-");
     for entry in fs::read_dir("/proc")?.flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();

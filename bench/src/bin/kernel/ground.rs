@@ -38,7 +38,7 @@ fn prefix() -> String {
     format!("evkb{}", std::process::id())
 }
 
-/// A number for each thing that is made.
+/// A number for each process, cgroup or network that is made.
 fn next() -> u32 {
     static MADE: AtomicU32 = AtomicU32::new(0);
     MADE.fetch_add(1, Ordering::Relaxed)
@@ -298,7 +298,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Moves a process out of it.
+    /// Moves a process out of the cgroup.
     pub(crate) fn release(&self, process: u32) -> Result<()> {
         for folder in self.folders.iter().filter_map(|folder| folder.parent()) {
             fs::write(folder.join("cgroup.procs"), process.to_string())?;
@@ -338,7 +338,7 @@ impl Namespace {
         Ok(Arc::new(namespace))
     }
 
-    /// Runs something on a thread that is within: its sockets and processes stay there.
+    /// Runs a function on a thread within the namespace: its sockets and processes stay there.
     pub(crate) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let path = self.path();
         let inside = move || -> std::result::Result<T, String> {
@@ -367,7 +367,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Its links go with it.
+        // The namespace's links go with it.
         let _ = run("ip", ["netns", "del", &self.name]);
     }
 }
@@ -429,7 +429,7 @@ impl Link {
             .map_err(|error| format!("{file}: {error}").into())
     }
 
-    /// Runs something on a thread that is at the front-end.
+    /// Runs a function on a thread at the front-end.
     pub(crate) fn at_front<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.namespace.enter(inside)
     }
@@ -566,7 +566,7 @@ pub(crate) fn serve(run: &Run, words: &[String], how: Scheduling<'_>) -> Result<
     let mut command = Command::new(&run.evenkeel);
     command.args(["kernel", "serve", "--source", "proc"]);
     command.args(words);
-    // What it leaves out of records is no news here.
+    // Notes about fields left out of records are no news here.
     command.env("RUST_LOG", "warn").stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::inherit());
     let done = Process::start(command, how);

@@ -25,7 +25,7 @@ pub(crate) fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
     let done = match words.as_slice() {
         ["spin"] => spin(),
         ["alternate", seed, start, least, most] => alternate(seed, start, least, most),
-        // It ends with the process at the other end.
+        // `ping` ends with the process at the other end.
         ["ping"] => pong(true).or(Ok(())),
         ["pong"] => pong(false).or(Ok(())),
         ["serve", ip, cache, hit, miss] => serve(ip, cache, hit, miss),
@@ -69,7 +69,7 @@ fn alternate(seed: &str, start: &str, least: &str, most: &str) -> io::Result<()>
     }
 }
 
-/// Sends messages there and back again with whoever is at the other end of standard input.
+/// Sends messages there and back again with the process at the other end of standard input.
 fn pong(begins: bool) -> io::Result<()> {
     // SAFETY: standard input is open, and nobody else here uses it.
     let mut other = unsafe { File::from_raw_fd(0) };

@@ -50,11 +50,11 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 struct Options {
     /// Parts to measure; all but `machines` if none is named.
     parts: Vec<Part>,
-    /// The program that is measured, built with the feature `kernel`.
+    /// Program to measure, built with the feature `kernel`.
     #[arg(long, default_value = "target/dist/evenkeel")]
     evenkeel: PathBuf,
-    /// Another build of it, whose responder takes turns with it in `cost`: as it was before a
-    /// change, say.
+    /// Another build of the program, whose responder takes turns with it in `cost`: for example the build before a
+    /// change.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
     /// Folder of the results.
@@ -152,8 +152,8 @@ fn measure(options: &Options) -> Result<()> {
         }
         println!("== {name}");
         let start = std::time::Instant::now();
-        // What one part lacks is no reason to have none of the others.
-        // Each on a thread of its own: where it keeps itself to a processor, the next does not.
+        // A part that fails does not keep the others from running. Each part has a thread of its own: a part that pins
+        // itself to a processor does not pin the next one.
         let alone = || measure(&run).map_err(|error| error.to_string());
         let done = std::thread::scope(|scope| scope.spawn(alone).join());
         match done.unwrap_or_else(|_| Err("it has panicked".into())) {
@@ -175,7 +175,7 @@ fn measure(options: &Options) -> Result<()> {
     }
 }
 
-/// Writes verdicts; those of parts that have not run now stay.
+/// Writes verdicts; the verdicts of parts that have not run now stay.
 fn keep(file: &Path, verdicts: &[Verdict]) -> Result<()> {
     let before = fs::read_to_string(file).unwrap_or_default();
     fs::write(file, Verdict::merge(&before, verdicts))?;

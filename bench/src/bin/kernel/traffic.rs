@@ -47,7 +47,7 @@ pub(crate) struct Seen {
 const OPEN_CONNECTIONS: usize = 64;
 
 impl Site {
-    /// Asks until `end`, and counts what was asked from `begin` on.
+    /// Sends requests until `end`, and counts the requests from `begin` on.
     pub(crate) fn run(&self, begin: u64, end: u64) -> io::Result<Seen> {
         let popularity = popularity(self.documents, self.alpha);
         let count = match self.arrivals {
@@ -79,7 +79,7 @@ impl Site {
                 let document = popularity.partition_point(|&below| below < luck);
                 let is_good = connection.get(self.name, document)?;
                 let now = clock::now();
-                // What ends after the end would make slow arms seem faster.
+                // Requests that end after the end would make slow arms seem faster.
                 let counts = match self.arrivals {
                     Arrivals::Closed(_) => now >= begin && now < end,
                     Arrivals::Open(_) => due >= begin,
@@ -123,7 +123,7 @@ impl Site {
     }
 }
 
-/// Shares of popularity, summed up, of so many documents with this exponent.
+/// Cumulated shares of popularity of this many documents with this exponent.
 pub(crate) fn popularity(documents: usize, alpha: f64) -> Vec<f64> {
     let weights = (1..documents).map(|rank| (rank as f64).powf(-alpha));
     let all: f64 = weights.clone().sum::<f64>() + (documents as f64).powf(-alpha);

@@ -166,7 +166,7 @@ pub(super) fn decide(
         count += 1;
     }
     let places = places.get_mut(..count).unwrap_or_default();
-    // One that is alone is waited for in any case.
+    // If there is only one member, requests wait for it in any case.
     if !at_cap || count < 2 {
         return Late::Now;
     }

@@ -369,7 +369,7 @@ impl Group {
         };
         let id_of = |index: &usize| self.pool.members.get(*index).map(|member| member.id);
         let by_chooser = matches!((advice, &chosen), (Some(Advice::Member(named)), Ok(index)) if id_of(index) == Some(named));
-        // What stood in the way is told as whoever was chosen saw it. A chooser sees all zones alike.
+        // Obstacles are reported as the chosen member's view shows them. A chooser sees all zones alike.
         let of_rank = match (&chosen, &self.pool.ranks) {
             (Ok(index), Some(ranks)) if !by_chooser => view.of_rank(ranks.of(*index)),
             _ => *view,

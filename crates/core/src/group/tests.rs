@@ -606,7 +606,7 @@ fn a_chooser_goes_before_the_strategy_while_its_member_may_be_picked() {
     is_others(named, &request, rng);
     drop(tickets);
     assert_eq!(group.choose_advised(&request, named, rng), Ok(1));
-    // One that is not there, and nobody.
+    // A member that does not exist, and no member.
     for advice in [Advice::Member(MemberId(9)), Advice::Nobody("timeout")] {
         let chosen: Vec<_> = (0..64)
             .map(|_| group.choose_advised(&request, advice, rng).unwrap())

@@ -249,7 +249,7 @@ impl Ticket {
                     self.note_stream(now);
                 }
             }
-            // It had failed before it was over.
+            // The request had failed before it was over.
             Some(verdict) => self.end = verdict.outcome,
         }
     }

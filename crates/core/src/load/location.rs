@@ -392,7 +392,7 @@ impl Location {
     /// days, and from half of that on they would seem to be new: call it at least once a day.
     pub fn keep_age(&self, now: Instant) {
         for cell in &self.cells {
-            // One that has expired stays so: its time is even.
+            // An expired report stays expired: its time is even.
             keep_word_old(&cell.value_at, now);
         }
         let current = self.unnamed.load_full();

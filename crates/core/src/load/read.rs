@@ -151,8 +151,8 @@ impl Location {
         };
         match query.id {
             LoadId::FIRST => of(self.meant(query.id)).or_else(|| of(LoadId::CPU)),
-            // What an application does not say of itself, its machine does (as with ORCA,
-            // gRPC proposal A58).
+            // If the application does not report its utilisation, the machine's CPU load counts (as with ORCA, gRPC
+            // proposal A58).
             LoadId::UTILIZATION => of(LoadId::CPU),
             id => of(id),
         }

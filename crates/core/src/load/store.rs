@@ -286,7 +286,7 @@ impl Location {
 
     /// The part of [`store`](Location::store) that matters for loads of the moment.
     fn store_moment(&self, cell: &Cell, id: LoadId, value: f32, since: Option<f32>) {
-        // How much of an average over so many seconds is new.
+        // Share of an average over `over` seconds that is new.
         let share = |over: f32| since.map_or(1.0, |seconds| new_share(seconds, over));
         let in_flight = self.in_flight.get().cost();
         let of_second = share(1.0);

@@ -242,7 +242,7 @@ fn s4_a_load_without_a_name_expires_when_its_place_is_needed() {
         [98, 99, 100, 101].iter().all(|id| kept.contains(id)),
         "{kept:?}"
     );
-    // Those that nobody reports are not kept for ever.
+    // Loads that are not reported any more are not kept forever.
     location.report(LoadId(98), one, at(3_600_000)).unwrap();
     location.keep_age(at(3_662_000));
     let kept: Vec<u32> = location
@@ -289,8 +289,8 @@ fn cost_of_a_client(stays: [u64; 2]) -> f32 {
 
 #[test]
 fn b13_each_cluster_counts_with_its_own_quantum() {
-    // One that sends clients for a minute, and one for three seconds: half a minute on
-    // average, whoever comes last.
+    // A cluster that sends clients for a minute, and one that sends them for three seconds: half a minute on average,
+    // in either order.
     let (mixed, turned) = (cost_of_a_client([60, 3]), cost_of_a_client([3, 60]));
     let mean = cost_of_a_client([31, 32]);
     assert!((mixed / mean - 1.0).abs() < 0.05, "{mixed} {mean}");
@@ -318,7 +318,7 @@ fn s23_what_was_assigned_counts_for_less_as_time_passes() {
         "half after their stay"
     );
     assert!(added(40_000) < 0.1 * first);
-    // What we carry ourselves does not go away by itself.
+    // The load of our own requests does not go away by itself.
     let location = Location::new("a");
     location.report(LoadId::CPU, half, at(0)).unwrap();
     location.begin(Cost::ONE);
@@ -393,7 +393,7 @@ fn what_another_balancer_has_read_is_held_until_it_is_read_here_or_said_no_more(
     location.report(LoadId::CPU, value(0.9), at(1500)).unwrap();
     let observed = |id| location.observed(id, at(3000)).map(LoadValue::get);
     assert_eq!(observed(LoadId::CPU), Some(0.5), "agents do not count");
-    // One of them is read here since.
+    // One of the loads is read here since.
     location
         .observe([(LoadId::CPU, value(0.75))], at(2500))
         .unwrap();

@@ -66,7 +66,7 @@ pub(super) const KIND: Kind = Kind {
         QUANTILE,
         PROBES,
         MAX_AGE,
-        // One and a half times the pool, below which the reuse budget is not defined.
+        // The default is one and a half times the pool, below which the reuse budget is not defined.
         Param {
             default: 1.5 * POOL as f64,
             ..SCAN_UP_TO
@@ -369,7 +369,7 @@ impl Prequal {
                 self.pool[removed % POOL].clear();
             }
         }
-        // It may have gone away, or be tried already, since it was looked at.
+        // The member may have gone away, or be tried already, since it was probed.
         view.is_eligible(probe.index).then_some(probe.index)
     }
 

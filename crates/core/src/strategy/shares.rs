@@ -346,7 +346,7 @@ impl Shares {
     /// those of the decision before are taken, which also was about all members. `cost` is that
     /// of a member ([`Candidate::cost`]). `score` gets a candidate, its requests in flight as they
     /// compare with those of the others, and a factor for what it is ahead.
-    // What one strategy never asks for is not to be asked in each of its decisions.
+    // Inlined, so that no decision asks for figures that its strategy never uses.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "a decision has as many parts")]
     pub(super) fn lowest(
@@ -361,7 +361,7 @@ impl Shares {
     ) -> Option<usize> {
         let (is_known, means) = (means.is_some(), means.unwrap_or_else(|| self.means()));
         let (unequal, first_is_due) = (means.unequal, due == Due::First);
-        // Where weights are equal nobody has to be due.
+        // Where weights are equal no member has to be due.
         let mut due = match due {
             Due::InTurn if unequal => self.urn.draw(view, rng),
             _ => None,

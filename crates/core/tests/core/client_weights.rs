@@ -63,7 +63,7 @@ fn an_application_knows_its_utilisation_better_than_its_machine() {
         for index in 0..2 {
             let ms = second * 1000;
             tell(&group, index, (100.0, 0.0, 0.5), ms);
-            // One that is 0 says nothing: then the CPU's counts.
+            // A utilisation of 0 says nothing: then the CPU load counts.
             report(&group, index, LoadId::UTILIZATION, [0.0, 0.25][index], ms);
         }
         shares(&group, 1, second * 1000 + 1, 1);

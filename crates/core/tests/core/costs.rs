@@ -69,7 +69,7 @@ fn a_bound_by_hash_counts_costs() {
         let group = group(strategy, &[1.0; 4]);
         let mut rng = fastrand::Rng::with_seed(1);
         let home = group.choose(&asking(1.0, 0), &mut rng).unwrap();
-        // One request in flight each: nobody is above the bound, as all cost the same.
+        // Each member has one request in flight: none is above the bound, as all cost the same.
         let one_each: Vec<_> = (0..4).map(|index| bind(&group, index, 5.0, 0)).collect();
         assert_eq!(picked(&group, home, 1.0, 1), 100, "{strategy}");
         drop(one_each);
@@ -144,7 +144,7 @@ fn an_expensive_request_is_no_peak_of_latency() {
     answer(&group, 0, Outcome::Success, 1000, 10);
     bind(&group, 0, 100.0, 1100).finish(Outcome::Success, at(2100));
     assert!(latency(2100) < 0.011);
-    // One that had to wait behind it says that the member is busy.
+    // A request that had to wait behind the costly one shows that the member is busy.
     bind(&group, 0, 0.1, 2200).finish(Outcome::Success, at(2300));
     assert!(latency(2300) > 0.099);
 }

@@ -115,8 +115,8 @@ fn a_new_server_scores_average_and_not_zero() {
 /// and idle, and draws traffic (sinkhole).
 #[test]
 fn a_server_that_fails_fast_does_not_draw_traffic() {
-    // Those that know latency, failures or load. Counting requests in flight cannot see
-    // it: there, and for strategies that do not look at all, ejection is the remedy.
+    // Strategies that know latency, failures or load. Counting requests in flight cannot detect such a server: there,
+    // and for strategies that look at no figures, ejection is the remedy.
     let aware = [
         "peak_ewma",
         "least_loaded",

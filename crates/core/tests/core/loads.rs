@@ -33,7 +33,7 @@ fn b1_k_least_loaded_follows_the_load_with_two_and_three_members() {
     let counts = sent(&three, &[Some(0.9), Some(0.1), Some(0.2)]);
     assert_eq!(counts[0], 0);
     assert!(counts[1] > 900 && counts[2] > 900, "{counts:?}");
-    // One of three is down.
+    // A member of three is down.
     let down = evenkeel_core::member::Reason::Down;
     three.members()[2].slot.set(down, true);
     let counts = sent(&three, &[Some(0.9), Some(0.1), Some(0.2)]);
@@ -168,7 +168,7 @@ fn adaptive_believes_a_member_that_has_nothing_left() {
                 now += latency;
                 ticket.finish(Outcome::Success, at(now));
             }
-            // One in 256 is for news of it.
+            // A decision in 256 is for news of the member.
             assert!(
                 counts[0] < 20,
                 "every {interval} ms, {latency} ms: {counts:?}"

@@ -74,7 +74,7 @@ fn a_group_whose_members_are_all_in_one_zone_or_say_none_has_no_ranks() {
             .iter()
             .all(|member| member.slot.reasons() == 0)
     );
-    // It is said anew when there is another snapshot.
+    // Ranks are set anew when there is another snapshot.
     let alike = build(
         &values("random", &[]),
         GroupSettings {

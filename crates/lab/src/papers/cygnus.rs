@@ -93,7 +93,7 @@ fn measure(point: &Point, iterations: u64, seed: u64) -> Measured {
     };
     let sessions = Sessions {
         report_interval: Duration::from_secs(5),
-        // One that asks is answered as a request is.
+        // A report that the balancer asks for costs the server as much as a request.
         report_work: match point.strategy {
             "LeastLoaded" => SERVICE,
             _ => Duration::ZERO,

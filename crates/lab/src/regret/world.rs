@@ -134,7 +134,7 @@ impl Draw {
         scenario.network = self.draw_network();
         scenario.balancers = self.draw_balancers();
         let left = self.draw_events(&mut scenario, seconds);
-        // What is asked for is that share of what is left while events last.
+        // While events last, only the share `left` of the capacity is there: the rate is reduced by it.
         rate *= left;
         self.draw_reports(&mut scenario);
         self.draw_weights(&mut scenario);
@@ -314,7 +314,7 @@ impl Draw {
                 let every = pause + self.between(0.5, 5.0);
                 let (mut now, mut member) = (every, 0);
                 while now < seconds {
-                    // So slow that nothing is done before the end.
+                    // The member is so slow that nothing is done before the end.
                     let speeds = [1e9, members[member].slowness].map(To::Slowness);
                     changes.extend(change_twice(member, [now, now + pause], speeds));
                     now += every;

@@ -84,7 +84,7 @@ fn every_member_is_at_150_per_second_within_ten_seconds_from_any_start() {
             _ => std::array::from_fn(|_| rng.usize(..4)),
         };
         let mut experiment = experiment(starts);
-        // As after a restart of the manager, every other time.
+        // Every other time as after a restart of the manager.
         experiment.known = seed % 8 < 4;
         experiment.report_interval = if rng.bool() { ms(250) } else { ms(500) };
         let played = play(&experiment, seed);
@@ -242,7 +242,7 @@ fn without_loads_clients_are_rebound_at_a_fixed_interval() {
     for members in [2, 4] {
         for seed in 0..10 {
             let played = play(&rebinding(members, false), seed);
-            // One turn of each member in ten seconds.
+            // Each member gets one turn in ten seconds.
             let turns = 10 * members as u32;
             assert!((turns - 2..=turns).contains(&played.rounds), "{played:?}");
             let rebound: u32 = played.rebound.iter().sum();

@@ -15,8 +15,8 @@ use crate::Result;
 use crate::clock::{self, CpuClocks, Series};
 use crate::ground::{self, Process, Scheduling};
 
-/// Documents that the server keeps at hand, and microseconds of CPU time for one that is at hand
-/// and for another one: as `evenkeel-lab run rdma` has them.
+/// Documents that the server keeps at hand, and microseconds of CPU time for a document that is at hand and for another
+/// one: as in `evenkeel-lab run rdma`.
 const CACHE: &str = "100";
 const HIT: &str = "1000";
 const MISS: &str = "8000";
@@ -27,7 +27,7 @@ const PHASE: [&str; 2] = ["200", "800"];
 /// Interval of the true load's samples.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Other work, which is stopped unless somebody wants it.
+/// Other work, which is stopped unless the front-end asks for it.
 struct Others(Vec<Process>);
 
 impl Others {
@@ -40,7 +40,7 @@ impl Others {
     }
 }
 
-/// A thread that goes on until it is told to end.
+/// A thread that continues until it is told to end.
 struct Going<T> {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<T>,

@@ -195,7 +195,7 @@ impl Backend {
                 Err(error) if Instant::now() > until => {
                     return Err(format!("the back-end {back}: {error}").into());
                 }
-                // It boots.
+                // The back-end is still booting.
                 Err(_) => std::thread::sleep(Duration::from_millis(200)),
             }
         };
@@ -427,7 +427,7 @@ fn accuracy(
         let mut due = begin;
         while due < begin + length.as_nanos() as u64 {
             clock::sleep_until(due);
-            // One after the other: none waits for another one's answer.
+            // Readings one after the other: none waits for the answer of another.
             for ((_, known), readings) in arms[..2].iter().zip(&mut all) {
                 let page = backend.page(*known);
                 readings.extend(read(reader, &mut [page])?.into_iter().flatten());
@@ -617,7 +617,7 @@ impl Heard {
     }
 }
 
-/// Reads the loads of all back-ends until `stop` says so, and counts what is read from `begin` on. None waits for
+/// Reads the loads of all back-ends until `stop` is set, and counts the readings from `begin` on. No back-end waits for
 /// the answer of another one.
 fn watch(
     backends: &mut [Backend],
@@ -719,7 +719,7 @@ fn group(arm: &Arm, backends: &mut [Backend]) -> Result<Group> {
     ))
 }
 
-/// A client: asks one thing after the other until `end`, and counts what was answered from `begin` on.
+/// A client: sends one request after the other until `end`, and counts the answers from `begin` on.
 fn ask(
     group: &Group,
     webs: &[SocketAddr],
@@ -746,7 +746,7 @@ fn ask(
         let is_good = connection.get(0, document)?;
         ticket.finish(Outcome::Success, clock.now());
         let now = clock::now();
-        // What ends after the end would make slow arms seem faster.
+        // Requests that end after the end would make slow arms seem faster.
         if (begin..end).contains(&now) {
             if let Some(requests) = seen.requests.get_mut(index) {
                 *requests += 1;

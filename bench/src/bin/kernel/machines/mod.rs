@@ -37,10 +37,10 @@ const SECRET: [u8; 16] = [0x5a; 16];
 /// Prefix of the front-end's lines with a result.
 const ROW: &str = "ROW ";
 const HEAD: &str = "scene,arm,round,figure,value";
-/// For how long all of it may run.
+/// Longest time of the whole run.
 const LIMIT: Duration = Duration::from_secs(28 * 60);
 
-/// The address of the front-end at the cable to a back-end, and that of the back-end.
+/// Addresses of the front-end and of the back-end at their cable.
 fn addresses(cable: u8) -> (Ipv4Addr, Ipv4Addr) {
     let address = |end| Ipv4Addr::new(10, 78, cable, end);
     (address(1), address(2))

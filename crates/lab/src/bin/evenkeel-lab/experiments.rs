@@ -96,7 +96,7 @@ fn end_at_signals() -> Result<(), String> {
         runtime.block_on(async {
             let mut waiting = tokio::task::JoinSet::new();
             for kind in kinds {
-                // Where one cannot be waited for it ends the process as it always does.
+                // A signal that cannot be waited for ends the process as it always does.
                 if let Ok(mut signal) = signal(kind) {
                     waiting.spawn(async move {
                         signal.recv().await;
@@ -105,7 +105,7 @@ fn end_at_signals() -> Result<(), String> {
                 }
             }
             if let Some(Ok(number)) = waiting.join_next().await {
-                // As shells tell it.
+                // Exit code as in shells.
                 evenkeel_lab::interrupt(128 + number);
             }
         });

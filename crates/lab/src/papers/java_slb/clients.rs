@@ -32,7 +32,7 @@ impl Client {
     fn connect(&self, to: SocketAddr) -> std::io::Result<TcpStream> {
         let flags = SocketFlags::CLOEXEC;
         let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-        // What has not been read stays with the balancer, as behind a slow line.
+        // Bytes that have not been read stay with the balancer, as behind a slow line.
         sockopt::set_socket_recv_buffer_size(&socket, 2 * PIECE)?;
         net::bind(&socket, &SocketAddrV4::new(self.from, 0))?;
         net::connect(&socket, &to)?;

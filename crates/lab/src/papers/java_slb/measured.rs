@@ -454,7 +454,7 @@ fn responses(service: &Service, arms: &[Vec<Played>]) -> Chart {
             lines: vec![here, published],
             across: "algorithm",
             up: "seconds",
-            // They differ by a few percent.
+            // The bars differ by a few percent.
             scales: (Scale::Even, Scale::Even),
             most: None,
             marks: Vec::new(),

@@ -339,7 +339,7 @@ fn evenkeel(
     (address, servers): (SocketAddr, &[SocketAddr]),
 ) -> Result<Process, String> {
     let protocol = if is_http { "tcp" } else { "ftp" };
-    // As the paper's, which knows no bound.
+    // Without a bound, as in the paper.
     let bound = if strategy == "source_ip_hash" {
         ", bound = 0"
     } else {

@@ -239,7 +239,7 @@ fn causes(run: &Run<'_>) -> Findings {
     let seeds = run.seeds(20);
     let (few, more) = seeds.split_at(seeds.len().min(5));
     let mut seen = run.grid(&VARIANTS, few, play_variant);
-    // What is judged gets all seeds.
+    // Variants that are judged get all seeds.
     let is_judged = |variant: &Variant| JUDGED.contains(&variant.says);
     let judged: Vec<(usize, Variant)> = (VARIANTS.into_iter().enumerate())
         .filter(|(_, variant)| is_judged(variant))

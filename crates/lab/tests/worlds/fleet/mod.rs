@@ -118,7 +118,7 @@ fn cut_off_killed_and_restarted_it_heals() {
             (secs(36.0), Fault::Kill(1)),
             (secs(36.0), Fault::Kill(2)),
             (secs(40.0), Fault::Restart),
-            // What counts because its holder was killed counts no longer.
+            // Alerts that counted because their holder was killed count no longer.
             (secs(110.0), Fault::Rise(3)),
         ];
         plan.time = secs(114.0);
