@@ -9,8 +9,8 @@ pub const TOLERANCE: f64 = 0.2;
 /// Share of a published difference between two cases that has to be measured for their order to hold.
 pub const ORDER: f64 = 0.5;
 
-/// Shares of single draws: a claim about one draw holds if more than the first of all draws show what was
-/// published, and does not hold if fewer than the second do.
+/// Shares of single draws: a claim about one draw holds if more than the first share of all draws agree with the
+/// published result, and does not hold if fewer than the second share do.
 pub const DRAWS: (f64, f64) = (0.5, 0.2);
 
 /// Kind of a run of an experiment.
@@ -37,7 +37,7 @@ pub struct Claim {
     pub unit: String,
     /// Condition under which the claim holds.
     pub rule: Rule,
-    /// Side on which a value outside the rule is better than what was published.
+    /// Side on which a value outside the rule is better than the published one.
     pub better: Option<Side>,
     /// True if the paper shows one draw of chance, so that each value is judged alone.
     pub is_draw: bool,
@@ -85,7 +85,7 @@ pub enum Contradiction {
     Arithmetic {
         /// Figure that the claim needs.
         number: f64,
-        /// Least and largest figure that is possible.
+        /// Least and largest possible figure.
         possible: (f64, f64),
         /// Calculation, in a sentence.
         text: String,
@@ -192,7 +192,7 @@ impl Claim {
         }
     }
 
-    /// Judges by the share of draws that show what was published, and its 95 % confidence interval (Wilson's).
+    /// Judges by the share of draws that agree with the published result, and its 95 % confidence interval (Wilson's).
     fn judge_draws(&self, values: &[f64]) -> Verdict {
         let (low, high) = share_interval(self.count_draws(values), values.len());
         if low > DRAWS.0 {
@@ -204,15 +204,14 @@ impl Claim {
         }
     }
 
-    /// Counts the draws that show what was published.
+    /// Counts the draws that agree with the published result.
     pub fn count_draws(&self, values: &[f64]) -> usize {
         let (from, to) = self.good_range();
         let is_good = |value: &&f64| (from..=to).contains(*value);
         values.iter().filter(is_good).count()
     }
 
-    /// Side on which a value is better than published: the one that is named, or the far side of a published
-    /// difference.
+    /// Side on which a value is better than published: the named one, or the far side of a published difference.
     fn better_side(&self) -> Option<Side> {
         self.better.or(match self.rule {
             Rule::Order(ratio) if ratio < 1.0 => Some(Side::Lower),

@@ -40,7 +40,7 @@ impl Csv {
         })
     }
 
-    /// The sum of the numbers in a cell, which are those of web sites, by key; only of rows that `is_meant`.
+    /// The sum of the numbers in a cell, one for each web site, by key; only of rows that `is_meant`.
     pub(crate) fn figures(
         &self,
         figure: &str,
@@ -101,7 +101,7 @@ fn cells(line: &str) -> Vec<String> {
     cells
 }
 
-/// A cell as a number; one that is none is not a number.
+/// A cell as a number; NaN if the cell is none.
 pub(crate) fn cell(row: &[String], column: usize) -> f64 {
     row.get(column)
         .and_then(|cell| cell.parse().ok())

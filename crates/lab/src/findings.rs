@@ -165,7 +165,7 @@ pub struct Chart {
     pub name: &'static str,
     /// Subject of the plot, and the figure of the paper.
     pub title: String,
-    /// Ours, and what was published.
+    /// Our value and the published one.
     pub plot: Plot,
 }
 

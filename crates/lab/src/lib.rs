@@ -1,12 +1,11 @@
 //! The lab: the experiments of five papers, repeated on the product, with the published figure
 //! beside ours and a verdict on each claim.
 //!
-//! A paper ([`paper::Paper`]) is a list of its figures and tables, and of experiments that repeat
-//! them. Texts and claims of a paper are in a file (`papers/NAME.toml`); [`papers`] has the functions of
-//! the experiments. An experiment plays in virtual time (`simulate`) and, where it can, with real programs on
-//! this machine (`real`). It measures values; the rules that judge them stand beside the claims
-//! ([`claim::Claim`]) before anything is run. [`record`] keeps what came of it, and [`page`] shows
-//! it.
+//! A paper ([`paper::Paper`]) is a list of its figures and tables, and of experiments that repeat them. Texts and
+//! claims of a paper are in a file (`papers/NAME.toml`); [`papers`] has the functions of the experiments. An experiment
+//! plays in virtual time (`simulate`) and, where it can, with real programs on this machine (`real`). It measures
+//! values; the rules that judge them stand beside the claims ([`claim::Claim`]) before anything is run. [`record`]
+//! keeps the results, and [`page`] shows them.
 
 #![forbid(unsafe_code)]
 

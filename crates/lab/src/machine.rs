@@ -24,7 +24,7 @@ pub enum Need {
     DebianKernel,
     /// The source of Evenkeel around the working directory, and Cargo.
     Source,
-    /// Quiet: so little other work that the same piece of work takes the same time again and again.
+    /// A quiet machine: there is so little other work that the same piece of work takes the same time again and again.
     /// The number is the largest coefficient of variation of a calibration.
     Quiet(f64),
 }

@@ -1,7 +1,7 @@
 //! The file of a paper: its figures, experiments and claims, as TOML (`papers/NAME.toml`).
 //!
-//! [`read`] puts them together with the functions of the experiments, and answers everything that is
-//! wrong at once, each with file and line.
+//! [`read`] puts them together with the functions of the experiments, and returns all errors at once, each with file
+//! and line.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::paper::{By, Experiment, Paper, Play, Row};
 ///
 /// # Errors
 ///
-/// Everything that is wrong, a line each.
+/// All errors, a line each.
 pub(crate) fn read(name: &'static str, text: &str, plays: &[Play]) -> Result<Paper, String> {
     let mut file = File {
         name,

@@ -95,7 +95,7 @@ impl Folder {
         Ok(path)
     }
 
-    /// A file of so many zeros, which takes no room.
+    /// A file of this many zeros, which takes no room.
     pub(crate) fn hole(&self, name: &str, size: u64) -> Result<(), String> {
         let made = File::create(self.0.join(name)).and_then(|file| {
             file.set_permissions(Permissions::from_mode(0o644))?;

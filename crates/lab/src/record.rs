@@ -39,7 +39,7 @@ pub struct Record {
     pub notes: Vec<String>,
 }
 
-/// A claim and what became of it.
+/// A claim and its verdict.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judged {
     /// The values, one for each run.
@@ -114,8 +114,8 @@ pub fn may_write(
     }
 }
 
-/// Judges the stored values of a run by the rules that the claims have now, and keeps the verdicts. Answers the
-/// number of verdicts that differ; nothing if there is no such run.
+/// Judges the stored values of a run by the present rules of the claims, and keeps the verdicts. Returns the number of
+/// verdicts that differ; nothing if there is no such run.
 ///
 /// # Errors
 ///
@@ -182,7 +182,7 @@ pub struct Ended<'a> {
     pub seconds: f64,
 }
 
-/// Judges what was measured by the rules of the claims.
+/// Judges the measured values by the rules of the claims.
 pub fn judge(claims: &[Claim], findings: &Findings) -> BTreeMap<String, Judged> {
     let judged = |claim: &Claim| {
         let mut values = findings.values.get(claim.id.as_str())?.clone();
@@ -208,7 +208,7 @@ impl Judged {
     }
 }
 
-/// Writes what was found. Answers what was written, and a note where plots are not there as PNG.
+/// Writes the findings. Returns the record written, and a note if plots are not there as PNG.
 ///
 /// # Errors
 ///
@@ -264,7 +264,7 @@ pub fn write(
 /// The program that makes PNG files of SVG files.
 const RENDERER: &str = "rsvg-convert";
 
-/// Makes a PNG file of each plot, at twice its size; answers a note if nobody can.
+/// Makes a PNG file of each plot, at twice its size; returns a note if no program can do so.
 fn pictures(place: &Path, charts: &[Shown]) -> Result<Option<String>, Error> {
     if charts.is_empty() {
         return Ok(None);

@@ -24,7 +24,7 @@ pub struct Run<'a> {
     pub scale: Scale,
     /// The first seed.
     pub seed: u64,
-    /// Gets the share that is done, from 0 to 1.
+    /// Called with the finished share, from 0 to 1.
     pub progress: &'a (dyn Fn(f64) + Sync),
     /// Returns true if each claim of the experiment can be told by these findings.
     pub is_told: &'a (dyn Fn(&Findings) -> bool + Sync),
@@ -39,7 +39,7 @@ impl Run<'_> {
         }
     }
 
-    /// The seeds of so many runs, or of three where it is quick.
+    /// The seeds of `full` runs, or of three in a quick run.
     pub fn seeds(&self, full: u64) -> Vec<u64> {
         let count = self.scale(full, 3);
         (0..count).map(|index| self.seed + index).collect()

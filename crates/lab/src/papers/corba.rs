@@ -53,12 +53,12 @@ pub(super) fn forwarded(members: usize, clients: Vec<Client>, strategy: Values) 
     }
 }
 
-/// Plays it. Without members nothing comes of it.
+/// Plays the experiment. Without members there is no result.
 pub(super) fn play(sessions: &Sessions, seed: u64) -> Played {
     sessions::play(sessions, seed).unwrap_or_default()
 }
 
-/// Rates of each member in whole seconds, as means over so many of them.
+/// Rates of each member in whole seconds, as means over this many seconds.
 pub(super) fn rates(played: &Played, seconds: usize) -> Vec<Line> {
     rates_of(&played.served, seconds)
 }

@@ -165,13 +165,13 @@ fn scalability(run: &Run) -> Findings {
     findings
 }
 
-/// True for points whose figure is one of many that chance can give, and for those that they are compared with.
+/// True for points whose figure is one of many possible by chance, and for the points that they are compared with.
 fn is_drawn(point: &Point) -> bool {
     let sizes = (point.clients, point.servers);
     [(16, 8), (8, 2)].contains(&sizes) || (point.strategy == "Random" && sizes == (8, 16))
 }
 
-/// The claims, tables and plots of what was measured at points, once for each seed or round.
+/// The claims, tables and plots of the measurements at points, once for each seed or round.
 fn judged(points: &[Point], all: &[Vec<Measured>]) -> Findings {
     let of = |strategy: &str, clients: usize, servers: usize, apart: bool| {
         let is_it = |point: &Point| {

@@ -71,7 +71,7 @@ mod tests {
     use crate::paper::By;
     use crate::run::{Run, Scale};
 
-    /// Names of files, and of what is asked for at the command line.
+    /// Names of files, and names on the command line.
     fn is_name(name: &str) -> bool {
         let is_fit = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         !name.is_empty() && name.chars().all(is_fit)

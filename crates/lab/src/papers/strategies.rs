@@ -552,7 +552,7 @@ fn on_demand(run: &Run) -> Findings {
     findings
 }
 
-/// Plays TAO's rule, and notes what becomes of it.
+/// Plays TAO's rule, and notes the result.
 fn note_advisories(run: &Run, seconds: u64, last: usize, findings: &mut Findings) {
     let variants: Vec<(f64, f64)> = (TAO_THRESHOLDS.iter())
         .flat_map(|&threshold| TAO_DAMPENING.map(|dampening| (threshold, dampening)))
@@ -654,8 +654,7 @@ fn off_from_even(lines: &[Line], last: f64) -> f64 {
     off.fold(0.0, f64::max)
 }
 
-/// Returns the time from which on every member is within 5 %, by means of a second; the end if
-/// there is no such time.
+/// Returns the time from which on every member is within 5 %, by means over a second; the end if there is no such time.
 fn settles(lines: &[Line]) -> f64 {
     let off = lines.iter().filter_map(|line| {
         let is_off = |(_, rate): &&(f64, f64)| (rate - EVEN).abs() > 0.05 * EVEN;

@@ -60,8 +60,8 @@ pub struct Played {
     pub figures: BTreeMap<String, Figures>,
 }
 
-/// Plays all worlds of `settings`, and adds what is `known` of other strategies there; `tell` gets the
-/// number of worlds that are done.
+/// Plays all worlds of `settings`, and adds the results `known` of other strategies there; `tell` is called with the
+/// number of finished worlds.
 ///
 /// # Errors
 ///

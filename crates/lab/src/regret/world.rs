@@ -7,14 +7,14 @@ use evenkeel_sim::engine::{exponential, lognormal, pareto};
 use evenkeel_sim::work::{Arrivals, Ask, Bursts, Source, Visit, Work};
 use evenkeel_sim::{Change, Discipline, MemberModel, Reports, Scenario, To, Way};
 
-/// The most requests per second that arrive in a world: with more, runs of the same number of
-/// requests would end before anything can be learnt or can change.
+/// The most requests per second that arrive in a world: with more, runs of the same number of requests would end before
+/// a strategy can learn or a world can change.
 const MOST_PER_SECOND: f64 = 5_000.0;
 
 /// A world without events is overloaded above this share of its capacity.
 const OVERLOAD: f64 = 0.97;
 
-/// A world: what is played, and what it is like in words.
+/// A world: its scenario, and its description.
 #[derive(Clone, Debug)]
 pub struct World {
     /// The number from which the world is drawn.

@@ -25,8 +25,7 @@ use evenkeel_sim::work::{Ask, Cache, Popularity, Source, Visit, Work};
 /// A web site: a group of its own on the same back-ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Site {
-    /// Exponent of the popularity of its documents: that of rank i is proportional to
-    /// 1 / i^alpha.
+    /// Exponent of the popularity of the site's documents: the popularity of rank i is proportional to 1 / i^alpha.
     pub alpha: f64,
     /// Arrivals of the requests for these documents.
     pub arrivals: Arrivals,
@@ -93,8 +92,8 @@ pub struct DataCentre {
     pub cache: usize,
     /// CPU time of a request for a document that is at hand.
     pub hit: Duration,
-    /// CPU time of the others: from `hit` on, this on average (exponential), always the same
-    /// for the same document.
+    /// CPU time of a request for another document: from `hit` on, with this mean (exponential), always the same for the
+    /// same document.
     pub miss: Duration,
     /// Other work at the back-ends.
     pub background: Background,
@@ -142,7 +141,7 @@ impl Balance {
 #[derive(Debug)]
 struct Documents {
     popularity: Popularity,
-    /// Cost of each document that is not at hand, and below it the cost of all that are.
+    /// Cost of each document that is not at hand; a document at hand costs `hit`.
     costs: Vec<f64>,
     hit: f64,
     /// Site of the documents, and below it what the members have at hand, of all sites.
@@ -154,9 +153,8 @@ struct Documents {
 type Caches = Rc<RefCell<Vec<Cache>>>;
 
 impl Documents {
-    /// Draws `count` documents of a site, of which that of rank i is as popular as 1 / i^`alpha`. A
-    /// document costs `hit` where it is at hand, and otherwise always the same: more than `hit`,
-    /// and `miss` on average (exponential).
+    /// Draws `count` documents of a site, where the document of rank i is as popular as 1 / i^`alpha`. A document costs
+    /// `hit` where it is at hand, and otherwise always the same: more than `hit`, and `miss` on average (exponential).
     fn new(
         count: usize,
         alpha: f64,

@@ -2,10 +2,9 @@
 //! virtual time, after Mohamed-Salem, Chen, Bochmann and Wong, *An Experimental Prototype for
 //! Scalable Server Selection* (IPCCC 2003).
 //!
-//! Users are those of [SURGE](evenkeel_load::surge). A server has one place of service. An agent beside it
-//! measures what the real one does (`crates/agent`, `figures.rs`) and reports it after each
-//! interval. The broker's group, its strategy and its loads are the real ones; a client is counted at its
-//! server as the negotiator does.
+//! Users are those of [SURGE](evenkeel_load::surge). A server has one place of service. An agent beside it measures the
+//! same figures as the real agent (`crates/agent`, `figures.rs`) and reports them after each interval. The broker's
+//! group, its strategy and its loads are the real ones; a client is counted at its server as by the negotiator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,9 +58,9 @@ pub struct Negotiated {
     pub think_averaged: Duration,
     /// Strategy that chooses the server.
     pub strategy: Values,
-    /// Time at first that is not measured.
+    /// Time at the start that is not measured.
     pub warm_up: Duration,
-    /// Time after the warm-up that is measured.
+    /// Measured time after the warm-up.
     pub length: Duration,
     /// Utilisations are taken over this time each.
     pub window: Duration,
@@ -162,9 +161,9 @@ struct Agent {
     last_think: Option<(f64, u64)>,
     /// Number and sum of think times, of which [`Negotiated::think_averaged`] forgets.
     all_thinks: (f64, f64),
-    /// Time for which nothing that is there has been answered, in seconds.
+    /// Time since the last answer while requests are there, in seconds.
     stuck: f64,
-    /// The response time that is reported, averaged.
+    /// Reported response time, averaged.
     mean: Option<f64>,
 }
 

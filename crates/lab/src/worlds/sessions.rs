@@ -28,7 +28,7 @@ use evenkeel_manager::groups::Groups;
 use evenkeel_sim::config::{equal_members, group, groups};
 use evenkeel_sim::engine::{self, Engine, World, exponential, nanos};
 
-/// Time for which a client is taken to stay: until it is told to leave.
+/// Time for which a client is expected to stay: until it is told to leave.
 const STAY: Duration = Duration::from_secs(3600);
 
 /// A client.
@@ -46,7 +46,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that sends so many requests per second from the beginning to the end.
+    /// A client that sends this many requests per second from the beginning to the end.
     pub fn at(rate: f64, start: Option<usize>) -> Self {
         Client {
             rate,
@@ -70,20 +70,20 @@ pub struct Sessions {
     pub report_interval: Duration,
     /// True if members report all at once, after each interval, and not each at times of its own.
     pub in_step: bool,
-    /// The longest that a message takes; each takes a random part of it, half at least.
+    /// The longest time of a message; each message takes a random part of it, half at least.
     pub message: Duration,
     /// Time between two rounds of the control loop.
     pub round: Duration,
     /// True if the manager knows at first where clients are; otherwise it was restarted, say.
     pub known: bool,
-    /// True if clients come back over another connection each time, so that nobody ever knows them.
+    /// True if clients come back over another connection each time, so that they are never recognised.
     pub strangers: bool,
     /// The strategy.
     pub strategy: Values,
     /// Settings of how alerts are raised.
     pub alert: AlertSettings,
-    /// A member that reports nothing more from this time on and answers nobody; its
-    /// clients go back to the manager, which knows.
+    /// A member that sends no reports and no answers from this time on; its clients go back to the manager, which
+    /// knows.
     pub dies: Option<(Duration, usize)>,
     /// Clients are rebound so often, whatever the load.
     pub rebind_interval: Option<Duration>,
@@ -91,8 +91,7 @@ pub struct Sessions {
     pub reach: Reach,
     /// Granularity: when the strategy is asked.
     pub granularity: Granularity,
-    /// Load that is reported: requests per second, or the share of its CPU that a member uses, of
-    /// which a request takes 2 ms.
+    /// Reported load: requests per second, or the share of its CPU that a member uses, of which a request takes 2 ms.
     pub load_id: LoadId,
     /// Time that a member works on a request.
     pub service: Duration,
@@ -346,7 +345,7 @@ impl<'a> Running<'a> {
         self.engine.after(way, event);
     }
 
-    /// Lets a client send its next request in so many nanoseconds, if it has one to send.
+    /// Lets a client send its next request in `after` nanoseconds, if it has one to send.
     fn send(&mut self, client: usize, after: f64) {
         let way = self.play.way(&mut self.rng);
         let state = &mut self.clients[client];

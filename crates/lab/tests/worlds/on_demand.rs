@@ -27,7 +27,7 @@ struct Play {
     granularity: Granularity,
     /// `None` is the default.
     strategy: Option<&'static str>,
-    /// Load that is reported, and the interval in seconds.
+    /// Reported load, and the interval in seconds.
     load_id: LoadId,
     interval: u64,
     starts: [usize; 8],
@@ -113,7 +113,7 @@ fn per_session_stays_as_it_began() {
     assert!(history.iter().all(|rates| *rates == [200, 200, 100, 100]));
 }
 
-/// The second from which on all members have the same.
+/// The second from which on all members have the same load.
 fn settled(history: &[[u32; MEMBERS]]) -> usize {
     let off = history.iter().rposition(|rates| *rates != [150; MEMBERS]);
     off.map_or(0, |at| at + 1)

@@ -174,7 +174,7 @@ pub(crate) struct Load {
     /// Certificates of the authorities to trust (PEM), instead of those of the system
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Trust whoever answers
+    /// Trust any certificate
     #[arg(long)]
     pub insecure: bool,
     /// Name to ask for in TLS, instead of the host
@@ -204,13 +204,13 @@ pub(crate) struct Load {
     /// Popularity of the paths: the one in line i is asked for in proportion to 1 / i^ALPHA
     #[arg(long, value_name = "ALPHA", requires = "paths", value_parser = alpha)]
     pub zipf: Option<f64>,
-    /// Sessions of so many requests, each on connections of its own
+    /// Sessions of this many requests, each on connections of its own
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub sessions: Option<u32>,
     /// Mean time for which a user thinks between two requests of a session (exponential)
     #[arg(long, value_parser = time, default_value = "0s", requires = "sessions")]
     pub think: Duration,
-    /// Users of the Web as in SURGE, on a site of so many documents (see `evenkeel-lab load site`)
+    /// Users of the Web as in SURGE, on a site of this many documents (see `evenkeel-lab load site`)
     #[arg(long, value_name = "DOCUMENTS", conflicts_with_all = ["paths", "sessions", "replay"], value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     pub surge: Option<u32>,
     /// Factor on the times of users of SURGE

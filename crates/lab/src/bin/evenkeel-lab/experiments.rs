@@ -114,7 +114,7 @@ fn end_at_signals() -> Result<(), String> {
     Ok(())
 }
 
-/// Runs an experiment, writes what was found, and shows the verdicts.
+/// Runs an experiment, writes the findings, and shows the verdicts.
 fn one(
     args: &Experiments,
     (paper, experiment): (&'static Paper, &'static Experiment),

@@ -26,7 +26,7 @@ const MOST_BYTES: u64 = 1 << 30;
 /// Paths that are read of a file.
 const MOST_PATHS: usize = 1_000_000;
 
-/// Sends load, or compares what was seen of it.
+/// Sends load, or compares results of earlier runs.
 pub(crate) fn run(args: &Load) -> Result<(), String> {
     match &args.command {
         Some(LoadCommand::Compare { a, b }) => {
@@ -263,7 +263,7 @@ fn site(folder: &Path, documents: u32, seed: u64) -> Result<String, String> {
     ))
 }
 
-/// An interval log that grows while a run goes on, so that one that is cut is there, too.
+/// An interval log that grows while a run continues, so that the log is there even if the run is cut.
 struct Log<'a> {
     path: &'a Path,
     file: fs::File,

@@ -11,7 +11,7 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 /// Longer than anything takes: then something is broken.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Files come in so many bytes at once.
+/// Most bytes of a file that are read at once.
 const PIECE: usize = 64 * 1024;
 
 /// A client.

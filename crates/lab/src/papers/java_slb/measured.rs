@@ -1,4 +1,4 @@
-//! Figures of the paper's tables, and the same figures of what was played.
+//! Figures of the paper's tables, and the same figures of our runs.
 
 use evenkeel_sim::experiment::Mean;
 use evenkeel_sim::svg::{Line, Plot, Scale};
@@ -23,7 +23,7 @@ pub(super) const RANDOM: usize = 3;
 /// Servers of the paper.
 pub(super) const SERVERS: usize = 4;
 
-/// A service, and what was published of it.
+/// A service, and its published figures.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Service {
     /// Name of the service.
@@ -108,7 +108,7 @@ pub(super) struct Played {
     pub(super) cpu: Vec<Vec<f64>>,
     /// Seconds between two samples.
     pub(super) every: f64,
-    /// Files, or pieces of them, that each server sent, where that is known.
+    /// Files, or pieces of files, that each server sent, where the number is known.
     pub(super) sent: Vec<usize>,
 }
 
@@ -131,8 +131,8 @@ fn deviation(values: &[f64]) -> f64 {
 }
 
 impl Played {
-    /// The average response time: that of the clients' averages, as the paper has it. Clients that have
-    /// ended nothing do not count.
+    /// The average response time: the mean of the clients' averages, as in the paper. Clients that have ended nothing
+    /// do not count.
     pub(super) fn response(&self) -> f64 {
         let clients = (0..self.sessions.len()).filter_map(|client| self.client(client));
         mean(clients)
@@ -174,7 +174,7 @@ impl Played {
 /// A value of each algorithm, for each seed or round.
 pub(super) type Values = Vec<[f64; 4]>;
 
-/// Computes such a value of each run: for each seed, a value for each algorithm.
+/// Computes a value of each run: for each seed, a value for each algorithm.
 pub(super) fn values<P>(arms: &[Vec<P>], of: impl Fn(&P) -> f64) -> Values {
     let seeds = arms.iter().map(Vec::len).min().unwrap_or(0);
     let seed = |seed: usize| std::array::from_fn(|arm| of(&arms[arm][seed]));
@@ -237,8 +237,7 @@ pub(super) fn order(values: &Values) -> String {
     text
 }
 
-/// Notes down response times, CPU of the servers and ranks: what is judged alike in virtual time and with
-/// real programs.
+/// Notes response times, CPU of the servers and ranks, which are judged alike in virtual time and with real programs.
 pub(super) fn note(service: &Service, arms: &[Vec<Played>], findings: &mut Findings) {
     let is_http = service.name == "HTTP";
     let response = values(arms, Played::response);
@@ -393,7 +392,7 @@ fn servers(service: &Service, [load, uneven, fluctuation]: [&Values; 3]) -> Tabl
     }
 }
 
-/// Ranks as in table 8: what is ranked, theirs, ours.
+/// Ranks as in table 8: name, their rank, our rank.
 pub(super) fn ranks(name: &'static str, what: &str, rows: &[(&str, &str, String)]) -> Table {
     let row = |(metric, theirs, ours): &(&str, &str, String)| {
         vec![

@@ -29,7 +29,7 @@ pub(super) const NEEDS: &[Need] = &[
     Need::Quiet(0.5),
 ];
 
-/// Time that is waited for something that starts.
+/// Longest time until a program has started.
 const START: Duration = Duration::from_secs(20);
 
 /// Time after their start from which programs are measured.
@@ -274,7 +274,7 @@ fn sessions(
     }
 }
 
-/// Returns `count` addresses that nobody listens at.
+/// Returns `count` addresses at which no program listens.
 fn free(count: usize) -> Result<Vec<SocketAddr>, String> {
     let bound = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let bound: Vec<TcpListener> = bound

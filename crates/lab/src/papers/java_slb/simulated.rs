@@ -13,14 +13,14 @@ use super::site::{FTP_MEGABYTES, SITE_FILES, site};
 use crate::findings::{Cell, Findings, Table};
 use crate::run::Run;
 
-/// CPU time that a connection for a file takes a web server, and each MB of it.
+/// CPU time of a web server for a connection with a file, and for each MB of the file.
 const REQUEST: f64 = 500e-6;
 const HTTP_MEGABYTE: f64 = 10e-3;
 
 /// CPU time that each MB takes an FTP server: with the published times of sessions 30 % of a CPU.
 const FTP_MEGABYTE: f64 = 100e-3;
 
-/// Files of FTP come in pieces of so many to a MB.
+/// Pieces to a MB of a file of FTP.
 const FTP_PIECES: usize = 16;
 
 /// Time of a message from the balancer to a server, or back.

@@ -8,8 +8,8 @@ const SITE_BYTES: f64 = 152e6;
 pub(super) const FTP_FILES: usize = 10;
 pub(super) const FTP_MEGABYTES: usize = 400;
 
-/// Sizes of the files of a site of 152 MB, most of them small (Pareto, 1.2, cut at 13 MB), in an order by chance
-/// that is always the same.
+/// Sizes of the files of a site of 152 MB, most of them small (Pareto, 1.2, cut at 13 MB), in a random order that is
+/// always the same.
 pub(super) fn site(files: usize) -> Vec<u64> {
     let size = |index: usize| {
         let share = (index as f64 + 0.5) / files as f64;

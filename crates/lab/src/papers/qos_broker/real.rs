@@ -11,7 +11,8 @@ use crate::findings::Findings;
 use crate::programs::{self, Folder, last};
 use crate::run::Run;
 
-/// Repeats a test of an experiment, and answers what `found` makes of what was seen of each policy, by round.
+/// Repeats a test of an experiment, and returns the findings that `found` makes of the figures of each policy, by
+/// round.
 pub(super) fn repeat(
     run: &Run<'_>,
     (test, table): (&str, &str),

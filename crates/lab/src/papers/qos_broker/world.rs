@@ -1,4 +1,4 @@
-//! The clusters of the paper, and what is seen of a policy on them.
+//! The clusters of the paper, and the figures of a policy on them.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(super) const REPORTED: usize = 4;
 /// Over which a utilisation is taken.
 pub(super) const WINDOW: u64 = 10;
 
-/// The site; the same one for all.
+/// The site, which all clusters share.
 pub(super) fn site() -> Site {
     Site::new(2000, &mut fastrand::Rng::with_seed(1998))
 }

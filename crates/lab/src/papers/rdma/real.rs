@@ -24,7 +24,7 @@ pub(super) const NEEDS: &[Need] = &[
 /// Names a folder with the programs `kernel` and `evenkeel`, so that none are built.
 const PROGRAMS: &str = "EVENKEEL_LAB_PROGRAMS";
 
-/// Returns the folder of the programs: built now, unless somebody has built them.
+/// Returns the folder of the programs: the one in [`PROGRAMS`], or else the programs are built now.
 fn programs() -> Result<PathBuf, String> {
     if let Some(folder) = std::env::var_os(PROGRAMS) {
         return Ok(folder.into());

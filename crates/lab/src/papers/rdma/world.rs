@@ -36,7 +36,7 @@ pub(super) enum Arm {
     /// CPU utilisation and pending interrupts.
     PaperKlm,
     Klm,
-    /// KLM with the average of tasks over 100 ms in place of those of the moment.
+    /// KLM with the average of tasks over 100 ms in place of the tasks of the moment.
     AverageKlm,
     Adaptive,
 }
@@ -216,7 +216,7 @@ impl Runs {
         sums.iter().map(|sum| sum / count).collect()
     }
 
-    /// Returns by how many per cent an arm's figure is above that of random, by seed.
+    /// Returns the excess of an arm's figure over the figure of random, in per cent, by seed.
     pub(super) fn gains(
         &self,
         world: usize,

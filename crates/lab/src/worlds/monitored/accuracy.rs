@@ -35,7 +35,7 @@ pub struct Errors {
     pub cpu: f64,
     /// Error of the tasks of the moment that run or wait, per CPU, out of the kernel (KLM).
     pub tasks: f64,
-    /// The first two seconds: when, the true load, and that of each of the three.
+    /// The first two seconds: time, true load, and the load by each of the three ways.
     pub shown: Vec<[f64; 5]>,
 }
 

@@ -1,10 +1,9 @@
 //! A fleet of balancers in virtual time: the state machines of [`evenkeel_gossip`] as they are, on a
 //! network that delays and loses datagrams, with balancers that are killed, restart and are cut off.
 //!
-//! Members are there as loads, which all balancers can read; who decides upon a group does so with
-//! the product's analyzer, ten times a second. Clients are not played: what is measured is how
-//! soon all know of an alert, how soon another balancer takes over, whether there are ever too
-//! many alerts at the same time, and what it costs the network.
+//! Members are there as loads, which all balancers can read; the owner of a group decides with the product's analyzer,
+//! ten times a second. Clients are not played: the test measures how soon all know of an alert, how soon another
+//! balancer takes over, whether there are ever too many alerts at the same time, and the traffic on the network.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -31,8 +30,8 @@ pub(crate) struct Plan {
     pub alerts: AlertSettings,
     /// Mean time after which the load of each location becomes another one, at random.
     pub restless: Duration,
-    /// For so long before the end loads stay as they are: what is under alert is not the same
-    /// everywhere while it changes.
+    /// Time before the end in which loads stay as they are: while loads change, balancers do not all have the same
+    /// alerts.
     pub calm: Duration,
     /// Mean time that a datagram takes.
     pub delay: Duration,
@@ -55,13 +54,13 @@ pub(crate) enum Fault {
     KillHolder(usize),
     /// All that were killed start again; their clocks show anything.
     Restart,
-    /// The first so many are cut off from the others.
+    /// Number of balancers, from the first one on, that are cut off from the others.
     Part(usize),
     /// The parts are no longer cut off.
     Heal,
     /// The clock of a balancer jumps forward, as after its machine has stood still.
     Step(usize, Duration),
-    /// From now on it is measured again what is sent.
+    /// The measurement of the traffic begins anew.
     Measure,
     /// The least loaded location of this group gets a load that is too high.
     Rise(usize),
@@ -70,7 +69,7 @@ pub(crate) enum Fault {
 /// Results of the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
-    /// Time at which every group first had somebody who decides.
+    /// Time at which every group first had an owner.
     pub agreed: Option<Duration>,
     /// For each [`Fault::Rise`]: how long it took until the last balancer knew of the alert.
     pub rises: Vec<Duration>,
@@ -89,13 +88,12 @@ pub(crate) struct Report {
     /// For each balancer, bytes that it received in a second since the last [`Fault::Measure`],
     /// with the headers of IP and UDP.
     pub received: Vec<f64>,
-    /// At the end: whether all balancers that are up have the same under alert, and each group
-    /// one that decides.
+    /// True if, at the end, all balancers that are up have the same alerts, and each group has one owner.
     pub agrees: bool,
 }
 
-/// Time after a cut has healed in which there may be too many alerts: those of both sides, until
-/// all know who is right.
+/// Time after a cut has healed in which there may be too many alerts: the alerts of both sides, until all know the
+/// owner.
 const HEALING: Duration = Duration::from_secs(5);
 
 /// A round of control.
